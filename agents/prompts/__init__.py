@@ -1,0 +1,1 @@
+"""The experts' prompts, one Markdown file each."""

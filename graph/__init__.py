@@ -1,0 +1,1 @@
+"""The state machine: nodes, islands, archive, migration, budget, inbox, run directory, trace."""

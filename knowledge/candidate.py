@@ -1,0 +1,211 @@
+"""A candidate and the frozen records of its path: Candidate -> Build -> Verdict -> Audit -> Timing -> Profile.
+
+Each record is written once. How fast (Timing) and how well proven (Verdict, Audit) never share a field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.task import AccuracyClass
+
+Choice = int | str
+Stage = Literal["screen", "full", "final"]
+Outcome = Literal[
+    "correct",
+    "wrong_result",
+    "inaccurate",
+    "nondeterministic",
+    "compile_error",
+    "launch_failure",
+    "crash",
+    "timeout",
+    "cheating",
+    "unproven",  # compiled for a device that is not here
+]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The genotype of a library candidate: what the lowering does differently from its defaults."""
+
+    target: TargetName
+    materialise: tuple[str, ...] = ()  # values written to memory although they could stay fused
+    rewrites: tuple[str, ...] = ()  # exact algebraic rewrites applied, by name
+    choices: dict[str, dict[str, Choice]] = field(default_factory=dict)  # kernel name -> tunable -> value
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """MAP-Elites cell, each 0-3 (design section 4): memory use, algorithm, synchronisation."""
+
+    d_mem: int
+    d_algo: int
+    d_sync: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One kernel file. `source` is the sha256 of its text in the run's blob folder."""
+
+    id: str  # "c17"
+    island: int  # -1: seed
+    generation: int
+    target: TargetName
+    origin: Literal["library", "model", "user"]
+    source: str
+    recipe: Recipe | None = None
+    parents: tuple[str, ...] = ()
+    proposal: str = ""  # id of the Proposal that made it
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler says a build uses. CPU: vector width and instruction mix; CUDA: per kernel, ptxas -v."""
+
+    registers: int = 0
+    spill_bytes: int = 0
+    shared_bytes: int = 0
+    occupancy: float | None = None  # 0..1, theoretical
+    vector_bytes: int = 0  # widest vector register the hot code uses
+    instruction_mix: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # per kernel, CUDA
+
+
+@dataclass(frozen=True)
+class Build:
+    ok: bool
+    seconds: float
+    cached: bool = False
+    artifact: str = ""  # path of the library or cubin in the build cache
+    first_error: str = ""  # one line
+    log: str = ""  # sha256 of the compiler's log in the blob folder, or ""
+    resources: Resources = field(default_factory=Resources)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One check with its evidence in words a human accepts."""
+
+    gate: str
+    passed: bool
+    evidence: str
+
+
+@dataclass(frozen=True)
+class DistributionError:
+    """Errors of one input distribution against the float64 truth; `baseline_*` are PyTorch's own."""
+
+    distribution: str
+    norm_error: float
+    baseline_norm_error: float
+    worst_violation: float  # elementwise, in units of the tolerance
+    baseline_worst_violation: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    stage: Stage
+    gates: tuple[Gate, ...] = ()
+    accuracy_class: AccuracyClass | None = None
+    errors: tuple[DistributionError, ...] = ()
+    evidence: str = ""  # first failing fact: error line, failing index pattern, signal
+    seconds: float = 0.0
+
+    @property
+    def correct(self) -> bool:
+        return self.outcome == "correct"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The auditor's executable gates; a failed one vetoes. `labels` name allowed, declared practices."""
+
+    clean: bool
+    policy: str
+    gates: tuple[Gate, ...] = ()
+    labels: tuple[str, ...] = ()
+    judgement: str = ""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Paired timing against the baseline, cold cache, median; `speedup` is baseline over candidate."""
+
+    stage: Stage
+    candidate_ms: float
+    baseline_ms: float
+    speedup: float
+    speedup_ci95: tuple[float, float]
+    pairs: int
+    noise: float  # relative spread of the baseline's own samples (IQR / median)
+    wall_ratio: float  # grader's wall clock over the runner's own clock; far from 1 is suspicious
+    seconds: float = 0.0
+    samples: list[list[float]] = field(default_factory=list)  # [baseline_ms, candidate_ms] pairs
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What limits a correct candidate, from the highest rung of the profiler ladder that this machine has."""
+
+    rung: str  # "roofline", "ptxas", "cupti", "ncu"
+    achieved_bytes_per_s: float
+    achieved_flops_per_s: float
+    fraction_of_floor: float  # floor_ms / candidate_ms, 1.0 is the roofline
+    floor_ms: float
+    launches: int
+    facts: dict[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything known about one candidate; later records are None when an earlier step stopped it."""
+
+    candidate: Candidate
+    build: Build
+    verdict: Verdict | None = None
+    audit: Audit | None = None
+    timing: Timing | None = None
+    profile: Profile | None = None
+    coordinates: Coordinates | None = None
+
+    @property
+    def accepted(self) -> bool:
+        return bool(self.verdict and self.verdict.correct and self.audit and self.audit.clean)
+
+    @property
+    def speedup(self) -> float | None:
+        """Over PyTorch eager; None unless correct, clean and timed."""
+        return self.timing.speedup if self.accepted and self.timing else None
+
+    @property
+    def fitness(self) -> float:
+        """Search order: not compiled (0) < wrong (0.1) < correct by speedup (1 + speedup)."""
+        if not self.build.ok:
+            return 0.0
+        if self.speedup is None:
+            return 0.1
+        return 1.0 + self.speedup
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The reference on this device: eager time, its own error against float64, and torch.compile once timed."""
+
+    eager_ms: float
+    noise: float
+    output_shapes: list[tuple[int, ...]]
+    degenerate: str = ""  # why the task proves nothing, or ""
+    compile_ms: float | None = None
+    compile_speedup: float | None = None  # eager over compile
+    compile_note: str = ""  # why torch.compile could not be timed
+    floor_ms: float | None = None

@@ -1,0 +1,1 @@
+"""Playbook cards: what a kernel engineer would try, when and why; one Markdown file each."""

@@ -1,0 +1,44 @@
+"""JSON for the frozen records that cross a process or file border, validated by pydantic on the way in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from foundry.knowledge.errors import UsageError
+
+T = TypeVar("T")
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)  # building one takes milliseconds
+    return _ADAPTERS[kind]
+
+
+def encode(record: object) -> str:
+    """One line of JSON (Python's dialect: Infinity and NaN are kept, graphs hold them as arguments)."""
+    return json.dumps(_adapter(type(record)).dump_python(record))
+
+
+def decode(kind: type[T], text: str | bytes) -> T:
+    """The record of type `kind` in `text`; raises UsageError with the first field that is wrong."""
+    try:
+        record: T = _adapter(kind).validate_python(json.loads(text))
+        return record
+    except ValueError as error:
+        if not isinstance(error, ValidationError):
+            raise UsageError(f"not a {kind.__name__}: {error}") from error
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise UsageError(f"not a valid {kind.__name__}: {where}: {first['msg']}") from error
+
+
+def to_plain(record: object) -> Any:
+    """The record as JSON-able dicts and lists."""
+    return _adapter(type(record)).dump_python(record, mode="json")

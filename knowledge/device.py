@@ -1,0 +1,49 @@
+"""The device a kernel runs on, and the ceilings measured on it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+TargetName = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Best rates this device reached in our own measurements (never a data sheet's)."""
+
+    copy_bytes_per_s: float  # a large copy, read plus written
+    cache_bytes_per_s: float  # the same over a buffer that fits the last-level cache
+    ieee_flops_per_s: float  # float32 matrix product, IEEE
+    tf32_flops_per_s: float  # float32 matrix product with TF32 allowed (equal to IEEE where there is none)
+    launch_ms: float  # shortest time of one kernel launch or parallel region
+    measured_on: str  # ISO date
+
+
+@dataclass(frozen=True)
+class Device:
+    """Identity and limits; `key` names it in stores, locks and receipts."""
+
+    target: TargetName
+    name: str
+    arch: str  # "x86-64-v4" or "sm_90"
+    cores: int  # CPU threads used, or SMs
+    cache_bytes: int  # last-level cache
+    vector_bytes: int  # SIMD register width, or 16 (widest load) on a GPU
+    memory_bytes: int
+    present: bool = True  # False: kernels compile for it, but nothing can run
+    ceilings: Ceilings | None = None
+    facts: dict[str, str] = field(default_factory=dict)  # compiler, driver, torch versions
+
+    @property
+    def key(self) -> str:
+        return f"{self.target}:{self.name}:{self.cores}"
+
+    def floor_ms(self, flops: float, traffic_bytes: float, *, tf32: bool = False) -> float | None:
+        """Roofline floor (Williams, Waterman, Patterson 2009) in ms: the larger of the arithmetic and memory times."""
+        if self.ceilings is None:
+            return None
+        rate = self.ceilings.tf32_flops_per_s if tf32 else self.ceilings.ieee_flops_per_s
+        fits = traffic_bytes <= self.cache_bytes
+        bandwidth = self.ceilings.cache_bytes_per_s if fits else self.ceilings.copy_bytes_per_s
+        return 1e3 * max(flops / rate, traffic_bytes / bandwidth)

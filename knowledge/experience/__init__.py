@@ -1,0 +1,1 @@
+"""What earlier runs learnt: an append-only SQLite journal and its rebuildable Chroma index."""

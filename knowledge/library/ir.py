@@ -1,0 +1,426 @@
+"""The intermediate form between lowering and the printers: a few loop-nest shapes over scalar expressions.
+
+Lowering (`lower.py`) turns an operator graph into a `Plan` of these; a printer (`cpu_*.py`, `cuda_*.py`) turns each
+kernel into source text. Nothing here knows a target. All offsets and strides are in elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.opgraph import DType
+
+# ---------------------------------------------------------------- scalar expressions
+
+
+@dataclass(frozen=True)
+class View:
+    """An affine map from a kernel's iteration point to an element: offset + sum(strides[d] * index[d]).
+
+    `strides` has one entry per iteration dimension of the kernel; 0 broadcasts.
+    """
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """buffer[view]"""
+
+    buffer: str
+    view: View
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Gather:
+    """buffer[view + index * step]: `index` is an integer expression, valid when 0 <= index < bound (negative wraps).
+
+    `fill` is the value for an index outside, None when PyTorch would raise.
+    """
+
+    buffer: str
+    view: View
+    index: Expr
+    step: int
+    bound: int
+    dtype: DType
+    fill: float | None = None
+
+
+@dataclass(frozen=True)
+class Iota:
+    """The integer offset + sum(strides * index): arange, triangular masks, positions, under any view."""
+
+    view: View
+    dtype: DType = "int64"
+
+
+@dataclass(frozen=True)
+class Const:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A scalar operation of SCALAR_OPS. `dtype` is the result's; arguments are cast by explicit "cast" nodes."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value computed by the kernel itself: a reduction's result or Let at this row, a scan's running value, the
+    contraction's accumulator ("acc"), a pool's result ("acc")."""
+
+    name: str
+    dtype: DType
+
+
+Expr = Load | Gather | Iota | Const | Apply | Named
+
+# name -> number of arguments. Semantics are PyTorch's for the result dtype (NaN propagates through maximum and
+# minimum; clamp is minimum(maximum(x, lo), hi); where(c, a, b) takes c != 0; gelu is exact erf, gelu_tanh the
+# tanh form; div is true division, floordiv rounds down; remainder has the divisor's sign).
+SCALAR_OPS: dict[str, int] = {
+    **dict.fromkeys(["neg", "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"], 1),
+    **dict.fromkeys(
+        ["sin", "cos", "tan", "tanh", "sigmoid", "erf", "relu", "gelu", "gelu_tanh", "silu", "softplus"], 1
+    ),
+    **dict.fromkeys(["mish", "hardswish", "hardsigmoid", "sign", "floor", "ceil", "round", "trunc", "reciprocal"], 1),
+    **dict.fromkeys(["square", "softsign", "selu", "logical_not", "isnan", "isinf", "cast"], 1),
+    **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
+    **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
+    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2"], 2),
+    **dict.fromkeys(["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"], 2),
+    **dict.fromkeys(["leaky_relu", "elu", "threshold_leq"], 2),  # (x, slope), (x, alpha), (x, lambda)
+    **dict.fromkeys(["where", "fma", "clamp"], 3),
+}
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node of an expression, parents first."""
+    yield expr
+    if isinstance(expr, Apply):
+        for argument in expr.args:
+            yield from walk(argument)
+    elif isinstance(expr, Gather):
+        yield from walk(expr.index)
+
+
+# ---------------------------------------------------------------- kernels
+
+
+@dataclass(frozen=True)
+class Store:
+    """buffer[view] = value at each point of the iteration space (or once a row, see RowKernel)."""
+
+    buffer: str
+    view: View
+    value: Expr
+
+
+@dataclass(frozen=True)
+class MapKernel:
+    """For every point of `shape`: the stores, in order. Stores never feed loads of the same kernel."""
+
+    name: str
+    shape: tuple[int, ...]
+    stores: tuple[Store, ...]
+    ops: tuple[str, ...] = ()  # names of the graph's operators it covers
+
+
+ReduceOp = Literal["sum", "prod", "max", "min", "argmax", "argmin", "any", "all", "moments", "logsumexp"]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Defines Named(name) for the stages after it: `op` of `value` over the reduced dimensions.
+
+    "moments" defines name.mean and name.m2 (sum of squared deviations): Welford or two passes, never E[x^2]-E[x]^2.
+    "argmax"/"argmin" give the first index (row-major over `reduced`), NaN wins, as PyTorch. "logsumexp" is stable.
+    Sums of float32 must be at least as accurate as pairwise summation; accumulate in `dtype`.
+    """
+
+    name: str
+    op: ReduceOp
+    value: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Let:
+    """Defines Named(name) once a row from Named values and loads that do not vary along the reduced dimensions."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Emit:
+    """A store over the full space: outer x reduced."""
+
+    store: Store
+
+
+@dataclass(frozen=True)
+class EmitRow:
+    """A store once a row; its view has 0 strides on the reduced dimensions."""
+
+    store: Store
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """For every point of `outer`, stages in order over `reduced`. Views' strides: outer dimensions, then reduced.
+
+    Covers reductions, softmax, all normalisations, losses. Rows are independent. `outer` may be empty (one row).
+    """
+
+    name: str
+    outer: tuple[int, ...]
+    reduced: tuple[int, ...]
+    stages: tuple[Reduction | Let | Emit | EmitRow, ...]
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScanKernel:
+    """Running `op` of `value` along the last dimension of `shape`; stores may use Named("acc") and loads."""
+
+    name: str
+    shape: tuple[int, ...]
+    op: Literal["sum", "prod", "max", "min", "logsumexp"]
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    reverse: bool = False
+    exclusive: bool = False
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GemmKernel:
+    """acc[batch..., m, n] = sum_k a[batch..., m, k] * b[batch..., k, n], then the stores over batch + (m, n).
+
+    `a` and `b` are expressions over (batch..., row, column) = batch + (m, k) and batch + (k, n): usually one Load,
+    else a prologue. `constant_b` (`constant_a`): the operand is only parameters, so its layout may be prepared when
+    the weights load.
+    """
+
+    name: str
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: Expr
+    b: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    constant_a: bool = False
+    constant_b: bool = False
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ConvKernel:
+    """1-3 spatial dimensions. x: (batch, in_channels, *input_size) through `x_strides`; weight contiguous
+    (out, in/groups, *kernel), or (in, out/groups, *kernel) when transposed. Stores over
+    (batch, out_channels, *output_size) with Named("acc"); the bias is part of the store's expression.
+    """
+
+    name: str
+    batch: int
+    in_channels: int
+    out_channels: int
+    groups: int
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    x: str
+    x_offset: int
+    x_strides: tuple[int, ...]  # batch, channel, spatial...
+    weight: str
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PoolKernel:
+    """Windows over the last len(kernel) dimensions. `value` is an expression over outer + input_size; stores are over
+    outer + output_size with Named("acc") (and Named("index") for max with indices, flat over input_size).
+
+    Average: divides by `divisor`, or by the window's count with or without padding (`count_include_pad`).
+    Adaptive pooling has `kernel` = () and windows floor(i*in/out) .. ceil((i+1)*in/out).
+    """
+
+    name: str
+    op: Literal["max", "avg"]
+    outer: tuple[int, ...]
+    input_size: tuple[int, ...]
+    output_size: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    count_include_pad: bool = True
+    divisor: int | None = None
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """softmax(scale * q k^T + mask) v per batch point, in one pass (online softmax, Milakov and Gimelshein 2018).
+
+    q: batch + (rows, head), k: batch + (columns, head), v: batch + (columns, value_head), as Loads with views over
+    those; `mask` is an additive expression over batch + (rows, columns), or None; `causal` masks column > row.
+    Stores over batch + (rows, value_head) with Named("acc").
+    """
+
+    name: str
+    batch: tuple[int, ...]
+    rows: int
+    columns: int
+    head: int
+    value_head: int
+    q: Load
+    k: Load
+    v: Load
+    scale: float
+    causal: bool
+    mask: Expr | None
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+
+
+Kernel = MapKernel | RowKernel | ScanKernel | GemmKernel | ConvKernel | PoolKernel | AttentionKernel
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """An operator the library has no template for: the candidate calls PyTorch, and the audit says so."""
+
+    name: str
+    target: str
+    args: tuple[object, ...]  # opgraph.Argument; Refs name buffers
+    kwargs: dict[str, object]
+    results: tuple[str, ...]
+    ops: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- plan
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants.
+
+    Inputs and parameters carry their real strides; temporaries and outputs are contiguous unless the reference's
+    output is not. `data` is an inline constant.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    role: Literal["input", "parameter", "constant", "temporary", "output"]
+    source: str = ""
+    data: tuple[float, ...] | None = None
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class OutputView:
+    """One item of forward's result: `buffer` seen through shape and strides, or a plain number/None."""
+
+    buffer: str
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+    literal: float | int | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole forward: steps in execution order over named buffers."""
+
+    buffers: dict[str, Buffer]
+    steps: tuple[Kernel | TorchCall, ...]
+    outputs: tuple[OutputView, ...]
+    output_kind: Literal["tensor", "tuple", "list"]
+    labels: tuple[str, ...] = ()  # "rewrite:<name>", "torch:<op>"
+    fused: tuple[str, ...] = ()  # values that stay in registers and could be materialised ("split")
+    materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")
+    rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
+    write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
+
+
+# ---------------------------------------------------------------- what printers declare
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A number or a choice of a template. `values` are all legal for this kernel on this device; numbers belong to
+    the tuner, never to a language model."""
+
+    name: str
+    values: tuple[Choice, ...]
+    default: Choice
+    aspect: Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
+    meaning: str  # what a larger value trades
+
+
+@dataclass(frozen=True)
+class PrintedKernel:
+    """One kernel as source text: `functions` are definitions at file scope, `call` the statements that run it.
+
+    In `call`, buffers are C identifiers `b_<name>` of their element type's pointer. `workspace_bytes` of scratch is
+    available to the call as `char* workspace`. CUDA: `call` launches on `stream`.
+    """
+
+    functions: str
+    call: str
+    template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention"
+    choices: dict[str, Choice]  # every tunable's value in this printing
+    tunables: tuple[Tunable, ...]
+    d_mem: int
+    d_algo: int
+    d_sync: int
+    workspace_bytes: int = 0
+    launches: int = 1
+    prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
+    prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """What the search needs to know of one kernel of a lowered candidate."""
+
+    name: str
+    template: str
+    ops: tuple[str, ...]
+    choices: dict[str, Choice]
+    tunables: tuple[Tunable, ...]
+    flops: int
+    traffic_bytes: int

@@ -1,0 +1,25 @@
+"""What lowering gives the search: a whole candidate file, and what can be changed about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Coordinates, Recipe
+from foundry.knowledge.library.ir import KernelSummary
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """`recipe` is complete (defaults filled in), `source` the self-contained ModelNew file."""
+
+    recipe: Recipe
+    source: str
+    kernels: tuple[KernelSummary, ...]
+    fused: tuple[str, ...]  # values that "split" may materialise
+    materialised: tuple[str, ...]  # values that "fuse" may put back
+    rewrites_applied: tuple[str, ...]
+    rewrites_open: tuple[str, ...]
+    labels: tuple[str, ...]
+    coordinates: Coordinates
+    flops: int  # of the graph as rewritten
+    traffic_bytes: int  # compulsory traffic of the graph as rewritten

@@ -1,0 +1,185 @@
+"""The operator graph: what a task computes, free of PyTorch objects.
+
+Captured once per task and input shape, it travels as JSON between processes. Operators keep their ATen names
+(`aten.softmax.int`); shapes and strides are in elements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from typing_extensions import TypeAliasType
+
+DType = Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+Role = Literal["input", "parameter", "buffer", "constant", "op"]
+
+ITEM_BYTES: dict[DType, int] = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements of a tensor of `shape`."""
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape and strides (elements) and dtype of one tensor."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * ITEM_BYTES[self.dtype]
+
+    @property
+    def is_contiguous(self) -> bool:
+        wanted = contiguous_strides(self.shape)
+        return all(size <= 1 or have == want for size, have, want in zip(self.shape, self.strides, wanted, strict=True))
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An argument that is another value of the graph, by name."""
+
+    ref: str
+
+
+# JSON-able: lists stand for ATen's int lists and tensor lists; dtypes and memory formats are their names.
+# (An implicit recursive alias sends pydantic into endless recursion, hence TypeAliasType.)
+Argument = TypeAliasType("Argument", "Ref | bool | int | float | str | None | list[Argument]")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the graph. `source` is the input's index ("0"), the state-dict key, or "" for an operator's result.
+
+    `data` holds the row-major elements of a constant of at most 64 elements, else None and `blob` names the
+    constant in the exported program (it becomes a parameter-like buffer of the candidate).
+    """
+
+    name: str
+    spec: TensorSpec
+    role: Role
+    source: str = ""
+    data: list[float] | None = None
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator call. `outputs` are its result values, in ATen's order (usually one)."""
+
+    target: str
+    args: list[Argument]
+    kwargs: dict[str, Argument]
+    outputs: list[Value]
+    flops: int = 0
+    module: str = ""  # the nn.Module path it came from, e.g. "layers.0"
+
+    @property
+    def name(self) -> str:
+        return self.outputs[0].name
+
+    @property
+    def kind(self) -> str:
+        """`aten.add.Tensor` -> `add`."""
+        return self.target.split(".")[1]
+
+    @property
+    def reads(self) -> list[str]:
+        found: list[str] = []
+
+        def walk(argument: Argument) -> None:
+            if isinstance(argument, Ref):
+                found.append(argument.ref)
+            elif isinstance(argument, list):
+                for item in argument:
+                    walk(item)
+
+        for argument in [*self.args, *self.kwargs.values()]:
+            walk(argument)
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """Inputs, state and constants, operators in execution order, and what forward returns."""
+
+    inputs: list[Value]
+    state: list[Value]  # parameters, buffers, constants
+    ops: list[Op]
+    outputs: list[Argument]  # Refs, in order; None and numbers are returned as they are
+    tracer: str  # "export" | "make_fx" | "symbolic"
+    training: bool = True
+    output_kind: Literal["tensor", "tuple", "list"] = "tensor"
+    mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
+    overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        found = {value.name: value for value in [*self.inputs, *self.state]}
+        found.update({value.name: value for op in self.ops for value in op.outputs})
+        return found
+
+    @cached_property
+    def users(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in op.reads:
+                found.setdefault(name, []).append(op)
+        return found
+
+    @property
+    def output_names(self) -> list[str]:
+        return [item.ref for item in self.outputs if isinstance(item, Ref)]
+
+    @property
+    def flops(self) -> int:
+        return sum(op.flops for op in self.ops)
+
+    @property
+    def min_bytes(self) -> int:
+        """Compulsory traffic: each input and used state tensor read once, each output written once."""
+        used = {name for op in self.ops for name in op.reads} | set(self.output_names)
+        values = self.values
+        read = sum(value.spec.nbytes for value in [*self.inputs, *self.state] if value.name in used)
+        return read + sum(values[name].spec.nbytes for name in dict.fromkeys(self.output_names))
+
+    def op_counts(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for op in self.ops:
+            counts[op.kind] = counts.get(op.kind, 0) + 1
+        return counts
+
+    @cached_property
+    def signature(self) -> str:
+        """A hash of the structure without sizes: the same architecture at another size has the same signature."""
+        order = {name: index for index, name in enumerate(self.values)}
+        rows = [[op.target, [order.get(name, -1) for name in op.reads]] for op in self.ops]
+        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]

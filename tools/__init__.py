@@ -1,0 +1,1 @@
+"""What touches the machine: tasks, capture, targets, workers, verification, audit, timing, profiles."""
