@@ -73,7 +73,7 @@ class Ref:
 
 # JSON-able: lists stand for ATen's int lists and tensor lists; dtypes and memory formats are their names.
 # (An implicit recursive alias sends pydantic into endless recursion, hence TypeAliasType.)
-Argument = TypeAliasType("Argument", "Ref | bool | int | float | str | None | list[Argument]")
+Argument = TypeAliasType("Argument", "Ref | bool | int | float | str | list[Argument] | None")
 
 
 @dataclass(frozen=True)
