@@ -1,0 +1,172 @@
+"""The experience store: recall what worked on graphs like this one, learn from what this run tries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
+from foundry.knowledge.experience.journal import Journal
+from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
+
+FAILED_LIFT = 0.8  # a move whose child failed counts as a 20 % loss
+SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
+
+
+def foundry_home() -> Path:
+    """$FOUNDRY_HOME, or ~/.foundry."""
+    return Path(os.environ.get("FOUNDRY_HOME") or Path.home() / ".foundry")
+
+
+class ExperienceStore:
+    """A journal and its index. Thread-safe in one process; several processes may open the same folder: the first owns
+    the Chroma index, the others search the journal itself."""
+
+    def __init__(self, journal: Journal, index: Index) -> None:
+        self._journal = journal
+        self._index = index
+        self._index.sync(journal)
+
+    @classmethod
+    def open(cls, location: str | Path | None = None) -> ExperienceStore:
+        """The store in a folder (default $FOUNDRY_HOME/experience), or shared through a Chroma server by URL: then
+        the journal holds what this machine learnt, and the server what all did. Raises UsageError."""
+        text = str(location) if location else str(foundry_home() / "experience")
+        if text.startswith(("http://", "https://")):
+            folder = foundry_home() / f"experience-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+            journal = Journal(folder / "journal.sqlite")
+            return cls(journal, ChromaIndex.server(text, folder))
+        folder = Path(text)
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"the experience store {folder} is a file, not a folder", "name a folder with --store")
+        journal = Journal(folder / "journal.sqlite")
+        try:
+            index = ChromaIndex.embedded(folder / "index")
+        except OSError as error:
+            raise UsageError(f"the experience store {folder} cannot be written: {error.strerror}") from error
+        return cls(journal, index or ScanIndex())
+
+    @property
+    def index_kind(self) -> str:
+        """ "chroma", "chroma server", or "scan" when another process owns the index."""
+        return self._index.kind
+
+    def add(self, records: Iterable[ExperienceRecord]) -> int:
+        """Journals new records (same id twice counts once); returns how many were new. They are indexed at the next
+        recall, in one batch."""
+        return self._journal.append(records)
+
+    def recall(self, query: Query, k: int = 8) -> list[Hit]:
+        """The k nearest records: exact graph first, similar operators after, best proof and lift first among equals."""
+        self._index.sync(self._journal)
+        hits = {
+            record.id: Hit(record, *_exact_nearness(query, record))
+            for _, record in self._journal.exact(query.graph_signature, query.target)
+        }
+        text = " ".join([*query.op_kinds, query.shape_class, query.limiter, query.text])
+        for record, cosine in self._index.near(text, query.target, 4 * k):
+            if record.id not in hits and cosine > 0.0 and set(record.op_kinds) & set(query.op_kinds):
+                same_device = 1.0 if record.device == query.device else 0.7
+                hits[record.id] = Hit(record, SIMILAR * cosine * same_device, "similar operators")
+        return sorted(hits.values(), key=_rank)[:k]
+
+    def lifts(self, hits: Sequence[Hit]) -> list[MoveLift]:
+        """What each move brought over the hits, best first; seeds and whole kernels are no moves and are left out."""
+        grouped: dict[str, list[Hit]] = {}
+        for hit in hits:
+            if hit.record.move not in ("seed", "source"):
+                grouped.setdefault(hit.record.move, []).append(hit)
+        lifts = [_move_lift(move, group) for move, group in grouped.items()]
+        return sorted(lifts, key=lambda item: (-item.lift, item.move))
+
+    def newest(self, limit: int = 50) -> list[ExperienceRecord]:
+        return [record for _, record in self._journal.newest(limit)]
+
+    def search(self, text: str, target: str = "cpu", k: int = 10) -> list[tuple[ExperienceRecord, float]]:
+        self._index.sync(self._journal)
+        return self._index.near(text, target, k)
+
+    def show(self, record_id: str) -> ExperienceRecord:
+        """The record whose id starts with `record_id`; raises UsageError when none or several do."""
+        found = self._journal.by_prefix(record_id.removeprefix("x"))
+        if len(found) != 1:
+            many = "no record" if not found else f"{len(found)} records"
+            raise UsageError(f"{many} with an id starting {record_id!r}", "see `foundry knowledge list`")
+        return found[0][1]
+
+    def export(self, path: Path) -> int:
+        """Writes every live record as a JSON line; returns how many."""
+        records = [record for _, record in self._journal.after(0)]
+        path.write_text("".join(encode(record) + "\n" for record in records))
+        return len(records)
+
+    def import_(self, path: Path) -> int:
+        """Adds the records of an exported file, all or none; returns how many were new. Raises UsageError naming the
+        first bad line."""
+        records: list[ExperienceRecord] = []
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {path}: {error}") from error
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(decode(ExperienceRecord, line))
+            except UsageError as error:
+                raise UsageError(f"{path}:{number}: {error.problem}", "nothing was imported") from error
+        return self._journal.append(records)
+
+    def forget(self, ids: Sequence[str], reason: str = "user") -> int:
+        """Forgets records by id; returns how many were live."""
+        live = [record.id for record_id in ids for record in [self.show(record_id)]]
+        return self._journal.forget(live, reason)
+
+    def reindex(self) -> int:
+        """Rebuilds the index from the journal; returns the number of records."""
+        return self._index.rebuild(self._journal)
+
+    def close(self) -> None:
+        self._index.close()
+        self._journal.close()
+
+
+def shape_class(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Buckets the largest tensor by rank and powers of four, so that near sizes share lessons."""
+    largest = max(shapes, key=math.prod, default=())
+    size = max(math.prod(largest), 1)
+    last = max(largest[-1], 1) if largest else 1
+    return f"{len(largest)}d:n=4^{round(math.log(size, 4))}:row=4^{round(math.log(last, 4))}"
+
+
+def record_id(*parts: object) -> str:
+    """A stable id from run, island and step, so that a step run twice is recorded once."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:16]
+
+
+def _exact_nearness(query: Query, record: ExperienceRecord) -> tuple[float, str]:
+    nearness, why = 1.0, "same graph and size"
+    if record.shape_class != query.shape_class:
+        nearness, why = 0.8, "same graph, other size"
+    if record.device != query.device:
+        nearness, why = nearness * 0.6, why + ", other device"
+    if query.limiter and record.limiter != query.limiter:
+        nearness *= 0.9
+    return nearness, why
+
+
+def _rank(hit: Hit) -> tuple[float, float, float, str]:
+    record = hit.record
+    return (-float(record.is_run_best and hit.nearness > SIMILAR), -hit.nearness, -(record.lift or 0.0), record.id)
+
+
+def _move_lift(move: str, hits: Sequence[Hit]) -> MoveLift:
+    weights = sum(hit.nearness for hit in hits)
+    logs = sum(hit.nearness * math.log(hit.record.lift or FAILED_LIFT) for hit in hits)
+    wins = sum(1 for hit in hits if (hit.record.lift or 0.0) > 1.0)
+    ids = tuple(hit.record.id for hit in hits)
+    return MoveLift(move, len(hits), wins, math.exp(logs / weights) if weights else 1.0, ids)

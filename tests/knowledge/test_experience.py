@@ -1,0 +1,236 @@
+"""The experience store against a real journal, a real Chroma index and real second processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.experience.embedding import DIMENSIONS, embed
+from foundry.knowledge.experience.record import ExperienceRecord, Query
+from foundry.knowledge.experience.store import ExperienceStore, record_id, shape_class
+
+CPU = "cpu:Test CPU:2"
+
+
+def lesson(number: int, **changes: object) -> ExperienceRecord:
+    base = ExperienceRecord(
+        id=record_id("run", 0, number),
+        run="run",
+        created=f"2026-01-01T00:00:{number % 60:02d}",
+        task="softmax",
+        graph_signature="sig-softmax",
+        op_kinds=("softmax",),
+        shape_class="2d:n=4^11:row=4^5",
+        device=CPU,
+        target="cpu",
+        limiter="memory_bandwidth",
+        evidence="12 GB/s of 20",
+        move="row:set:unroll=4",
+        outcome="correct",
+        parent_speedup=1.0,
+        child_speedup=1.5,
+        child_ci95=(1.4, 1.6),
+        text="unrolling four rows hides the latency of the exponential",
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+QUERY = Query("sig-softmax", ("softmax",), "2d:n=4^11:row=4^5", CPU, "cpu", "memory_bandwidth")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ExperienceStore]:
+    opened = ExperienceStore.open(tmp_path / "store")
+    yield opened
+    opened.close()
+
+
+def test_exact_graph_comes_before_similar_operators(store: ExperienceStore) -> None:
+    store.add(
+        [
+            lesson(1),
+            lesson(2, graph_signature="sig-softmax-gelu", op_kinds=("gelu", "softmax"), task="other"),
+            lesson(3, shape_class="2d:n=4^6:row=4^3"),
+            lesson(4, graph_signature="sig-conv", op_kinds=("conv2d",), text="im2col of a convolution"),
+            lesson(5, graph_signature="sig-softmax", target="cuda", device="cuda:GPU:132"),
+        ]
+    )
+    hits = store.recall(QUERY)
+    assert [hit.record.id for hit in hits] == [record_id("run", 0, n) for n in (1, 3, 2)]
+    assert hits[0].nearness == 1.0 and hits[0].why == "same graph and size"
+    assert hits[1].nearness < hits[0].nearness and "other size" in hits[1].why
+    assert hits[2].nearness <= 0.5
+
+
+def test_the_winner_of_a_run_is_recalled_first(store: ExperienceStore) -> None:
+    store.add([lesson(1, child_speedup=3.0), lesson(2, is_run_best=True, move="seed", child_speedup=2.0)])
+    assert store.recall(QUERY)[0].record.is_run_best
+
+
+def test_lift_is_reinforced_by_wins_and_decayed_by_failures(store: ExperienceStore) -> None:
+    store.add(
+        [
+            lesson(1, move="good", child_speedup=2.0),
+            lesson(2, move="good", child_speedup=2.0),
+            lesson(3, move="bad", outcome="wrong_result", child_speedup=None),
+            lesson(4, move="seed"),
+        ]
+    )
+    lifts = {lift.move: lift for lift in store.lifts(store.recall(QUERY))}
+    assert lifts.keys() == {"good", "bad"}
+    assert lifts["good"].lift == pytest.approx(2.0) and lifts["good"].wins == 2
+    assert lifts["bad"].lift == pytest.approx(0.8) and lifts["bad"].wins == 0
+
+
+def test_a_step_recorded_twice_counts_once(store: ExperienceStore) -> None:
+    assert store.add([lesson(1)]) == 1
+    assert store.add([lesson(1), lesson(2)]) == 1
+    assert len(store.newest()) == 2
+
+
+def test_export_import_forget_and_reindex(store: ExperienceStore, tmp_path: Path) -> None:
+    store.add([lesson(n) for n in range(5)])
+    assert store.export(tmp_path / "out.jsonl") == 5
+    victim = record_id("run", 0, 2)
+    assert store.forget([victim]) == 1
+    assert victim not in {hit.record.id for hit in store.recall(QUERY, k=20)}
+    with pytest.raises(UsageError, match="no record"):
+        store.show(victim)
+    assert store.reindex() == 4
+    other = ExperienceStore.open(tmp_path / "other")
+    assert other.import_(tmp_path / "out.jsonl") == 5
+    assert len(other.recall(QUERY, k=20)) == 5
+    other.close()
+
+
+def test_importing_garbage_names_the_line_and_imports_nothing(store: ExperienceStore, tmp_path: Path) -> None:
+    store.add([lesson(1)])
+    store.export(tmp_path / "good.jsonl")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text((tmp_path / "good.jsonl").read_text().replace(lesson(1).id, "fresh") + '{"id": 3}\n')
+    with pytest.raises(UsageError, match=r"bad\.jsonl:2"):
+        store.import_(bad)
+    assert len(store.newest()) == 1
+
+
+def test_a_second_process_searches_without_touching_the_index(tmp_path: Path, store: ExperienceStore) -> None:
+    store.add([lesson(1), lesson(2, graph_signature="sig-other", op_kinds=("gelu", "softmax"))])
+    assert store.index_kind == "chroma"
+    program = (
+        "import sys\n"
+        "from foundry.knowledge.experience.store import ExperienceStore\n"
+        "from foundry.knowledge.experience.record import Query\n"
+        f"store = ExperienceStore.open({str(tmp_path / 'store')!r})\n"
+        f"hits = store.recall(Query('sig-softmax', ('softmax',), '2d:n=4^11:row=4^5', {CPU!r}, 'cpu'))\n"
+        "print(store.index_kind, len(hits))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["scan", "2"], done.stderr
+
+
+def test_a_damaged_index_is_rebuilt_from_the_journal(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    store = ExperienceStore.open(folder)
+    store.add([lesson(n, graph_signature=f"sig-{n}") for n in range(3)])
+    assert len(store.recall(QUERY)) == 3
+    store.close()
+    (damaged,) = folder.glob("index/chroma-*/chroma.sqlite3")
+    damaged.write_bytes(b"x" * 4096)
+    # A new process, as a user would have: Chroma caches its open systems by path.
+    check = (
+        "from foundry.knowledge.experience.store import ExperienceStore\n"
+        "from foundry.knowledge.experience.record import Query\n"
+        f"store = ExperienceStore.open({str(folder)!r})\n"
+        f"print(len(store.recall(Query('sig-softmax', ('softmax',), '2d:n=4^11:row=4^5', {CPU!r}, 'cpu'))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "3", done.stderr
+
+
+def test_a_damaged_journal_is_one_clear_line(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir()
+    (folder / "journal.sqlite").write_bytes(b"this is no database" * 100)
+    with pytest.raises(UsageError, match="damaged") as caught:
+        ExperienceStore.open(folder)
+    assert "\n" not in str(caught.value) and "--store" in caught.value.remedy
+
+
+def test_threads_share_one_store(store: ExperienceStore) -> None:
+    def work(start: int) -> None:
+        for number in range(start, start + 20):
+            store.add([lesson(number)])
+            store.recall(QUERY)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in (0, 100, 200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.newest(1000)) == 60
+    assert len(store.recall(QUERY, k=100)) == 60
+
+
+def test_a_chroma_server_shares_lessons_between_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chroma = shutil.which("chroma", path=str(Path(sys.executable).parent))
+    assert chroma, "chromadb installs its server's command"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [chroma, "run", "--path", str(tmp_path / "server"), "--host", "127.0.0.1", "--port", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "the Chroma server did not start"
+                time.sleep(0.2)
+        url = f"http://127.0.0.1:{port}"
+        monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path / "machine-a"))
+        first = ExperienceStore.open(url)
+        first.add([lesson(1)])
+        assert len(first.recall(QUERY)) == 1
+        monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path / "machine-b"))
+        second = ExperienceStore.open(url)
+        assert [hit.record.id for hit in second.recall(QUERY)] == [lesson(1).id]
+        first.close()
+        second.close()
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+def test_an_unreachable_server_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
+    with pytest.raises(UsageError, match="no Chroma server answers"):
+        ExperienceStore.open("http://127.0.0.1:9")
+
+
+def test_embeddings_are_unit_vectors_and_near_for_near_texts() -> None:
+    def cosine(a: str, b: str) -> float:
+        return sum(x * y for x, y in zip(embed(a), embed(b), strict=True))
+
+    assert len(embed("")) == DIMENSIONS
+    assert cosine("softmax row unroll", "softmax row unroll") == pytest.approx(1.0)
+    assert cosine("softmax row unroll", "softmax row vector") > cosine("softmax row unroll", "conv2d im2col tile")
+
+
+def test_shape_class_buckets_near_sizes_together() -> None:
+    assert shape_class([(4096, 1024)]) == shape_class([(4000, 1000)])
+    assert shape_class([(4096, 1024)]) != shape_class([(64, 64)])
