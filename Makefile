@@ -1,0 +1,53 @@
+# Two commands do all the set-up on a bare machine: `make solve` and `make test`.
+# TASK=examples/x.py chooses the task; ARGS="--effort standard" passes options on; PYTHON=python3.12 another Python.
+
+PYTHON ?= python3
+TASK ?= examples/softmax.py
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: solve test lint environment check-tools clean
+
+solve: $(VENV)/.run-ready
+	$(BIN)/foundry agent solve $(TASK) $(ARGS)
+
+test: $(VENV)/.test-ready lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.test-ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+environment: $(VENV)/.test-ready
+
+check-tools:
+	@command -v $(PYTHON) >/dev/null || { echo "Foundry needs Python 3.11 or newer: sudo apt-get install python3 python3-venv" >&2; exit 3; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Foundry needs Python 3.11 or newer, $(PYTHON) is older: make PYTHON=python3.11 ..." >&2; exit 3; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv module is missing: sudo apt-get install python3-venv" >&2; exit 3; }
+	@command -v g++ >/dev/null || { echo "Foundry needs a C++ compiler: sudo apt-get install g++" >&2; exit 3; }
+
+# A torch that $(PYTHON) can already import (a GPU user's CUDA build) is used as it is; otherwise the version pinned in
+# constraints.txt is installed from whatever sources pip is set up with.
+$(VENV)/bin/python: | check-tools
+	@if $(PYTHON) -c 'import sys, torch; sys.exit(tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2]) < (2, 6))' 2>/dev/null; then \
+	  echo "using the torch of $(PYTHON)"; \
+	  $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
+	else \
+	  $(PYTHON) -m venv $(VENV); \
+	  cp constraints.txt $(VENV)/constraints.txt; \
+	  grep '^torch==' constraints.txt | xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check; \
+	fi
+
+$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e .
+	@touch $@
+
+$(VENV)/.test-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.run-ready
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
