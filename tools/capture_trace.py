@@ -1,0 +1,128 @@
+"""The three tracers behind capture, each giving the same functional ATen trace with its inputs and outputs named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+Kind = Literal["tensor", "tuple", "list"]
+
+
+@dataclass(frozen=True)
+class Traced:
+    """`placeholders` maps a placeholder to (role or "literal", source), `outputs` each returned item to
+    ("result", "") or ("mutation", state-dict key) or what else it writes to."""
+
+    graph: fx.Graph
+    placeholders: Mapping[str, tuple[str, str]]
+    outputs: list[tuple[str, str]]
+    constants: Mapping[str, torch.Tensor]
+    output_kind: Kind
+
+
+def trace_export(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
+    """torch.export's training IR made functional; composite operators stay whole (empty decomposition table)."""
+    program = torch.export.export(model, inputs, strict=False).run_decompositions({})
+    return _from_program(program, inputs)
+
+
+def trace_symbolic(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
+    """symbolic_trace keeps Python that tensors do not decide out of the way of export."""
+    return trace_export(fx.symbolic_trace(model), inputs)
+
+
+def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
+    """make_fx before autograd, functionalised; parameters and buffers become arguments, as export lifts them."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
+    kind: list[Kind] = []
+
+    def call(values: dict[str, torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
+        fresh = iter(given)
+        arguments = tuple(next(fresh) if isinstance(item, torch.Tensor) else item for item in inputs)
+        result = functional_call(model, values, arguments)
+        kind.append(kind_of(result))
+        return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+    module = make_fx(functionalize(call), pre_dispatch=True)(state, tensors)
+    positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
+    names = [*((_role(model, key), key) for key in state), *(("input", str(index)) for index in positions)]
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    constants = {
+        str(node.target): getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"
+    }
+    roles = dict(zip((node.name for node in placeholders), names, strict=True))
+    outputs = _mutations_to_outputs(module.graph, roles)
+    return Traced(module.graph, roles, outputs, constants, kind[-1])
+
+
+def kind_of(result: Any) -> Kind:
+    """Whether forward returns a tensor, a tuple or a list; nested or named structures have no kind here."""
+    if isinstance(result, torch.Tensor):
+        return "tensor"
+    if isinstance(result, tuple | list) and not any(isinstance(item, tuple | list | dict) for item in result):
+        return "list" if isinstance(result, list) else "tuple"
+    raise TypeError(f"forward returns a nested {type(result).__name__}; only a flat tuple or list is supported")
+
+
+def _role(model: nn.Module, key: str) -> str:
+    return "parameter" if key in dict(model.named_parameters()) else "buffer"
+
+
+def _mutations_to_outputs(graph: fx.Graph, roles: Mapping[str, tuple[str, str]]) -> list[tuple[str, str]]:
+    """functionalize ends with `copy_(placeholder, value)`: each becomes a further output, as export has them."""
+    output = next(node for node in graph.nodes if node.op == "output")
+    returned = list(output.args[0]) if isinstance(output.args[0], tuple | list) else [output.args[0]]
+    kinds = [("result", "")] * len(returned)
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
+            role, source = roles[node.args[0].name]
+            returned.append(node.args[1])
+            kinds.append(("mutation", source) if role in ("parameter", "buffer") else (role, source))
+            graph.erase_node(node)
+    output.args = (tuple(returned),)
+    return kinds
+
+
+def _from_program(program: ExportedProgram, inputs: tuple[Any, ...]) -> Traced:
+    roles: dict[str, tuple[str, str]] = {}
+    position = 0
+    for item in program.graph_signature.input_specs:
+        name, source = item.arg.name, item.target or ""
+        if item.kind is InputKind.USER_INPUT:
+            is_tensor = isinstance(inputs[position], torch.Tensor)
+            roles[name] = ("input", str(position)) if is_tensor else ("literal", str(position))
+            position += 1
+        elif item.kind is InputKind.PARAMETER:
+            roles[name] = ("parameter", source)
+        elif item.kind is InputKind.BUFFER:
+            roles[name] = ("buffer", source)
+        else:
+            roles[name] = ("constant", source)
+    outputs: list[tuple[str, str]] = []
+    for result in program.graph_signature.output_specs:
+        if result.kind is OutputKind.USER_OUTPUT:
+            outputs.append(("result", ""))
+        elif result.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
+            outputs.append(("mutation", str(result.target)))
+        else:
+            outputs.append((result.kind.name.lower().replace("_", " "), str(result.target)))
+    return Traced(program.graph_module.graph, roles, outputs, program.constants, _kind_of_program(program))
+
+
+def _kind_of_program(program: ExportedProgram) -> Kind:
+    """From the tree of the call's result: a leaf, or a flat tuple or list."""
+    spec = program.call_spec.out_spec
+    if spec is None or spec.is_leaf():
+        return "tensor"
+    if spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children()):
+        return "list" if spec.type is list else "tuple"
+    raise TypeError("forward returns a nested structure; only a tensor or a flat tuple or list is supported")

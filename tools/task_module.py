@@ -1,0 +1,265 @@
+"""Runs a task file inside a worker: builds its model and inputs, and says in the user's terms what is wrong.
+
+Imports torch and executes the user's code: never imported by the main process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+import traceback
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import DType, TensorSpec
+from foundry.knowledge.task import Task
+from foundry.tools.task_file import overridden_source
+
+_LOADED = itertools.count()
+_DTYPES: dict[torch.dtype, DType] = {
+    torch.float64: "float64",
+    torch.float32: "float32",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+
+# Two runs of a deterministic reduction on a GPU may differ by the order of atomic additions; more is another answer.
+SAME_ANSWER = 1e-4
+
+
+def dtype_name(dtype: torch.dtype) -> DType:
+    """The vocabulary's name of a torch dtype; raises TaskError for one that no kernel here handles."""
+    if dtype not in _DTYPES:
+        raise TaskError(f"tensors of {dtype} are not supported")
+    return _DTYPES[dtype]
+
+
+def torch_dtype(name: DType) -> torch.dtype:
+    return next(dtype for dtype, known in _DTYPES.items() if known == name)
+
+
+def spec_of(tensor: torch.Tensor) -> TensorSpec:
+    """Shape and strides (elements) and dtype of a dense tensor; raises TaskError for sparse ones."""
+    if tensor.layout is not torch.strided:
+        raise TaskError(f"{tensor.layout} tensors are not supported")
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(shape, tuple(int(step) for step in tensor.stride()), dtype_name(tensor.dtype))
+
+
+def flatten(result: Any) -> list[Any]:
+    """The leaves of nested tuples and lists, in order."""
+    if isinstance(result, tuple | list):
+        return [leaf for item in result for leaf in flatten(item)]
+    return [result]
+
+
+def seed_everything(seed: int) -> None:
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextmanager
+def _users_words(task: Task, doing: str) -> Iterator[None]:
+    """Turns whatever the user's code raises into one TaskError with the line of the user's own file."""
+    try:
+        yield
+    except TaskError:
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a task may raise anything, SystemExit included
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == task.path]
+        where = f", line {frames[-1].lineno}" if frames else ""
+        first = (str(error).strip().splitlines() or [""])[0][:300]
+        what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+        name = task.path.rsplit("/", 1)[-1]
+        lack = isinstance(error, MemoryError) or "allocate" in first or "out of memory" in first
+        remedy = "the task needs more memory than this machine gives it: make its sizes smaller" if lack else ""
+        raise TaskError(f"{name}{where}: {doing}: {what}", remedy) from error
+
+
+@dataclass(frozen=True)
+class LoadedTask:
+    """The user's module, executed once with its constants overridden."""
+
+    task: Task
+    module: types.ModuleType
+    overrides: dict[str, int]
+    dtype: torch.dtype | None = None
+
+    def build_model(self, seed: int) -> nn.Module:
+        """Model(*get_init_inputs()) with random streams set to `seed`, as KernelBench does, in the task's mode."""
+        with _users_words(self.task, "building Model failed"):
+            seed_everything(seed)
+            get_init_inputs = getattr(self.module, "get_init_inputs", None)
+            arguments: Any = get_init_inputs() if get_init_inputs is not None else []
+            seed_everything(seed)
+            build = self.module.Model
+            model = build(**arguments) if isinstance(arguments, dict) else build(*(arguments or []))
+            if not isinstance(model, nn.Module):
+                raise TaskError(f"Model is a {type(model).__name__}, not an nn.Module")
+        if self.task.options.mode != "as_given":
+            model.train(self.task.options.mode == "train")
+        return model if self.dtype is None else model.to(self.dtype)
+
+    def inputs(self, seed: int) -> list[Any]:
+        """get_inputs() with random streams set to `seed`; floats redrawn when the options give an input range."""
+        with _users_words(self.task, "get_inputs() failed"):
+            seed_everything(seed)
+            values = self.module.get_inputs()
+        if not isinstance(values, list | tuple):
+            raise TaskError(
+                f"get_inputs() returned a {type(values).__name__}", "return the list of forward's arguments"
+            )
+        limits = self.task.options.input_range
+        for index, value in enumerate(values):
+            if isinstance(value, torch.Tensor) and value.numel() == 0:
+                raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
+        return [self._adapted(value, limits) for value in values]
+
+    def _adapted(self, value: Any, limits: tuple[float, float] | None) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        drawn = value if limits is None else torch.empty_like(value).uniform_(*limits)
+        return drawn if self.dtype is None else drawn.to(self.dtype)
+
+    def run(self, model: nn.Module, inputs: list[Any]) -> Any:
+        """model(*inputs) without gradients; whatever it raises becomes a TaskError."""
+        with _users_words(self.task, "Model.forward failed on the inputs of get_inputs()"), torch.no_grad():
+            return model(*inputs)
+
+
+def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType | None = None) -> LoadedTask:
+    """Executes the task's file under a module name of its own; `overrides` add to the task's.
+
+    `dtype` converts floating-point parameters and inputs (TaskOptions.dtypes); None leaves the file's own.
+
+    The module is registered under a unique name because TorchScript and dataclasses look it up there, and two tasks
+    must not meet. Raises TaskError with the user's line when the file itself fails.
+    """
+    constants = {**task.overrides, **(overrides or {})}
+    text = overridden_source(task.source, constants)
+    name = f"foundry_task_{task.digest[:12]}_{next(_LOADED)}"
+    module = types.ModuleType(name)
+    module.__file__ = task.path
+    sys.modules[name] = module
+    with _users_words(task, "the file failed to load"):
+        exec(compile(text, task.path, "exec"), module.__dict__)
+    for member in ("Model", "get_inputs"):
+        if not callable(getattr(module, member, None)):
+            raise TaskError(f"{task.name} defines no {member} that can be called")
+    return LoadedTask(task, module, constants, None if dtype is None else torch_dtype(dtype))
+
+
+# ---------------------------------------------------------------- checking the reference
+
+
+def check_reference(loaded: LoadedTask, *, seed: int = 0) -> list[TensorSpec]:
+    """Runs the reference and returns its output tensors, nested tuples flattened.
+
+    Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
+    with random output, a non-deterministic model.
+    """
+    inputs = loaded.inputs(seed)
+    first_model = loaded.build_model(seed)
+    state = {key: value.clone() for key, value in first_model.state_dict().items()}
+    given = _copy(inputs)
+    first = _tensors(_run_seeded(loaded, first_model, given, seed))
+    _check_inputs_unchanged(inputs, given)
+    specs = [spec_of(output) for output in first]
+    _check_values(first)
+
+    def again(stream: int) -> list[torch.Tensor]:
+        model = loaded.build_model(seed)
+        with _users_words(loaded.task, "building Model a second time gave another state"):
+            model.load_state_dict(state)
+        return _tensors(_run_seeded(loaded, model, _copy(inputs), stream))
+
+    if not _same(first, again(seed + 1)):
+        if _same(first, again(seed)):
+            raise TaskError(
+                "the model's output is random: it changes with the random seed at the same inputs and parameters",
+                'remove the random operator, or set mode = "eval" beside the task if it is dropout',
+            )
+        raise TaskError("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
+    return specs
+
+
+def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: int) -> Any:
+    seed_everything(seed)
+    return loaded.run(model, inputs)
+
+
+def _copy(inputs: list[Any]) -> list[Any]:
+    return [value.clone() if isinstance(value, torch.Tensor) else value for value in inputs]
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    """Output tensors; None and numbers between them are allowed, anything else is not."""
+    leaves = flatten(result)
+    for leaf in leaves:
+        if not (leaf is None or isinstance(leaf, torch.Tensor | int | float)):
+            raise TaskError(
+                f"forward returned a {type(leaf).__name__}", "it must return a tensor or a tuple or list of tensors"
+            )
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors:
+        raise TaskError(
+            "forward returned no tensor" + (" (it returned None)" if result is None else ""), "return the result"
+        )
+    return tensors
+
+
+def _check_inputs_unchanged(before: list[Any], after: list[Any]) -> None:
+    for index, (old, new) in enumerate(zip(before, after, strict=True)):
+        if isinstance(old, torch.Tensor) and not _bits_equal(old, new):
+            raise TaskError(f"forward changes its input {index} in place", "let it return a new tensor instead")
+
+
+def _check_values(outputs: list[torch.Tensor]) -> None:
+    for index, output in enumerate(outputs):
+        if output.numel() == 0:
+            raise TaskError(f"output {index} is empty (shape {list(output.shape)})")
+        if output.is_floating_point() and bool(torch.isnan(output).any()):
+            share = float(torch.isnan(output).double().mean())
+            raise TaskError(f"output {index} holds NaN ({share:.1%} of it), so no kernel can be proven against it")
+
+
+def _bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
+
+
+def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Equal up to SAME_ANSWER of the largest finite magnitude, with the same non-finite elements."""
+    if len(one) != len(other):
+        return False
+    for a, b in zip(one, other, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if not a.is_floating_point():
+            if not torch.equal(a, b):
+                return False
+            continue
+        finite = torch.isfinite(a)
+        if not torch.equal(finite, torch.isfinite(b)) or not torch.equal(a[~finite], b[~finite]):
+            return False
+        left, right = a[finite].double(), b[finite].double()
+        if left.numel() and float((left - right).abs().max()) > SAME_ANSWER * float(left.abs().max()):
+            return False
+    return True
