@@ -80,6 +80,9 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
         ("make_fx", trace_make_fx),
         ("symbolic", trace_symbolic),
     ]
+    for index, item in enumerate(inputs):
+        if isinstance(item, tuple | list | dict):
+            raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
     problems: list[str] = []
     for name, tracer in tracers:
         try:

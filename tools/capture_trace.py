@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.func import functional_call, functionalize
+from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 Kind = Literal["tensor", "tuple", "list"]
@@ -40,28 +40,39 @@ def trace_symbolic(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
 
 
 def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
-    """make_fx before autograd, functionalised; parameters and buffers become arguments, as export lifts them."""
+    """make_fx on real tensors follows Python that export refuses; export then makes its trace functional.
+
+    Parameters and buffers go in as arguments, and their roles are put back by position.
+    """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
+    saved = {key: value.detach().clone() for key, value in model.named_buffers()}
+    positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
     kind: list[Kind] = []
 
-    def call(values: dict[str, torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
+    def call(values: list[torch.Tensor], given: list[torch.Tensor]) -> tuple[Any, ...]:
         fresh = iter(given)
         arguments = tuple(next(fresh) if isinstance(item, torch.Tensor) else item for item in inputs)
-        result = functional_call(model, values, arguments)
+        result = functional_call(model, dict(zip(state, values, strict=True)), arguments)
         kind.append(kind_of(result))
         return tuple(result) if isinstance(result, tuple | list) else (result,)
 
-    module = make_fx(functionalize(call), pre_dispatch=True)(state, tensors)
-    positions = [index for index, item in enumerate(inputs) if isinstance(item, torch.Tensor)]
-    names = [*((_role(model, key), key) for key in state), *(("input", str(index)) for index in positions)]
-    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
-    constants = {
-        str(node.target): getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"
-    }
-    roles = dict(zip((node.name for node in placeholders), names, strict=True))
-    outputs = _mutations_to_outputs(module.graph, roles)
-    return Traced(module.graph, roles, outputs, constants, kind[-1])
+    arguments = ([value.detach() for value in state.values()], [inputs[index] for index in positions])
+    module = make_fx(call, pre_dispatch=True)(*arguments)
+    traced = trace_export(module, arguments)
+    for key, value in saved.items():  # tracing on real tensors ran the model once
+        model.get_buffer(key).copy_(value)
+    parameters = dict(model.named_parameters())
+    sources = [("parameter" if key in parameters else "buffer", key) for key in state]
+    sources += [("input", str(index)) for index in positions]
+    leaves = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
+    roles = {**traced.placeholders, **dict(zip(leaves, sources, strict=True))}
+    outputs = [_named_mutation(role, source, roles) for role, source in traced.outputs]
+    return Traced(traced.graph, roles, outputs, traced.constants, kind[-1])
+
+
+def _named_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    owner, key = roles.get(source, ("", ""))
+    return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 
 
 def kind_of(result: Any) -> Kind:
@@ -73,32 +84,14 @@ def kind_of(result: Any) -> Kind:
     raise TypeError(f"forward returns a nested {type(result).__name__}; only a flat tuple or list is supported")
 
 
-def _role(model: nn.Module, key: str) -> str:
-    return "parameter" if key in dict(model.named_parameters()) else "buffer"
-
-
-def _mutations_to_outputs(graph: fx.Graph, roles: Mapping[str, tuple[str, str]]) -> list[tuple[str, str]]:
-    """functionalize ends with `copy_(placeholder, value)`: each becomes a further output, as export has them."""
-    output = next(node for node in graph.nodes if node.op == "output")
-    returned = list(output.args[0]) if isinstance(output.args[0], tuple | list) else [output.args[0]]
-    kinds = [("result", "")] * len(returned)
-    for node in list(graph.nodes):
-        if node.op == "call_function" and node.target is torch.ops.aten.copy_.default:
-            role, source = roles[node.args[0].name]
-            returned.append(node.args[1])
-            kinds.append(("mutation", source) if role in ("parameter", "buffer") else (role, source))
-            graph.erase_node(node)
-    output.args = (tuple(returned),)
-    return kinds
-
-
 def _from_program(program: ExportedProgram, inputs: tuple[Any, ...]) -> Traced:
     roles: dict[str, tuple[str, str]] = {}
+    leaves = [leaf for item in inputs for leaf in (item if isinstance(item, list | tuple) else [item])]
     position = 0
     for item in program.graph_signature.input_specs:
         name, source = item.arg.name, item.target or ""
         if item.kind is InputKind.USER_INPUT:
-            is_tensor = isinstance(inputs[position], torch.Tensor)
+            is_tensor = isinstance(leaves[position], torch.Tensor)
             roles[name] = ("input", str(position)) if is_tensor else ("literal", str(position))
             position += 1
         elif item.kind is InputKind.PARAMETER:
