@@ -1,0 +1,187 @@
+"""Messages between worker processes: JSON in one packet, large texts and tensors in sealed anonymous memory.
+
+A message from an untrusted process is data only: JSON with a size limit, never pickle. Tensors travel as files without
+a name (memfd): they vanish with the last process that holds them, whoever is killed, and need no space on a disk.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+INLINE_BYTES = 60_000  # below the smallest socket buffer that Linux gives
+MESSAGE_BYTES = 256 << 20
+MAX_HANDLES = 64
+
+_F_ADD_SEALS = 1033
+_F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
+
+Message = dict[str, Any]
+
+
+class ChannelClosed(Exception):
+    """The other side is gone."""
+
+
+class ChannelGarbled(Exception):
+    """The other side sent something that is no message."""
+
+
+class ChannelTimeout(Exception):
+    """Nothing came in time."""
+
+
+class Channel:
+    """One end of a packet socket; both ends speak the same way. Not thread-safe."""
+
+    def __init__(self, handle: socket.socket) -> None:
+        self._socket = handle
+
+    @staticmethod
+    def pair() -> tuple[Channel, Channel]:
+        left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return Channel(left), Channel(right)
+
+    @staticmethod
+    def from_handle(handle: int) -> Channel:
+        """Takes over an open file descriptor."""
+        return Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=handle))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message, handles: Sequence[int] = ()) -> None:
+        """Sends one message with open files; raises ChannelClosed."""
+        body = json.dumps(message).encode()
+        spilled = -1
+        try:
+            if len(body) > INLINE_BYTES:
+                spilled = memory("message", len(body))
+                _write_all(spilled, body)
+                seal(spilled)
+                self._send(b"S" + str(len(body)).encode(), [*handles, spilled])
+            else:
+                self._send(b"J" + body, handles)
+        finally:
+            if spilled >= 0:
+                os.close(spilled)
+
+    def _send(self, packet: bytes, handles: Sequence[int]) -> None:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handles))] if handles else []
+        try:
+            self._socket.sendmsg([packet], rights)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
+        """The next message and its open files (now owned by the caller).
+
+        Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed.
+        """
+        if timeout_s is not None and not self.ready(timeout_s):
+            raise ChannelTimeout(f"no answer in {timeout_s:g} s")
+        room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize)
+        try:
+            packet, rights, flags, _ = self._socket.recvmsg(INLINE_BYTES + 64, room, socket.MSG_CMSG_CLOEXEC)
+        except OSError as error:
+            raise ChannelClosed(str(error)) from error
+        handles = _handles(rights)
+        if not packet:
+            close_all(handles)
+            raise ChannelClosed("the other side is gone")
+        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            close_all(handles)
+            raise ChannelGarbled("a packet larger than allowed")
+        try:
+            return _decode(packet, handles), handles
+        except (ValueError, IndexError, OSError, RecursionError) as error:
+            close_all(handles)
+            raise ChannelGarbled(f"not a message: {error}") from error
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether a message (or the end) is there within `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        left_ms = max(0, int(1e3 * (deadline - time.monotonic()) + 0.999))
+        return bool(poller.poll(left_ms))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def memory(name: str, size: int) -> int:
+    """Anonymous shared memory of `size` bytes that nobody can shrink or grow, as an open file."""
+    handle = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(handle, size)
+    fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
+    return handle
+
+
+def seal(handle: int) -> None:
+    """Nobody can write to this memory any more; raises OSError while a writable mapping is open."""
+    fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_WRITE)
+
+
+def mapped(handle: int, size: int, *, writable: bool = False) -> mmap.mmap:
+    """The memory behind an open file, `size` > 0 bytes."""
+    return mmap.mmap(handle, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
+
+
+def close_all(handles: Sequence[int]) -> None:
+    for handle in handles:
+        with contextlib.suppress(OSError):
+            os.close(handle)
+
+
+def _handles(rights: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _decode(packet: bytes, handles: list[int]) -> Message:
+    if packet[:1] == b"J":
+        text = packet[1:]
+    elif packet[:1] == b"S":
+        size = int(packet[1:])
+        if size > MESSAGE_BYTES:
+            raise ValueError("larger than a message may be")
+        spilled = handles.pop()
+        try:
+            text = _read_all(spilled, size)
+        finally:
+            os.close(spilled)
+    else:
+        raise ValueError("unknown kind of packet")
+    message = json.loads(text)
+    if not isinstance(message, dict):
+        raise ValueError("not an object")
+    return message
+
+
+def _read_all(handle: int, size: int) -> bytes:
+    parts: list[bytes] = []
+    done = 0
+    while done < size and (part := os.pread(handle, min(size - done, 1 << 24), done)):
+        parts.append(part)
+        done += len(part)
+    return b"".join(parts)
+
+
+def _write_all(handle: int, body: bytes) -> None:
+    view = memoryview(body)
+    done = 0
+    while done < len(view):
+        done += os.pwrite(handle, view[done:], done)
