@@ -51,7 +51,7 @@ def flood(channel, message, handles):
     channel.send({"flooded": True})
 
 def leave(channel, message, handles):
-    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True, stdout=s.DEVNULL).pid)"
+    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True, stdout=-3, stderr=-3).pid)"
     pid = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, start_new_session=True).stdout
     channel.send({"left": int(pid)})
 
