@@ -1,0 +1,121 @@
+"""The device as this machine describes it, and ceilings measured once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from foundry.knowledge.codec import decode
+from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.errors import MissingTool
+from foundry.tools import device as device_module
+from foundry.tools.ceilings import ceilings, measured
+from foundry.tools.device import describe, usable_cores
+
+needs_nvcc = pytest.mark.skipif(device_module.nvcc_path() is None, reason="nvcc is not installed")
+
+
+def test_the_cpu_is_described_without_torch() -> None:
+    cpu = describe("cpu")
+    assert cpu.target == "cpu"
+    assert cpu.present
+    assert 1 <= cpu.cores <= len(os.sched_getaffinity(0))
+    assert cpu.vector_bytes in (16, 32, 64)
+    assert cpu.cache_bytes >= 1 << 18
+    assert cpu.memory_bytes > 1 << 28
+    assert "g++" in cpu.facts["compiler"] or "gcc" in cpu.facts["compiler"].lower()
+
+
+def test_affinity_caps_the_cores() -> None:
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_a_control_group_quota_caps_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    monkeypatch.setattr(device_module, "_cgroup_folders", lambda: [tmp_path])
+    assert usable_cores() == 1
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert usable_cores() == len(os.sched_getaffinity(0))
+
+
+def test_a_missing_compiler_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(MissingTool, match=r"g\+\+ \(sudo apt-get install g\+\+\)") as caught:
+        describe("cpu")
+    assert caught.value.exit_code == 3
+
+
+@needs_nvcc
+def test_cuda_without_a_gpu_is_compile_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_module, "_gpu", dict)
+    cuda = describe("cuda")
+    assert (cuda.present, cuda.arch, cuda.name) == (False, "sm_90", "none (compile only)")
+    assert describe("auto").target == "cpu"
+    assert measured(cuda) is cuda
+    with pytest.raises(MissingTool):
+        ceilings(cuda)
+
+
+@needs_nvcc
+def test_auto_takes_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"name": "H", "memory": 1, "cores": 132, "cache": 2, "major": 9, "minor": 0, "shared_per_block": 232448}
+    monkeypatch.setattr(device_module, "_gpu", lambda: {**answer, "driver": 13000})
+    gpu = describe("auto")
+    assert (gpu.target, gpu.arch, gpu.cores, gpu.facts["driver"]) == ("cuda", "sm_90", 132, "CUDA 13.0")
+
+
+@pytest.fixture(scope="module")
+def cpu_with_ceilings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path, float]:
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_HOME", str(home))
+        start = time.monotonic()
+        found = measured(describe("cpu"))
+        return found, home, time.monotonic() - start
+
+
+def test_ceilings_are_plausible_and_kept(
+    cpu_with_ceilings: tuple[Device, Path, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, home, _ = cpu_with_ceilings
+    assert device.ceilings is not None
+    rates = device.ceilings
+    assert 1e9 < rates.copy_bytes_per_s <= rates.cache_bytes_per_s < 1e14
+    assert 1e9 < rates.ieee_flops_per_s == rates.tf32_flops_per_s < 1e14
+    assert 0 < rates.launch_ms < 10
+    (kept,) = (home / "ceilings").iterdir()
+    assert decode(Ceilings, kept.read_bytes()) == rates
+    monkeypatch.setenv("FOUNDRY_HOME", str(home))
+    monkeypatch.setenv("PATH", "/nonexistent")  # a second measurement would need the compiler
+    assert ceilings(dataclasses.replace(device, ceilings=None)) == rates
+    kept.write_text("{")
+    with pytest.raises(MissingTool):
+        ceilings(dataclasses.replace(device, ceilings=None))
+
+
+def test_the_floor_follows_the_slower_side(cpu_with_ceilings: tuple[Device, Path, float]) -> None:
+    device, _, _ = cpu_with_ceilings
+    assert device.ceilings is not None
+    traffic = 100 * device.cache_bytes
+    assert device.floor_ms(0, traffic) == pytest.approx(1e3 * traffic / device.ceilings.copy_bytes_per_s)
+    assert device.floor_ms(1e15, 8) == pytest.approx(1e18 / device.ceilings.ieee_flops_per_s)
+
+
+@pytest.mark.gpu
+def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if device_module.nvcc_path() is None or not describe("cuda").present:
+        pytest.skip("no NVIDIA GPU here")
+    monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
+    gpu = measured(describe("cuda"))
+    assert gpu.ceilings is not None
+    assert gpu.ceilings.tf32_flops_per_s > gpu.ceilings.ieee_flops_per_s > 1e12
+    assert gpu.ceilings.copy_bytes_per_s > 1e11
