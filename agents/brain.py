@@ -1,0 +1,62 @@
+"""The one interface behind which experts think: a playbook, or a chat model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from foundry.agents.auditor import AuditEvidence, Judgement
+from foundry.agents.brief import Brief
+from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
+
+Purpose = Literal["diagnose", "propose", "judge", "answer"]
+CallOutcome = Literal["answered", "repaired", "failed", "unreachable", "budget"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one thought cost and how it ended; the trace keeps them. A playbook's thoughts cost nothing and make none.
+
+    `outcome`: answered at once; repaired by the one repair round; failed after it (a counted failed step);
+    unreachable (the server gave no answer within the limits); budget (a cap forbade the call). After the last
+    three the playbook took the step.
+    """
+
+    step: str
+    expert: str
+    purpose: Purpose
+    outcome: CallOutcome
+    detail: str  # what went wrong, "" when nothing did
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    dollars: float
+    seconds: float
+    prompt: str
+    answer: str
+
+
+Listener = Callable[[Call], None]
+
+
+class Brain(Protocol):
+    """Every method is safe to await from several islands at once, and none raises for a bad thought."""
+
+    name: str  # "playbook" or the model's name
+
+    async def diagnose(self, brief: Brief) -> Diagnosis:
+        """What broke or limits `brief.parent`, with evidence and one recommended action."""
+        ...
+
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
+        """The expert's next step; None when it has nothing untried left, so that the caller asks another expert."""
+        ...
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement:
+        """The auditor's opinion of a candidate; it may add a doubt, it cannot lift a failed gate."""
+        ...
+
+    async def answer(self, question: str, context: str) -> str:
+        """A free question of the user, from the recorded trace in `context`; "" when this brain cannot."""
+        ...

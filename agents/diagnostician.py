@@ -1,0 +1,167 @@
+"""The debugging diagnostician: turns failures into a diagnosis and repairs broken candidates.
+
+A broken library candidate differs from one that worked in a few choices. The repair undoes one of them, the most
+suspicious for this failure first; without a working relative it steps back towards the templates' defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from foundry.agents.brief import Brief
+from foundry.agents.expert import Expert
+from foundry.agents.situation import Situation
+from foundry.knowledge.candidate import Choice, Evaluation, Recipe
+from foundry.knowledge.cards import cards
+from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.thought import Move
+
+REPAIRABLE_BY_SIZE = ("compile_error", "launch_failure", "crash", "timeout")
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A choice of the broken candidate, the move that undoes it, and how suspicious it is."""
+
+    move: Move
+    suspicion: float
+    because: str
+
+
+def suspects(brief: Brief, lowered: Lowered, failure: str) -> list[Suspect]:
+    """What to undo, most suspicious first. Ties are broken by name, so that the order is the same each time."""
+    found = list(_against_defaults(lowered, failure))
+    relative = nearest_working(brief, lowered.recipe)
+    if relative is not None and relative.candidate.recipe is not None:
+        differences = list(_against(lowered, relative.candidate.recipe, relative.candidate.id))
+        known = {_identity(suspect.move) for suspect in differences}
+        # A choice that the working relative shares is hardly the cause.
+        found = differences + [
+            Suspect(item.move, 0.2 * item.suspicion, item.because)
+            for item in found
+            if _identity(item.move) not in known
+        ]
+    card = cards()[failure]
+    weighted = [Suspect(item.move, item.suspicion * card.weight(item.move.aspect), item.because) for item in found]
+    return sorted(weighted, key=lambda item: (-item.suspicion, _identity(item.move), str(item.move.value)))
+
+
+def nearest_working(brief: Brief, recipe: Recipe) -> Evaluation | None:
+    """The elite whose recipe differs in the fewest choices."""
+    working = [
+        item for item in brief.elites if item.verdict is not None and item.verdict.correct and item.candidate.recipe
+    ]
+    return min(working, key=lambda item: (distance(recipe, item.candidate.recipe), item.candidate.id), default=None)
+
+
+def distance(one: Recipe, other: Recipe | None) -> int:
+    """How many choices two recipes do not share."""
+    if other is None:
+        return 1 << 30
+    structure = set(one.materialise) ^ set(other.materialise) | set(one.rewrites) ^ set(other.rewrites)
+    return len(structure) + len(set(_flat(one)) ^ set(_flat(other)))
+
+
+def _flat(recipe: Recipe) -> list[tuple[str, str, str]]:
+    return [(kernel, name, str(value)) for kernel, chosen in recipe.choices.items() for name, value in chosen.items()]
+
+
+def _identity(move: Move) -> tuple[str, str, str]:
+    return move.kind if move.kind == "set" else "structure", move.kernel, move.name
+
+
+def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
+    """Differences from a recipe that worked, each with the move that removes it."""
+    because = f"{name} works without it"
+    for rewrite in lowered.rewrites_applied:
+        if rewrite not in working.rewrites:
+            yield Suspect(Move("unwrite", "rewrite", rewrite), 2.0, because)
+    for value in lowered.materialised:
+        if value not in working.materialise:
+            yield Suspect(Move("fuse", "fusion", value), 1.5, because)
+    for value in working.materialise:
+        if value in lowered.fused:
+            yield Suspect(Move("split", "fusion", value), 1.5, f"{name} writes {value} to memory and works")
+    for kernel in lowered.kernels:
+        theirs = working.choices.get(kernel.name, {})
+        for tunable in kernel.tunables:
+            mine = kernel.choices.get(tunable.name, tunable.default)
+            worked = theirs.get(tunable.name, mine)
+            if worked != mine and worked in tunable.values:
+                yield Suspect(_setting(kernel, tunable, worked), 2.0, f"{name} works with {worked}")
+
+
+def _setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
+    was = kernel.choices.get(tunable.name, tunable.default)
+    return Move("set", tunable.aspect, tunable.name, kernel.name, kernel.template, value, was)
+
+
+def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
+    """Choices away from their defaults; for limits and crashes also the next smaller value of each size."""
+    for rewrite in lowered.rewrites_applied:
+        yield Suspect(Move("unwrite", "rewrite", rewrite), 0.8, "the graph as the reference writes it")
+    for kernel in lowered.kernels:
+        for tunable in kernel.tunables:
+            mine = kernel.choices.get(tunable.name, tunable.default)
+            if mine != tunable.default:
+                move = _setting(kernel, tunable, tunable.default)
+                yield Suspect(move, 1.0, f"{tunable.default} is the template's default")
+            smaller = [
+                value for value in tunable.values if isinstance(value, int) and isinstance(mine, int) and value < mine
+            ]
+            if smaller and failure in REPAIRABLE_BY_SIZE and tunable.aspect in ("tile", "vector", "memory"):
+                move = _setting(kernel, tunable, max(smaller))
+                yield Suspect(move, 0.7, "smaller sizes need fewer registers, less memory and shorter tails")
+    if failure in ("inaccurate", "wrong_result"):
+        yield from _safer(lowered)
+
+
+def _safer(lowered: Lowered) -> Iterator[Suspect]:
+    """Other values of what decides how sums are formed."""
+    for kernel in lowered.kernels:
+        for tunable in kernel.tunables:
+            is_sum = "accum" in tunable.name.lower() or tunable.aspect in ("precision", "algorithm")
+            mine = kernel.choices.get(tunable.name, tunable.default)
+            for value in tunable.values if is_sum else ():
+                larger = isinstance(value, int) and isinstance(mine, int) and value > mine
+                if value != mine and (larger or isinstance(value, str)):
+                    move = _setting(kernel, tunable, value)
+                    yield Suspect(move, 0.6, "sums in shorter chains round less" if larger else "another way to sum")
+
+
+def undoes(move: Move, situation: Situation) -> str:
+    """The move as a sentence."""
+    if move.kind == "set":
+        return f"set {move.name} of {move.kernel} back from {move.was} to {move.value}"
+    verb = {"split": "write to memory", "fuse": "keep fused", "rewrite": "apply", "unwrite": "take back the rewrite"}
+    return f"{verb[move.kind]} {move.name}"
+
+
+EXPERT = Expert(
+    name="diagnostician",
+    mandate="Say what broke or limits a candidate, with evidence and one action; repair what is broken.",
+    prompt="diagnostician",
+    aspects={
+        "tile": 1.0,
+        "vector": 1.0,
+        "memory": 1.0,
+        "parallel": 1.0,
+        "algorithm": 1.0,
+        "fusion": 1.0,
+        "rewrite": 1.0,
+        "precision": 1.0,
+    },
+    answers={
+        "compile_error": 3.0,
+        "launch_failure": 3.0,
+        "crash": 3.0,
+        "timeout": 3.0,
+        "wrong_result": 3.0,
+        "inaccurate": 3.0,
+        "nondeterministic": 3.0,
+        "cheating": 3.0,
+    },
+    calls=("build", "verify", "profile"),
+)

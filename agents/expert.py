@@ -1,0 +1,49 @@
+"""What an expert is: a mandate, a playbook, a prompt, and the tools it may call. Each stands in a file of its own."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from foundry.agents.situation import Situation
+from foundry.knowledge.thought import Aspect, ExpertName, Move
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """How much an expert likes a move: 1.0 is indifferent, 2.0 twice as likely, 0.0 never. `because` has numbers."""
+
+    weight: float
+    because: str = ""
+
+
+def no_opinion(move: Move, situation: Situation) -> Opinion:
+    """For experts without rules of thumb of their own."""
+    return Opinion(1.0)
+
+
+@dataclass(frozen=True)
+class Expert:
+    """`aspects`: which moves it may make, and its own liking for each. `opinion` sharpens that for one move in one
+    situation. `answers`: the diagnoses it is asked about first. `calls`: the workbench's methods it leans on."""
+
+    name: ExpertName
+    mandate: str
+    prompt: str  # agents/prompts/<prompt>.md
+    aspects: Mapping[Aspect, float] = field(default_factory=dict)
+    answers: Mapping[str, float] = field(default_factory=dict)  # limiter or failure -> how much it is this one's job
+    opinion: Callable[[Move, Situation], Opinion] = no_opinion
+    calls: tuple[str, ...] = ()
+
+
+@cache
+def experts() -> Mapping[str, Expert]:
+    """Every expert by name: each module of this folder that holds an `EXPERT`. A fifth is one more file."""
+    package = importlib.import_module("foundry.agents")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
+    modules = (importlib.import_module(f"foundry.agents.{name}") for name in names)
+    found = (getattr(module, "EXPERT", None) for module in modules)
+    return {expert.name: expert for expert in found if isinstance(expert, Expert)}

@@ -1,0 +1,236 @@
+"""What a user's directives ask of one candidate: moves it still needs, moves that are forbidden, and why not.
+
+A directive named for one expert binds the others too: the fusion expert may not undo what tiling was told to pin.
+Later directives win over earlier ones about the same thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from foundry.agents.brief import Brief
+from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.thought import Aspect, Directive, Move
+
+# What a user calls a tunable -> parts of the names printers give it, most likely first.
+WORDS: dict[str, tuple[str, ...]] = {
+    "block": ("block", "tile", "chunk"),
+    "tile": ("tile", "block"),
+    "chunk": ("chunk", "block", "grain"),
+    "unroll": ("unroll",),
+    "vector": ("vector", "vec", "simd", "width", "lanes"),
+    "width": ("width", "vector", "vec"),
+    "thread": ("thread", "team", "cores"),
+    "threads": ("thread", "team", "cores"),
+    "warp": ("warp",),
+    "stage": ("stage", "pipeline", "prefetch"),
+    "pipeline": ("pipeline", "stage"),
+    "prefetch": ("prefetch", "stage"),
+    "accumulators": ("accum", "lanes", "unroll"),
+}
+_EVERYTHING = frozenset({"all", "everything", "epilogue", "it"})
+
+
+def applies(directive: Directive, island: int) -> bool:
+    """Whether the directive speaks about candidates of this island in the small language."""
+    return directive.island in (None, island) and directive.to != "run" and bool(directive.command)
+
+
+def find_tunables(lowered: Lowered, word: str, kernel: str = "") -> list[tuple[KernelSummary, Tunable]]:
+    """Tunables a word may mean: by exact name, else by part of the name, else by synonym, else by aspect."""
+    pairs = [
+        (summary, tunable)
+        for summary in lowered.kernels
+        if not kernel or kernel in (summary.name, summary.template)
+        for tunable in summary.tunables
+    ]
+    singular = word.rstrip("s")
+    parts = WORDS.get(word, WORDS.get(singular, ()))
+    by_part = [[pair for pair in pairs if part in pair[1].name.lower()] for part in (word, singular, *parts)]
+    tries = [
+        [pair for pair in pairs if pair[1].name.lower() == word],
+        *by_part,
+        [pair for pair in pairs if pair[1].aspect in (word, singular)],
+    ]
+    return next((found for found in tries if found), [])
+
+
+def find_values(names: Sequence[str], word: str, graph: OpGraph | None) -> list[str]:
+    """Values of `names` a word may mean: the value's name, its operator's kind, or a parameter it reads ("bias")."""
+    if word in _EVERYTHING:
+        return list(names)
+    by_name = [name for name in names if word == name.lower()] or [name for name in names if word in name.lower()]
+    if by_name or graph is None:
+        return by_name
+    sources = {value.name: value.source.lower() for value in graph.state}
+    found = []
+    for op in graph.ops:
+        reads_it = any(sources.get(read, "").endswith(word) for read in op.reads)
+        if word in op.kind.lower() or reads_it:
+            found += [value.name for value in op.outputs if value.name in names]
+    return found
+
+
+@dataclass(frozen=True)
+class Obedience:
+    """The directives in force for `brief.lowered`, resolved to moves."""
+
+    brief: Brief
+    lowered: Lowered
+
+    @cached_property
+    def active(self) -> tuple[Directive, ...]:
+        """In force on this island, oldest first; a later one about the same name replaces earlier ones."""
+        latest: dict[tuple[str, str, str], Directive] = {}
+        for directive in sorted(self.brief.directives, key=lambda item: item.id):
+            if not applies(directive, self.brief.island):
+                continue
+            command = directive.command
+            name, verb = str(command.get("name", "")), str(command.get("verb", ""))
+            if verb == "free":
+                latest = {key: kept for key, kept in latest.items() if key[1] != name}
+                continue
+            subject = {"keep": "place", "split": "place", "apply": "rewrite", "drop": "rewrite"}.get(verb, verb)
+            if verb == "avoid":
+                subject += f" {command.get('value')}"
+            latest[subject, name, str(command.get("kernel", ""))] = directive
+        return tuple(sorted(latest.values(), key=lambda item: item.id))
+
+    @cached_property
+    def pins(self) -> dict[tuple[str, str], tuple[object, Directive]]:
+        """(kernel, tunable) -> the value it must have, and who said so; only legal values."""
+        found: dict[tuple[str, str], tuple[object, Directive]] = {}
+        for directive in self.active:
+            if directive.command.get("verb") == "set":
+                for kernel, tunable, value in self._targets(directive):
+                    if value in tunable.values:
+                        found[kernel.name, tunable.name] = (value, directive)
+        return found
+
+    def _targets(self, directive: Directive) -> Iterator[tuple[KernelSummary, Tunable, object]]:
+        command = directive.command
+        found = find_tunables(self.lowered, str(command["name"]), str(command.get("kernel", "")))
+        if "value2" not in command:
+            yield from ((kernel, tunable, command["value"]) for kernel, tunable in found)
+            return
+        for kernel in dict.fromkeys(pair[0].name for pair in found):  # AxB: the first two sides of each kernel's tile
+            sides = [pair for pair in found if pair[0].name == kernel][:2]
+            yield from (
+                (*pair, value) for pair, value in zip(sides, (command["value"], command["value2"]), strict=False)
+            )
+
+    @cached_property
+    def required(self) -> tuple[tuple[Move, Directive], ...]:
+        """Moves that make this candidate follow what it does not follow yet."""
+        return tuple([*self._required_settings(), *self._required_structure()])
+
+    def _required_settings(self) -> Iterator[tuple[Move, Directive]]:
+        for kernel in self.lowered.kernels:
+            for tunable in kernel.tunables:
+                was = kernel.choices.get(tunable.name, tunable.default)
+                value, directive = self.pins.get((kernel.name, tunable.name), (was, None))
+                if directive is None and (avoided := self._avoids(tunable, was)):
+                    value, directive = tunable.default, avoided
+                    value = next((item for item in tunable.values if item != was), was) if value == was else value
+                if directive is not None and value != was and isinstance(value, int | str):
+                    yield self._setting(kernel, tunable, value), directive
+
+    def _setting(self, kernel: KernelSummary, tunable: Tunable, value: int | str) -> Move:
+        was = kernel.choices.get(tunable.name, tunable.default)
+        aspect: Aspect = tunable.aspect
+        return Move("set", aspect, tunable.name, kernel.name, kernel.template, value, was, tunable.meaning)
+
+    def _avoids(self, tunable: Tunable, value: object) -> Directive | None:
+        for directive in self.active:
+            command = directive.command
+            avoided = command.get("verb") == "avoid" and command.get("value") == value
+            meant = find_tunables(self.lowered, str(command["name"])) if avoided else []
+            if any(pair[1].name == tunable.name for pair in meant):
+                return directive
+        return None
+
+    def _required_structure(self) -> Iterator[tuple[Move, Directive]]:
+        lowered, graph = self.lowered, self.brief.graph
+        for directive in self.active:
+            verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+            if verb == "keep":
+                for value in find_values(lowered.materialised, name, graph):
+                    yield Move("fuse", "fusion", value, reason="stays in registers"), directive
+            elif verb == "split":
+                for value in find_values(lowered.fused, name, graph)[:1]:
+                    yield Move("split", "fusion", value, reason="written to memory once"), directive
+            elif verb == "apply":
+                for rewrite in [item for item in lowered.rewrites_open if name in item.lower()]:
+                    yield Move("rewrite", "rewrite", rewrite, reason="exact rewrite"), directive
+            elif verb == "drop":
+                for rewrite in [item for item in lowered.rewrites_applied if name in item.lower()]:
+                    yield Move("unwrite", "rewrite", rewrite, reason="as the reference writes it"), directive
+
+    def forbids(self, move: Move) -> Directive | None:
+        """The directive that a move would break, or None."""
+        if move.kind == "set":
+            pinned = self.pins.get((move.kernel, move.name))
+            if pinned and pinned[0] != move.value:
+                return pinned[1]
+            tunables = [
+                item for kernel in self.lowered.kernels if kernel.name == move.kernel for item in kernel.tunables
+            ]
+            tunable = next((item for item in tunables if item.name == move.name), None)
+            return self._avoids(tunable, move.value) if tunable else None
+        against = {"split": "keep", "fuse": "split", "rewrite": "drop", "unwrite": "apply"}[move.kind]
+        for directive in self.active:
+            command = directive.command
+            if command.get("verb") == against and self._means(move, str(command.get("name", ""))):
+                return directive
+        return None
+
+    def _means(self, move: Move, word: str) -> bool:
+        if move.kind in ("split", "fuse"):
+            return bool(find_values([move.name], word, self.brief.graph))
+        return word in move.name.lower()
+
+    def holds(self) -> tuple[Directive, ...]:
+        """Directives that shape this candidate: followed already, or followed by the required moves."""
+        needed = {directive.id for _, directive in self.required}
+        pinned = {directive.id for _, directive in self.pins.values()}
+        return tuple(item for item in self.active if item.id in needed | pinned or self._is_followed(item))
+
+    def _is_followed(self, directive: Directive) -> bool:
+        """For verbs without a pin: it names something of this candidate, and needs no move any more."""
+        verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+        lowered, graph = self.lowered, self.brief.graph
+        if verb == "avoid":
+            return bool(find_tunables(lowered, name))
+        if verb == "keep":
+            return bool(find_values(lowered.fused, name, graph))
+        if verb == "split":
+            return bool(find_values(lowered.materialised, name, graph))
+        rewrites = lowered.rewrites_applied if verb == "apply" else lowered.rewrites_open
+        return verb in ("apply", "drop") and any(name in item.lower() for item in rewrites)
+
+
+def explain(directive: Directive, brief: Brief) -> str:
+    """Why a directive of the small language cannot shape this candidate; "" when it can or is not for it."""
+    if brief.lowered is None or not applies(directive, brief.island) or directive.command.get("verb") == "free":
+        return ""
+    obedience = Obedience(brief, brief.lowered)
+    if directive not in obedience.active or directive in obedience.holds():
+        return ""
+    command, lowered = directive.command, brief.lowered
+    verb, name = command.get("verb"), str(command.get("name", ""))
+    if verb in ("set", "avoid"):
+        found = find_tunables(lowered, name, str(command.get("kernel", "")))
+        if not found:
+            known = dict.fromkeys(tunable.name for kernel in lowered.kernels for tunable in kernel.tunables)
+            return f"No tunable of this candidate is called {name}; it has {', '.join(known) or 'none'}."
+        legal = [f"{kernel.name}.{tunable.name}: {', '.join(map(str, tunable.values))}" for kernel, tunable in found]
+        return f"{command.get('value')} is not legal here; {'; '.join(legal)}."
+    if verb in ("keep", "split"):
+        known = dict.fromkeys([*lowered.fused, *lowered.materialised])
+        return f"No value called {name} can be kept or split here; there are {', '.join(known) or 'none'}."
+    known = dict.fromkeys([*lowered.rewrites_applied, *lowered.rewrites_open])
+    return f"No rewrite called {name} fits this graph; there are {', '.join(known) or 'none'}."

@@ -1,0 +1,211 @@
+"""The playbook's diagnosis: what broke, or which resource limits a correct candidate, from measured facts alone.
+
+Rules in order, first match wins; the numbers that decided are the evidence. Fractions are of the ceilings measured on
+this device, never of a data sheet.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from foundry.agents.brief import Brief
+from foundry.agents.situation import Situation
+from foundry.knowledge.candidate import Evaluation, Outcome
+from foundry.knowledge.cards import cards
+from foundry.knowledge.thought import Diagnosis, Failure, Limiter
+
+LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
+SATURATED = 0.6  # of the measured copy rate: the memory system is the limit
+LOW_OCCUPANCY = 0.35
+STALL_SHARE = 0.3
+COSTLY_SHARE = 0.25  # operators that are transcendental or divide
+NEAR_FLOOR = 0.85
+_FAILURES: dict[Outcome, Failure] = {
+    "compile_error": "compile_error",
+    "launch_failure": "launch_failure",
+    "crash": "crash",
+    "timeout": "timeout",
+    "wrong_result": "wrong_result",
+    "inaccurate": "inaccurate",
+    "nondeterministic": "nondeterministic",
+    "cheating": "cheating",
+}
+# Words in a profiler's stall facts -> what they mean.
+_STALLS: tuple[tuple[str, Limiter], ...] = (
+    ("barrier", "synchronisation"),
+    ("membar", "synchronisation"),
+    ("imbalance", "synchronisation"),
+    ("long_scoreboard", "memory_latency"),
+    ("lg_throttle", "memory_bandwidth"),
+    ("mio_throttle", "instruction_mix"),
+    ("math_pipe", "compute"),
+)
+
+
+def diagnose(brief: Brief) -> Diagnosis:
+    """The typed diagnosis of `brief.parent`."""
+    failure = failure_of(brief.parent)
+    if failure:
+        name, evidence = failure
+        return Diagnosis(brief.parent.candidate.id, name, None, evidence, cards()[name].action)
+    return limiter_of(Situation(brief))
+
+
+def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
+    """What broke and the first line of evidence; None for a correct or merely unproven candidate."""
+    if not evaluation.build.ok:
+        return "compile_error", evaluation.build.first_error or "the compiler gave no message"
+    verdict = evaluation.verdict
+    if verdict is not None and verdict.outcome in _FAILURES:
+        failed = [f"{gate.gate}: {gate.evidence}" for gate in verdict.gates if not gate.passed]
+        return _FAILURES[verdict.outcome], verdict.evidence or "; ".join(failed) or verdict.outcome
+    if evaluation.audit is not None and not evaluation.audit.clean:
+        failed = [f"{gate.gate}: {gate.evidence}" for gate in evaluation.audit.gates if not gate.passed]
+        return "cheating", "; ".join(failed) or evaluation.audit.judgement
+    return None
+
+
+def limiter_of(situation: Situation) -> Diagnosis:
+    """Which resource limits a correct candidate."""
+    for rule in (_named_by_profiler, _stalls, _spills, _launches, _narrow_vectors, _roofline):
+        found = rule(situation)
+        if found:
+            limiter, evidence = found
+            return Diagnosis(
+                candidate=situation.brief.parent.candidate.id,
+                failure=None,
+                limiter=limiter,
+                evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
+                action=_action(limiter, situation),
+                kernel=situation.dominant,
+            )
+    raise AssertionError("the roofline rule always answers")
+
+
+_Found = tuple[Limiter, str] | None
+
+
+def _named_by_profiler(situation: Situation) -> _Found:
+    """A profiler rung that already decided says so in its facts."""
+    profile = situation.profile
+    named = profile.facts.get("limiter") if profile else None
+    for limiter in get_args(Limiter):
+        if profile and named == limiter:
+            return limiter, f"{profile.rung}: {_facts(profile.facts)}"
+    return None
+
+
+def _facts(facts: dict[str, float | str]) -> str:
+    shown = [(name, value) for name, value in sorted(facts.items()) if name != "limiter"][:6]
+    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown)
+
+
+def _stalls(situation: Situation) -> _Found:
+    profile = situation.profile
+    if profile is None:
+        return None
+    shares = {name: value for name, value in profile.facts.items() if isinstance(value, float) and 0 < value <= 1}
+    for word, limiter in _STALLS:
+        for name, share in shares.items():
+            if word in name and share >= STALL_SHARE:
+                return limiter, f"{profile.rung}: {name} takes {100 * share:.0f} % of the time"
+    return None
+
+
+def _spills(situation: Situation) -> _Found:
+    resources = situation.brief.parent.build.resources
+    if resources.spill_bytes > 0 and situation.brief.device.target == "cuda":
+        return (
+            "occupancy",
+            f"{resources.spill_bytes} bytes of registers spilled, {resources.registers} registers a thread",
+        )
+    if resources.occupancy is not None and resources.occupancy < LOW_OCCUPANCY:
+        used = f"{resources.registers} registers, {resources.shared_bytes} shared bytes"
+        return "occupancy", f"occupancy {100 * resources.occupancy:.0f} % ({used})"
+    return None
+
+
+def _launches(situation: Situation) -> _Found:
+    total = situation.candidate_ms
+    if not total or situation.launch_ms < LAUNCH_SHARE * total or situation.ceilings is None:
+        return None
+    share = min(1.0, situation.launch_ms / total)
+    each = 1e3 * situation.ceilings.launch_ms
+    return (
+        "launch_overhead",
+        f"{situation.launches} launches at {each:.3g} us each are {100 * share:.0f} % of {total:.4g} ms",
+    )
+
+
+def _narrow_vectors(situation: Situation) -> _Found:
+    """CPU code that does not use the machine's vectors, unless memory is already saturated."""
+    device, resources = situation.brief.device, situation.brief.parent.build.resources
+    if device.target != "cpu" or not 0 < resources.vector_bytes < device.vector_bytes:
+        return None
+    if _fraction(situation.achieved_bytes_per_s, situation.bandwidth) >= SATURATED:
+        return None
+    return (
+        "instruction_mix",
+        f"the hot code uses {resources.vector_bytes}-byte vectors, the device has {device.vector_bytes}",
+    )
+
+
+def _roofline(situation: Situation) -> _Found:
+    """Which side of the roofline, and whether that side's ceiling is near; always an answer."""
+    bandwidth = _fraction(situation.achieved_bytes_per_s, situation.bandwidth)
+    arithmetic = _fraction(situation.achieved_flops_per_s, situation.flops_ceiling)
+    evidence = _rates(situation, bandwidth, arithmetic)
+    if situation.arithmetic_ms > situation.memory_ms:
+        return "compute", evidence
+    if situation.candidate_ms is None or bandwidth >= SATURATED:
+        return "memory_bandwidth", evidence
+    kernel = situation.kernels.get(situation.dominant)
+    if kernel and situation.costly_share(kernel) >= COSTLY_SHARE:
+        return (
+            "instruction_mix",
+            f"{evidence}; {100 * situation.costly_share(kernel):.0f} % of its operators are costly",
+        )
+    return "memory_latency", evidence
+
+
+def _fraction(achieved: float | None, ceiling: float | None) -> float:
+    return achieved / ceiling if achieved and ceiling else 0.0
+
+
+def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
+    moved = f"{situation.traffic_bytes / 1e6:.4g} MB moved, {situation.flops / 1e6:.4g} MFLOP"
+    if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
+        return (
+            f"{moved}, not timed" if situation.candidate_ms is None else f"{moved} in {situation.candidate_ms:.4g} ms"
+        )
+    rates = (
+        f"{situation.achieved_bytes_per_s / 1e9:.3g} GB/s is {100 * bandwidth:.0f} % of the measured "
+        f"{situation.bandwidth / 1e9:.3g} GB/s"
+    )
+    if situation.achieved_flops_per_s and situation.flops_ceiling and situation.flops:
+        rates += (
+            f", {situation.achieved_flops_per_s / 1e9:.3g} GFLOP/s is {100 * arithmetic:.0f} % of the measured peak"
+        )
+    return f"{moved}; {rates}"
+
+
+def _floor(situation: Situation) -> str:
+    fraction = situation.fraction_of_floor
+    if fraction is None or situation.profile is None or situation.candidate_ms is None:
+        return ""
+    floor_ms = situation.profile.floor_ms
+    return f"{situation.candidate_ms:.4g} ms against a floor of {floor_ms:.4g} ms ({100 * fraction:.0f} %)"
+
+
+def _action(limiter: Limiter, situation: Situation) -> str:
+    """The card's action, made concrete where the numbers single one thing out."""
+    surplus = situation.traffic_bytes - situation.least_bytes
+    if limiter in ("memory_bandwidth", "launch_overhead") and len(situation.kernels) > 1 and surplus > 0:
+        return (
+            f"Fuse: {len(situation.kernels)} kernels move {surplus / 1e6:.4g} MB more than the "
+            f"{situation.least_bytes / 1e6:.4g} MB that the graph needs."
+        )
+    fraction = situation.fraction_of_floor
+    if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:
+        return "At the roofline: only a rewrite that removes bytes can still help."
+    return cards()[limiter].action

@@ -1,0 +1,82 @@
+"""How the playbook ranks the legal moves of one candidate.
+
+The score of a move is the product of: what the diagnosis' card says of its aspect, the expert's own liking and
+opinion, the island's role, the kernel's share of the time, the lift that experience measured, and the archive's hints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.agents.expert import Expert, Opinion
+from foundry.agents.route import ROLES
+from foundry.agents.situation import Situation
+from foundry.knowledge.cards import cards
+from foundry.knowledge.experience.record import MoveLift
+from foundry.knowledge.thought import Aspect, Move
+
+LIFT_POWER = 4.0  # a measured lift of 1.2 counts like a card's weight of 2
+# Which aspects move a candidate along a coordinate of the archive (design section 4).
+COORDINATES: dict[str, tuple[Aspect, ...]] = {
+    "d_mem": ("tile", "vector", "memory"),
+    "d_algo": ("algorithm", "fusion", "rewrite"),
+    "d_sync": ("parallel",),
+}
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A move with its score (1 is indifferent), the expert's opinion, and the experience that speaks to it."""
+
+    move: Move
+    score: float
+    opinion: Opinion
+    lift: MoveLift | None = None
+
+
+def rank(moves: Sequence[Move], expert: Expert, situation: Situation) -> list[Ranked]:
+    """The expert's moves, best first; equal scores keep the library's order."""
+    ranked = [_ranked(move, expert, situation) for move in moves if move.aspect in expert.aspects]
+    return sorted((item for item in ranked if item.score > 0), key=lambda item: -item.score)
+
+
+def _ranked(move: Move, expert: Expert, situation: Situation) -> Ranked:
+    opinion = expert.opinion(move, situation)
+    lift = next((item for item in situation.brief.lifts if item.move == move.key and item.tries > 0), None)
+    factors = (
+        expert.aspects[move.aspect],
+        opinion.weight,
+        cards()[situation.limiter].weight(move.aspect) if situation.limiter else 1.0,
+        ROLES[situation.brief.role].get(move.aspect, 1.0),
+        _share(move, situation),
+        measured(lift) if lift else 1.0,
+        _hinted(move, situation),
+    )
+    return Ranked(move, math.prod(factors), opinion, lift)
+
+
+def measured(lift: MoveLift) -> float:
+    """What experience is worth: its lift, shrunk towards 1 while there are few tries, to a power that lets it decide."""
+    confidence = lift.tries / (lift.tries + 1)
+    return float(max(lift.lift, 0.1) ** (LIFT_POWER * confidence))
+
+
+def _share(move: Move, situation: Situation) -> float:
+    """Tuning a kernel that takes a tenth of the time brings at most a tenth (Amdahl 1967)."""
+    if not move.kernel or len(situation.shares) < 2:
+        return 1.0
+    return 0.1 + situation.shares.get(move.kernel, 0.0) * len(situation.shares)
+
+
+def _hinted(move: Move, situation: Situation) -> float:
+    """The archive's gradients in words: "d_mem up ..." favours the aspects behind it, "d_mem down ..." the others."""
+    factor = 1.0
+    for hint in situation.brief.hints:
+        words = hint.lower()
+        for coordinate, aspects in COORDINATES.items():
+            if coordinate in words and move.aspect in aspects:
+                falls = any(word in words for word in ("down", "lower", "decrease", "falls", "worse"))
+                factor *= 0.8 if falls else 1.4
+    return min(2.0, max(0.5, factor))

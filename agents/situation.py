@@ -1,0 +1,203 @@
+"""A brief as a kernel engineer reads it: bytes, operations and milliseconds against the device's ceilings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from foundry.agents.brief import Brief
+from foundry.knowledge.candidate import Profile, Timing
+from foundry.knowledge.device import Ceilings
+from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.thought import Diagnosis, Move
+
+FLOAT_BYTES = 4
+# Operators whose arithmetic is a polynomial or a division of 10 to 30 instructions an element; FLOP counts hide it.
+COSTLY_KINDS = frozenset(
+    [
+        *[
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+            "sigmoid",
+            "erf",
+            "gelu",
+        ],
+        *["silu", "mish", "softplus", "pow", "rsqrt", "sqrt", "div", "elu", "selu", "softmax", "_softmax", "logsumexp"],
+        *["log_softmax", "_log_softmax", "cross_entropy", "cross_entropy_loss"],
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Numbers of `brief.parent`, computed once. Times are ms, rates per second; None where nothing was measured."""
+
+    brief: Brief
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def timing(self) -> Timing | None:
+        return self.brief.parent.timing
+
+    @property
+    def profile(self) -> Profile | None:
+        return self.brief.parent.profile
+
+    @property
+    def ceilings(self) -> Ceilings | None:
+        return self.brief.device.ceilings
+
+    @property
+    def candidate_ms(self) -> float | None:
+        return self.timing.candidate_ms if self.timing else None
+
+    @property
+    def limiter(self) -> str:
+        return (self.diagnosis.limiter if self.diagnosis else None) or ""
+
+    @cached_property
+    def kernels(self) -> dict[str, KernelSummary]:
+        return {kernel.name: kernel for kernel in self.brief.lowered.kernels} if self.brief.lowered else {}
+
+    @cached_property
+    def traffic_bytes(self) -> int:
+        """What the candidate's kernels move, intermediate values included; the graph's least where unknown."""
+        if self.kernels:
+            return sum(kernel.traffic_bytes for kernel in self.kernels.values())
+        return self.brief.graph.min_bytes if self.brief.graph else 0
+
+    @cached_property
+    def least_bytes(self) -> int:
+        """What any kernel of this graph must move."""
+        if self.brief.lowered:
+            return self.brief.lowered.traffic_bytes
+        return self.brief.graph.min_bytes if self.brief.graph else 0
+
+    @cached_property
+    def flops(self) -> int:
+        if self.brief.lowered:
+            return self.brief.lowered.flops
+        return self.brief.graph.flops if self.brief.graph else 0
+
+    @cached_property
+    def bandwidth(self) -> float | None:
+        """The ceiling that applies: the last-level cache's when everything fits, else memory's (bytes/s)."""
+        if self.ceilings is None:
+            return None
+        fits = self.traffic_bytes <= self.brief.device.cache_bytes
+        return self.ceilings.cache_bytes_per_s if fits else self.ceilings.copy_bytes_per_s
+
+    @property
+    def memory_ms(self) -> float:
+        return 1e3 * self.traffic_bytes / self.bandwidth if self.bandwidth else 0.0
+
+    @property
+    def arithmetic_ms(self) -> float:
+        return 1e3 * self.flops / self.flops_ceiling if self.flops_ceiling else 0.0
+
+    @property
+    def flops_ceiling(self) -> float | None:
+        if self.ceilings is None:
+            return None
+        tf32 = self.brief.device.target == "cuda" and self.brief.task.options.policy != "strict"
+        return self.ceilings.tf32_flops_per_s if tf32 else self.ceilings.ieee_flops_per_s
+
+    @cached_property
+    def achieved_bytes_per_s(self) -> float | None:
+        if self.profile and self.profile.achieved_bytes_per_s > 0:
+            return self.profile.achieved_bytes_per_s
+        return 1e3 * self.traffic_bytes / self.candidate_ms if self.candidate_ms else None
+
+    @cached_property
+    def achieved_flops_per_s(self) -> float | None:
+        if self.profile and self.profile.achieved_flops_per_s > 0:
+            return self.profile.achieved_flops_per_s
+        return 1e3 * self.flops / self.candidate_ms if self.candidate_ms else None
+
+    @property
+    def launches(self) -> int:
+        if self.profile and self.profile.launches > 0:
+            return self.profile.launches
+        return max(1, len(self.kernels))
+
+    @property
+    def launch_ms(self) -> float:
+        return self.launches * self.ceilings.launch_ms if self.ceilings else 0.0
+
+    @property
+    def fraction_of_floor(self) -> float | None:
+        return self.profile.fraction_of_floor if self.profile and self.profile.fraction_of_floor > 0 else None
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        """Each kernel's share of the modelled time; shares sum to 1."""
+        times = {name: self.kernel_ms(kernel) for name, kernel in self.kernels.items()}
+        total = sum(times.values())
+        even = 1 / max(1, len(times))
+        return {name: time / total if total > 0 else even for name, time in times.items()}
+
+    @property
+    def dominant(self) -> str:
+        """The kernel with the largest share, "" without kernels."""
+        return max(self.shares, key=lambda name: self.shares[name], default="")
+
+    def kernel_ms(self, kernel: KernelSummary) -> float:
+        """Roofline time of one kernel plus its launch (Williams et al. 2009), in ms; bytes where nothing is known."""
+        if self.ceilings is None or not self.bandwidth or not self.flops_ceiling:
+            return float(max(1, kernel.traffic_bytes))
+        costly = self.costly_share(kernel)
+        arithmetic = kernel.flops * (1 + 4 * costly) / self.flops_ceiling
+        return 1e3 * max(arithmetic, kernel.traffic_bytes / self.bandwidth) + self.ceilings.launch_ms
+
+    def costly_share(self, kernel: KernelSummary) -> float:
+        """Fraction of the kernel's operators that are transcendental or divide."""
+        kinds = [self.op_kinds.get(name, name) for name in kernel.ops]
+        return sum(kind in COSTLY_KINDS for kind in kinds) / len(kinds) if kinds else 0.0
+
+    @cached_property
+    def op_kinds(self) -> dict[str, str]:
+        graph = self.brief.graph
+        return {value.name: op.kind for op in graph.ops for value in op.outputs} if graph else {}
+
+    def value_bytes(self, name: str) -> int:
+        """Size of a value of the graph, 0 when unknown."""
+        value = self.brief.graph.values.get(name) if self.brief.graph else None
+        return value.spec.nbytes if value else 0
+
+    def tunable(self, move: Move) -> Tunable | None:
+        kernel = self.kernels.get(move.kernel)
+        found = [tunable for tunable in kernel.tunables if tunable.name == move.name] if kernel else []
+        return found[0] if found else None
+
+    def is_larger(self, move: Move) -> bool | None:
+        """Whether a "set" move raises a number; None for names."""
+        if isinstance(move.value, int) and isinstance(move.was, int):
+            return move.value > move.was
+        return None
+
+    def tile_bytes(self, move: Move) -> int | None:
+        """float32 bytes of the kernel's largest two-dimensional tile after the move; None when it has none."""
+        kernel = self.kernels.get(move.kernel)
+        if kernel is None:
+            return None
+        chosen = {**kernel.choices, move.name: move.value}
+        names = {tunable.name for tunable in kernel.tunables if tunable.aspect == "tile"}
+        sides = sorted(
+            (value for name, value in chosen.items() if name in names and isinstance(value, int)), reverse=True
+        )
+        return sides[0] * sides[1] * FLOAT_BYTES if len(sides) >= 2 else None
+
+    @property
+    def stagnating(self) -> bool:
+        """Whether the archive's hints say that the island no longer improves."""
+        words = " ".join(self.brief.hints).lower()
+        return any(word in words for word in ("stagnat", "plateau", "no improvement"))

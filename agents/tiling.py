@@ -1,0 +1,98 @@
+"""The memory-tiling expert: tile shapes, vector width, register blocking, staging, layouts, occupancy."""
+
+from __future__ import annotations
+
+from foundry.agents.expert import Expert, Opinion
+from foundry.agents.situation import Situation
+from foundry.knowledge.thought import Move
+
+NEAREST_CACHE_BYTES = 32 << 10  # first-level data cache of every x86-64 and Arm server core of the last decade
+SHARED_BYTES = 48 << 10  # shared memory a CUDA block has without asking for more
+
+
+def opinion(move: Move, situation: Situation) -> Opinion:
+    """Rules of thumb for one setting, from the limiter and the bytes at hand."""
+    rules = {"tile": _tile, "vector": _vector, "memory": _memory, "parallel": _parallel}
+    rule = rules.get(move.aspect)
+    return rule(move, situation) if rule else Opinion(1.0)
+
+
+def _tile(move: Move, situation: Situation) -> Opinion:
+    """Larger tiles buy reuse until they leave the nearest cache or the registers."""
+    larger, limiter = situation.is_larger(move), situation.limiter
+    size = situation.tile_bytes(move)
+    near = SHARED_BYTES if situation.brief.device.target == "cuda" else NEAREST_CACHE_BYTES
+    if size is not None and size > 8 * near and larger:
+        return Opinion(0.4, f"its tile of {size / 1024:.0f} KiB leaves the nearest {near // 1024} KiB far behind")
+    if larger is None:
+        return Opinion(1.0)
+    fit = f"a tile of {size / 1024:.0f} KiB against {near // 1024} KiB nearby" if size is not None else ""
+    if limiter == "compute":
+        return Opinion(1.6 if larger else 0.8, fit or "more reuse of each loaded value" if larger else fit)
+    if limiter in ("occupancy", "launch_overhead"):
+        return Opinion(0.7 if larger else 1.6, fit or "frees registers and gives every core a share")
+    if limiter in ("memory_latency", "instruction_mix", "synchronisation"):
+        return Opinion(1.3 if larger else 0.9, fit or "longer runs of contiguous work")
+    return Opinion(1.0, fit)
+
+
+def _vector(move: Move, situation: Situation) -> Opinion:
+    """Full width where code is instruction or latency bound; unrolling hides latency and costs registers."""
+    larger, limiter = situation.is_larger(move), situation.limiter
+    if larger is None:
+        return Opinion(1.0)
+    if limiter == "occupancy":
+        return Opinion(0.6 if larger else 1.7, "fewer live registers" if not larger else "needs more registers")
+    if limiter in ("memory_latency", "instruction_mix", "compute"):
+        why = "more independent operations in flight" if larger else "shorter code, fewer live registers"
+        return Opinion(1.5 if larger else 0.8, why)
+    return Opinion(1.0)
+
+
+def _memory(move: Move, situation: Situation) -> Opinion:
+    """Streaming stores pay when the output will not be read from cache again; staging pays under latency."""
+    device, graph = situation.brief.device, situation.brief.graph
+    word = f"{move.name}={move.value}".lower()
+    if any(part in word for part in ("stream", "nontemporal", "nt_store")) and graph is not None:
+        written = sum(situation.value_bytes(name) for name in graph.output_names)
+        turns_on = str(move.value).lower() not in ("0", "off", "no", "none", "false")
+        beyond = written > device.cache_bytes
+        size = f"{written / 1e6:.4g} MB written against {device.cache_bytes / 1e6:.4g} MB of cache"
+        return Opinion(2.0 if turns_on == beyond else 0.4, size)
+    if situation.limiter in ("memory_latency", "memory_bandwidth") and situation.is_larger(move):
+        return Opinion(1.3, "a deeper queue of loads")
+    return Opinion(1.0)
+
+
+def _parallel(move: Move, situation: Situation) -> Opinion:
+    """Fewer threads for tiny work, coarser chunks under synchronisation, more blocks when cores idle."""
+    larger, limiter = situation.is_larger(move), situation.limiter
+    if larger is None:
+        return Opinion(1.0)
+    counts_workers = "thread" in move.name.lower()
+    if limiter == "launch_overhead" and counts_workers:
+        return Opinion(0.6 if larger else 1.6, "waking fewer threads costs less than they bring")
+    if limiter == "synchronisation" and not counts_workers:
+        return Opinion(1.5 if larger else 0.7, "coarser items, fewer meetings")
+    if limiter in ("occupancy", "memory_latency", "memory_bandwidth") and counts_workers:
+        return Opinion(1.4 if larger else 0.6, f"{situation.brief.device.cores} cores share the work")
+    return Opinion(1.0)
+
+
+EXPERT = Expert(
+    name="tiling",
+    mandate="Make the memory system and the registers carry each kernel: tiles, vectors, staging, occupancy.",
+    prompt="tiling",
+    aspects={"tile": 1.2, "vector": 1.1, "memory": 1.1, "parallel": 1.0, "precision": 0.4},
+    answers={
+        "memory_latency": 3.0,
+        "compute": 3.0,
+        "occupancy": 3.0,
+        "instruction_mix": 2.5,
+        "synchronisation": 2.0,
+        "memory_bandwidth": 1.2,
+        "launch_overhead": 0.8,
+    },
+    opinion=opinion,
+    calls=("build", "profile", "time"),
+)
