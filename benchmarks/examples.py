@@ -1,0 +1,145 @@
+"""Solves every example and writes the table of the README: eager, torch.compile, ours, interval, evaluations, seconds.
+
+    python benchmarks/examples.py --out benchmarks/results/cpu.json
+    python benchmarks/examples.py --store STORE --seed 1 --out benchmarks/results/cpu-warm.json   # a second, warm round
+
+Each example is one `foundry agent solve` in its own process, with `--json`; the store starts empty unless named. With
+two result files of a cold and a warm round, `--compare COLD WARM` prints what experience brought.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MEMORY_BOUND = {
+    *("pointwise_chain", "softmax", "layernorm_gelu", "rmsnorm_residual", "groupnorm_silu"),
+    *("cross_entropy", "masked_cumsum"),
+}
+
+
+def solve(example: Path, arguments: argparse.Namespace, store: Path, runs: Path) -> dict[str, Any]:
+    """One run as its user would start it; the row of the table."""
+    command = [sys.executable, "-m", "foundry.cli", "agent", "solve", str(example), "--json"]
+    command += ["--target", arguments.target, "--effort", arguments.effort, "--seed", str(arguments.seed)]
+    command += ["--store", str(store), "--runs", str(runs)]
+    if arguments.scale:
+        command += ["--scale", str(arguments.scale)]
+    begun = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True)
+    wall_s = time.monotonic() - begun
+    row: dict[str, Any] = {"example": example.stem, "exit": done.returncode, "seconds": round(wall_s, 1)}
+    try:
+        row |= json.loads(done.stdout)
+    except ValueError:
+        row["error"] = (done.stderr or done.stdout).strip()[-300:]
+        return row
+    row["evaluations_to_90"] = evaluations_to(runs / row["run"], 0.9)
+    return row
+
+
+def evaluations_to(run: Path, share: float) -> int | None:
+    """How many evaluations the run had made when its best screened speedup first reached `share` of the best one."""
+    with sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True) as database:
+        bodies = database.execute(
+            "SELECT body FROM evaluations WHERE candidate != 'c0' AND stage = 'screen' ORDER BY at"
+        ).fetchall()
+    speedups = []
+    for (body,) in bodies:
+        record = json.loads(body)
+        proven = (
+            record["verdict"] and record["verdict"]["outcome"] == "correct" and (record["audit"] or {}).get("clean")
+        )
+        speedups.append(record["timing"]["speedup"] if proven and record["timing"] else 0.0)
+    best = max(speedups, default=0.0)
+    wanted = share * best
+    return next((count for count, speedup in enumerate(speedups, 1) if best and speedup >= wanted), None)
+
+
+def geomean(values: list[float]) -> float:
+    return statistics.geometric_mean(values) if values else float("nan")
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    lines = [
+        "| example | eager ms | compile ms | ours ms | speedup [95 %] | vs compile | evaluations | to 90 % | s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "error" in row or row.get("speedup") is None:
+            why = row.get("error") or row.get("verdict")
+            lines.append(f"| {row['example']} | | | | {why} | | | | {row['seconds']:.0f} |")
+            continue
+        low, high = row["speedup_ci95"]
+        versus = f"{row['speedup_vs_compile']:.2f}x" if row.get("speedup_vs_compile") else "–"
+        compiled = f"{row['compile_ms']:.3f}" if row.get("compile_ms") else "–"
+        lines.append(
+            f"| {row['example']} | {row['baseline_ms']:.3f} | {compiled} | {row['candidate_ms']:.3f} |"
+            f" {row['speedup']:.2f}x [{low:.2f}, {high:.2f}] | {versus} | {row['evaluations']} |"
+            f" {row['evaluations_to_90']} | {row['seconds']:.0f} |"
+        )
+    for name, chosen in (
+        ("memory-bound", [row for row in rows if row["example"] in MEMORY_BOUND]),
+        ("all", rows),
+    ):
+        speedups = [row["speedup"] for row in chosen if row.get("speedup")]
+        lines.append(f"| **geomean, {name}** | | | | **{geomean(speedups):.2f}x** ({len(speedups)}) | | | | |")
+    return "\n".join(lines)
+
+
+def compare(cold: Path, warm: Path) -> str:
+    """Median evaluations to 90 % of the final speedup, cold against warm."""
+    pairs = []
+    known = {row["example"]: row for row in json.loads(warm.read_text())["rows"]}
+    for row in json.loads(cold.read_text())["rows"]:
+        other = known.get(row["example"], {})
+        if row.get("evaluations_to_90") and other.get("evaluations_to_90"):
+            pairs.append((row["example"], row["evaluations_to_90"], other["evaluations_to_90"]))
+    lines = ["| example | cold | warm |", "|---|---|---|"]
+    lines += [f"| {name} | {before} | {after} |" for name, before, after in pairs]
+    before, after = (statistics.median(pair[i] for pair in pairs) for i in (1, 2))
+    return "\n".join([*lines, f"| **median** | **{before:g}** | **{after:g}** |"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="auto")
+    parser.add_argument("--effort", default="quick")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=int)
+    parser.add_argument("--store", type=Path, help="a folder that is kept; default: empty, thrown away")
+    parser.add_argument("--only", nargs="*", help="names of examples")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--compare", nargs=2, type=Path, metavar=("COLD", "WARM"))
+    arguments = parser.parse_args()
+    if arguments.compare:
+        print(compare(*arguments.compare))
+        return
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    if arguments.only:
+        examples = [path for path in examples if path.stem in arguments.only]
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for example in examples:
+            row = solve(example, arguments, arguments.store or Path(scratch) / "store", Path(scratch) / "runs")
+            rows.append(row)
+            print(row["example"], row.get("speedup"), row.get("error", ""), file=sys.stderr, flush=True)
+            if arguments.out:
+                report = {"arguments": vars(arguments), "rows": rows}
+                arguments.out.parent.mkdir(parents=True, exist_ok=True)
+                arguments.out.write_text(json.dumps(report, indent=1, default=str))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
