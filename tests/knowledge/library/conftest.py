@@ -1,0 +1,101 @@
+"""A harness that prints one CPU kernel, compiles it and runs it on torch tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.ir import Buffer, Kernel, Plan, PrintedKernel
+from foundry.knowledge.library.scalar import CPU_DIALECT
+
+FLAGS = ["-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+FLAGS += ["-Wall", "-Werror", "-shared", "-fPIC"]
+Printer = Callable[[Any, Plan, Device, dict[str, Choice]], PrintedKernel]
+
+
+def native_device(cores: int = 2) -> Device:
+    flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
+    vector = 64 if "avx512f" in flags else 32 if "avx2" in flags else 16
+    return Device("cpu", "test", "x86-64", cores, 32 << 20, vector, 8 << 30)
+
+
+def _buffer(name: str, tensor: torch.Tensor, role: Any) -> Buffer:
+    dtype: Any = str(tensor.dtype).removeprefix("torch.")
+    return Buffer(name, tuple(tensor.shape), tuple(tensor.stride()), dtype, role)
+
+
+@dataclass
+class CpuHarness:
+    """`run` prints, builds and calls one kernel; outputs are preset to NaN, so that a missed element shows."""
+
+    folder: Path
+    device: Device = field(default_factory=native_device)
+    printed: PrintedKernel | None = None
+    entry: Callable[[], None] | None = None
+    alive: list[Any] = field(default_factory=list)
+
+    def run(
+        self,
+        kernel: Kernel,
+        printer: Printer,
+        inputs: dict[str, torch.Tensor],
+        outputs: dict[str, torch.Tensor],
+        choices: dict[str, Choice] | None = None,
+        parameters: tuple[str, ...] = (),
+    ) -> PrintedKernel:
+        buffers = {name: _buffer(name, t, "parameter" if name in parameters else "input") for name, t in inputs.items()}
+        buffers |= {name: _buffer(name, t, "output") for name, t in outputs.items()}
+        plan = Plan(buffers, (kernel,), (), "tensor")
+        printed = printer(kernel, plan, self.device, choices or {})
+        tensors = {**inputs, **outputs}
+        for name, size in printed.prepared_sizes.items():
+            tensors[name] = torch.full((size,), float("nan"))
+        for tensor in outputs.values():
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 77)
+        workspace = torch.full((printed.workspace_bytes + 64,), 0x7F, dtype=torch.uint8)
+        library = self._build(printed, buffers, list(tensors))
+        array = (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors.values()))
+        library.prepare(array)
+        pointer = ctypes.c_void_p(workspace.data_ptr())
+        self.entry = lambda: library.run(array, pointer)
+        self.alive = [tensors, workspace, array, library]
+        self.entry()
+        assert bool((workspace[printed.workspace_bytes :] == 0x7F).all()), "wrote past its workspace"
+        self.printed = printed
+        return printed
+
+    def _build(self, printed: PrintedKernel, buffers: dict[str, Buffer], names: list[str]) -> ctypes.CDLL:
+        def unpack(position: int, name: str) -> str:
+            text = CPU_DIALECT.storage[buffers[name].dtype] if name in buffers else "float"
+            return f"  {text}* b_{name} = ({text}*)buffers[{position}]; (void)b_{name};"
+
+        pointers = "\n".join(unpack(position, name) for position, name in enumerate(names))
+        header = resources.files("foundry.knowledge.library").joinpath("cpu_runtime.h").read_text()
+        source = (
+            f"{header}\n{printed.functions}\n"
+            f'extern "C" void prepare(void** buffers) {{\n{pointers}\n{"".join(printed.prepare.values())}\n}}\n'
+            f'extern "C" void run(void** buffers, char* workspace) {{\n{pointers}\n{printed.call}\n}}\n'
+        )
+        stem = hashlib.sha256(source.encode()).hexdigest()[:16]
+        path = self.folder / f"{stem}.so"
+        text = self.folder / f"{stem}.cpp"
+        text.write_text(source)
+        done = subprocess.run(["g++", *FLAGS, str(text), "-o", str(path)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(path))
+
+
+@pytest.fixture
+def cpu_kernel(tmp_path: Path) -> CpuHarness:
+    return CpuHarness(tmp_path)
