@@ -22,7 +22,7 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("@fusion split relu", "write a value to memory between two kernels"),
     ("@fusion apply NAME | drop NAME", "use or do not use an exact rewrite"),
     ("pause | resume | stop", "steer the run"),
-    ("budget +20 [evaluations | minutes | tokens | dollars]", "give the run more"),
+    ("budget +20 [evaluations/minutes/tokens/dollars]", "give the run more"),
     ("fork [c17]", "start a second run from a candidate"),
     ("status | best | why c17", "ask about the run"),
 )

@@ -28,7 +28,7 @@ COORDINATES: dict[str, tuple[Aspect, ...]] = {
 
 @dataclass(frozen=True)
 class Ranked:
-    """A move with its score (1 is indifferent), the expert's opinion, and the experience that speaks to it."""
+    """A move with its score (1 is indifferent), the expert's opinion, and what experience says."""
 
     move: Move
     score: float
@@ -58,7 +58,7 @@ def _ranked(move: Move, expert: Expert, situation: Situation) -> Ranked:
 
 
 def measured(lift: MoveLift) -> float:
-    """What experience is worth: its lift, shrunk towards 1 while there are few tries, to a power that lets it decide."""
+    """What experience is worth: its lift, shrunk towards 1 while there are few tries, to a power that lets it win."""
     confidence = lift.tries / (lift.tries + 1)
     return float(max(lift.lift, 0.1) ** (LIFT_POWER * confidence))
 

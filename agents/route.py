@@ -43,6 +43,8 @@ ROLES: dict[Role, Mapping[Aspect, float]] = {
     },
 }
 
+LEAST_SHARE = 0.1  # of the best expert's weight: diagnoses are sometimes wrong
+
 
 def route(brief: Brief, diagnosis: Diagnosis) -> ExpertName:
     """The expert for this step; the same for the same seed and step. A failure always goes to the diagnostician."""
@@ -59,6 +61,8 @@ def ranking(brief: Brief, diagnosis: Diagnosis) -> tuple[ExpertName, ...]:
         return (asked, *_others(everyone, asked))
     makers = [expert for expert in everyone.values() if expert.aspects and diagnosis.limiter in expert.answers]
     weights = {expert.name: _weight(expert, brief.role, diagnosis.limiter or "") for expert in makers}
+    least = LEAST_SHARE * max(weights.values(), default=0.0)
+    weights = {name: max(weight, least) for name, weight in weights.items()}
     stream = random.Random(f"{brief.seed}:{brief.step}:route")
     order: list[ExpertName] = []
     while weights:

@@ -12,6 +12,7 @@ from foundry.knowledge.library.ir import KernelSummary, Tunable
 from foundry.knowledge.thought import Diagnosis, Move
 
 FLOAT_BYTES = 4
+ANALYTIC_RUNGS = frozenset({"roofline", "ptxas"})  # profiles that model traffic by the graph instead of counting it
 # Operators whose arithmetic is a polynomial or a division of 10 to 30 instructions an element; FLOP counts hide it.
 COSTLY_KINDS = frozenset(
     [
@@ -113,13 +114,14 @@ class Situation:
 
     @cached_property
     def achieved_bytes_per_s(self) -> float | None:
-        if self.profile and self.profile.achieved_bytes_per_s > 0:
+        """Counted by the hardware where the profiler can; else the kernels' traffic over the time."""
+        if self.profile and self.profile.rung not in ANALYTIC_RUNGS and self.profile.achieved_bytes_per_s > 0:
             return self.profile.achieved_bytes_per_s
         return 1e3 * self.traffic_bytes / self.candidate_ms if self.candidate_ms else None
 
     @cached_property
     def achieved_flops_per_s(self) -> float | None:
-        if self.profile and self.profile.achieved_flops_per_s > 0:
+        if self.profile and self.profile.rung not in ANALYTIC_RUNGS and self.profile.achieved_flops_per_s > 0:
             return self.profile.achieved_flops_per_s
         return 1e3 * self.flops / self.candidate_ms if self.candidate_ms else None
 
