@@ -1,0 +1,330 @@
+// Device helpers of Foundry's CUDA kernels: scalar mathematics with PyTorch's semantics, vector loads, and the
+// states of reductions with the operations that combine them.
+#ifdef FOUNDRY_SIXTEEN_BIT
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#endif
+
+#define DEVICE __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
+#define FOUNDRY_INF __int_as_float(0x7f800000)
+#define FOUNDRY_NAN __int_as_float(0x7fffffff)
+
+// ---------------------------------------------------------------- scalar mathematics
+
+namespace math {
+
+// One overload for float and one for double, so that no float expression is widened by accident.
+#define FLOATING_1(name, single, twice)                        \
+    DEVICE float name(float x) { return single(x); }           \
+    DEVICE double name(double x) { return twice(x); }
+#define FLOATING_2(name, single, twice)                                 \
+    DEVICE float name(float x, float y) { return single(x, y); }        \
+    DEVICE double name(double x, double y) { return twice(x, y); }
+
+FLOATING_1(exp, ::expf, ::exp)
+FLOATING_1(exp2, ::exp2f, ::exp2)
+FLOATING_1(expm1, ::expm1f, ::expm1)
+FLOATING_1(log, ::logf, ::log)
+FLOATING_1(log2, ::log2f, ::log2)
+FLOATING_1(log10, ::log10f, ::log10)
+FLOATING_1(log1p, ::log1pf, ::log1p)
+FLOATING_1(sqrt, ::sqrtf, ::sqrt)
+FLOATING_1(rsqrt, ::rsqrtf, ::rsqrt)
+FLOATING_1(sin, ::sinf, ::sin)
+FLOATING_1(cos, ::cosf, ::cos)
+FLOATING_1(tan, ::tanf, ::tan)
+FLOATING_1(asin, ::asinf, ::asin)
+FLOATING_1(acos, ::acosf, ::acos)
+FLOATING_1(atan, ::atanf, ::atan)
+FLOATING_1(sinh, ::sinhf, ::sinh)
+FLOATING_1(cosh, ::coshf, ::cosh)
+FLOATING_1(tanh, ::tanhf, ::tanh)
+FLOATING_1(erf, ::erff, ::erf)
+FLOATING_1(floor, ::floorf, ::floor)
+FLOATING_1(ceil, ::ceilf, ::ceil)
+FLOATING_1(round, ::rintf, ::rint)
+FLOATING_1(trunc, ::truncf, ::trunc)
+FLOATING_2(atan2, ::atan2f, ::atan2)
+FLOATING_2(fmod, ::fmodf, ::fmod)
+FLOATING_2(pow, ::powf, ::pow)
+
+template <class T> struct is_floating { static constexpr bool value = false; };
+template <> struct is_floating<float> { static constexpr bool value = true; };
+template <> struct is_floating<double> { static constexpr bool value = true; };
+
+template <class T> DEVICE bool isnan(T x) { return x != x; }
+template <class T> DEVICE bool isinf(T x) {
+    if constexpr (is_floating<T>::value) return x == (T)FOUNDRY_INF || x == -(T)FOUNDRY_INF;
+    return false;
+}
+template <class T> DEVICE T abs(T x) {
+    if constexpr (sizeof(T) == 4 && is_floating<T>::value) return ::fabsf(x);
+    else if constexpr (is_floating<T>::value) return ::fabs(x);
+    else return x < (T)0 ? (T)-x : x;
+}
+template <class T> DEVICE T square(T x) { return x * x; }
+template <class T> DEVICE T sign(T x) { return isnan(x) ? x : (T)((x > (T)0) - (x < (T)0)); }
+template <class T> DEVICE T frac(T x) { return x - trunc(x); }
+
+// NaN propagates: the comparison with a NaN is false, hence the tests for x itself.
+template <class T> DEVICE T maximum(T x, T y) { return (x > y || x != x) ? x : y; }
+template <class T> DEVICE T minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+template <class T> DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
+template <class T> DEVICE T where(bool condition, T x, T y) { return condition ? x : y; }
+
+template <class T> DEVICE T relu(T x) { return x <= (T)0 ? (T)0 : x; }
+template <class T> DEVICE T sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
+template <class T> DEVICE T silu(T x) { return x / ((T)1 + exp(-x)); }
+template <class T> DEVICE T gelu(T x) { return (T)0.5 * x * ((T)1 + erf(x * (T)0.70710678118654752440)); }
+template <class T> DEVICE T gelu_tanh(T x) {
+    const T inner = (T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x);
+    return (T)0.5 * x * ((T)1 + tanh(inner));
+}
+template <class T> DEVICE T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
+template <class T> DEVICE T mish(T x) { return x * tanh(log1p(exp(x))); }
+template <class T> DEVICE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) / (T)6; }
+template <class T> DEVICE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) / (T)6; }
+template <class T> DEVICE T softsign(T x) { return x / ((T)1 + abs(x)); }
+template <class T> DEVICE T logsigmoid(T x) { return minimum(x, (T)0) - log1p(exp(-abs(x))); }
+template <class T> DEVICE T leaky_relu(T x, T slope) { return x > (T)0 ? x : x * slope; }
+template <class T> DEVICE T elu(T x, T alpha) { return x > (T)0 ? x : alpha * expm1(x); }
+template <class T> DEVICE T selu(T x) {
+    const T scale = (T)1.0507009873554804934193349852946, alpha = (T)1.6732632423543772848170429916717;
+    return x > (T)0 ? scale * x : scale * alpha * expm1(x);
+}
+
+// Integers: division rounds down and the remainder has the divisor's sign; a zero divisor gives zero, not a trap.
+template <class T> DEVICE T remainder(T x, T y) {
+    if constexpr (is_floating<T>::value) {
+        const T rest = fmod(x, y);
+        return rest != (T)0 && (y < (T)0) != (rest < (T)0) ? rest + y : rest;
+    } else {
+        if (y == 0) return 0;
+        const T rest = x % y;
+        return rest != 0 && (y < 0) != (rest < 0) ? (T)(rest + y) : rest;
+    }
+}
+template <class T> DEVICE T floordiv(T x, T y) {
+    if constexpr (is_floating<T>::value) {
+        if (y == (T)0) return x / y;
+        const T rest = fmod(x, y);
+        T quotient = (x - rest) / y;
+        if (rest != (T)0 && (y < (T)0) != (rest < (T)0)) quotient -= (T)1;
+        const T down = floor(quotient);
+        return quotient - down > (T)0.5 ? down + (T)1 : down;
+    } else {
+        if (y == 0) return 0;
+        const T quotient = x / y;
+        return (x % y != 0 && (x < 0) != (y < 0)) ? (T)(quotient - 1) : quotient;
+    }
+}
+DEVICE long long fmod(long long x, long long y) { return y == 0 ? 0 : x % y; }
+DEVICE int fmod(int x, int y) { return y == 0 ? 0 : x % y; }
+DEVICE long long pow(long long base, long long exponent) {
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
+    long long result = 1;
+    for (; exponent; exponent >>= 1, base *= base)
+        if (exponent & 1) result *= base;
+    return result;
+}
+DEVICE int pow(int base, int exponent) { return (int)pow((long long)base, (long long)exponent); }
+
+// An index as PyTorch reads it: negative counts from the end. What PyTorch would refuse is clamped, so that no input
+// makes a kernel read outside its buffer.
+DEVICE bool in_bounds(long long index, long long bound) { return index >= 0 && index < bound; }
+DEVICE long long wrap_index(long long index, long long bound) {
+    const long long wrapped = index < 0 ? index + bound : index;
+    return wrapped < 0 ? 0 : wrapped >= bound ? bound - 1 : wrapped;
+}
+
+}  // namespace math
+
+// ---------------------------------------------------------------- vectors
+
+// N elements moved by one instruction when their address is a multiple of their size (at most 16 bytes each).
+template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec { T at[N]; };
+
+template <int N, class T> DEVICE Vec<T, N> load_vec(const T* from) { return *reinterpret_cast<const Vec<T, N>*>(from); }
+template <int N, class T> DEVICE void store_vec(T* to, const Vec<T, N>& value) {
+    *reinterpret_cast<Vec<T, N>*>(to) = value;
+}
+
+// ---------------------------------------------------------------- states of reductions
+
+// A state starts as the identity, takes elements one by one (`add`) or K at a time (`chunk`), and merges with another
+// state of the same row. All merges are symmetric, so that every thread of a butterfly ends with the same bits.
+
+template <class T> DEVICE_MEMBER constexpr T lowest() {
+    if constexpr (math::is_floating<T>::value) return -(T)__builtin_huge_val();
+    else if constexpr (sizeof(T) == 1 && (T)-1 > (T)0) return (T)0;
+    else return (T)(1LL << (8 * sizeof(T) - 1));
+}
+template <class T> DEVICE_MEMBER constexpr T highest() {
+    if constexpr (math::is_floating<T>::value) return (T)__builtin_huge_val();
+    else if constexpr (sizeof(T) == 1 && (T)-1 > (T)0) return (T)-1;
+    else return (T)~(1ULL << (8 * sizeof(T) - 1));
+}
+
+template <class T> struct Sum {  // chunks are summed plainly and merged with the rounding error kept (Knuth's two-sum)
+    T value = 0, error = 0;
+    DEVICE_MEMBER void add(T x) { value += x; }
+    template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+        Sum other;
+#pragma unroll
+        for (int i = 0; i < K; ++i) other.add(x[i]);
+        merge(other);
+    }
+    DEVICE_MEMBER void merge(const Sum& other) {
+        const T total = value + other.value;
+        if constexpr (math::is_floating<T>::value) {
+            const T seen = total - value;
+            error = (error + other.error) + ((value - (total - seen)) + (other.value - seen));
+        }
+        value = total;
+    }
+    // An infinite or NaN total has a meaningless error term.
+    DEVICE_MEMBER T result() const { return value - value == (T)0 ? value + error : value; }
+};
+
+template <class T> struct Prod {
+    T value = 1;
+    DEVICE_MEMBER void add(T x) { value *= x; }
+    template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) add(x[i]);
+    }
+    DEVICE_MEMBER void merge(const Prod& other) { value *= other.value; }
+    DEVICE_MEMBER T result() const { return value; }
+};
+
+template <class T, bool MAXIMUM> struct Extreme {
+    T value = MAXIMUM ? lowest<T>() : highest<T>();
+    DEVICE_MEMBER void add(T x) { value = MAXIMUM ? math::maximum(x, value) : math::minimum(x, value); }
+    template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) add(x[i]);
+    }
+    DEVICE_MEMBER void merge(const Extreme& other) { add(other.value); }
+    DEVICE_MEMBER T result() const { return value; }
+};
+
+template <class T, bool MAXIMUM> struct Arg {  // the first of equal ones; NaN wins
+    T value = MAXIMUM ? lowest<T>() : highest<T>();
+    int index = 0x7fffffff;
+    DEVICE_MEMBER void add(T x, int at) {
+        const bool better = MAXIMUM ? x > value : x < value;
+        const bool equal = x == value || (x != x && value != value);
+        if (better || (x != x && value == value) || (equal && at < index)) value = x, index = at;
+    }
+    DEVICE_MEMBER void merge(const Arg& other) { add(other.value, other.index); }
+    DEVICE_MEMBER long long result() const { return index; }
+};
+
+template <bool ALL> struct Truth {
+    int value = ALL;
+    template <class T> DEVICE_MEMBER void add(T x) { value = ALL ? value & (x != (T)0) : value | (x != (T)0); }
+    template <class T, int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+#pragma unroll
+        for (int i = 0; i < K; ++i) add(x[i]);
+    }
+    DEVICE_MEMBER void merge(const Truth& other) { add(other.value); }
+    DEVICE_MEMBER bool result() const { return value != 0; }
+};
+
+// Mean and sum of squared deviations: two passes inside a chunk, Chan, Golub and LeVeque (1979) between chunks.
+template <class T> struct Moments {
+    T count = 0, mean = 0, m2 = 0;
+    template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+        Moments other;
+#pragma unroll
+        for (int i = 0; i < K; ++i) other.mean += x[i];
+        other.mean *= (T)(1.0 / K);
+#pragma unroll
+        for (int i = 0; i < K; ++i) other.m2 += (x[i] - other.mean) * (x[i] - other.mean);
+        other.count = (T)K;
+        merge(other);
+    }
+    DEVICE_MEMBER void merge(const Moments& other) {
+        const T total = count + other.count;
+        if (total == (T)0) return;
+        const T share = other.count / total, delta = other.mean - mean;
+        m2 = (m2 + other.m2) + delta * delta * (count * share);
+        mean = count == other.count ? (T)0.5 * (mean + other.mean) : (count * mean + other.count * other.mean) / total;
+        count = total;
+    }
+};
+
+// max(x) and sum(exp(x - max)) in one pass (Milakov and Gimelshein 2018).
+template <class T> struct SoftmaxState {
+    T maximum = -(T)FOUNDRY_INF, sum = 0;
+    template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
+        T highest = maximum;
+#pragma unroll
+        for (int i = 0; i < K; ++i) highest = math::maximum(x[i], highest);
+        if (highest == -(T)FOUNDRY_INF) return;
+        T part = 0;
+#pragma unroll
+        for (int i = 0; i < K; ++i) part += math::exp(x[i] - highest);
+        sum = (highest == maximum ? sum : sum * math::exp(maximum - highest)) + part;
+        maximum = highest;
+    }
+    DEVICE_MEMBER void merge(const SoftmaxState& other) {
+        const T highest = math::maximum(maximum, other.maximum);
+        if (highest == -(T)FOUNDRY_INF) return;
+        const T mine = maximum == highest ? sum : sum * math::exp(maximum - highest);
+        const T theirs = other.maximum == highest ? other.sum : other.sum * math::exp(other.maximum - highest);
+        maximum = highest, sum = mine + theirs;
+    }
+    // A row of -inf has no softmax: x - max is NaN, and so is the sum of the two-pass form.
+    DEVICE_MEMBER T total() const { return maximum == -(T)FOUNDRY_INF ? (T)FOUNDRY_NAN : sum; }
+    DEVICE_MEMBER T logsumexp() const { return math::isinf(maximum) ? maximum : maximum + math::log(sum); }
+};
+
+// ---------------------------------------------------------------- combining the states of a team of threads
+
+template <class S> DEVICE S shuffle_xor(const S& state, int mask) {
+    static_assert(sizeof(S) % 4 == 0, "states are made of words");
+    S other;
+    const unsigned* from = reinterpret_cast<const unsigned*>(&state);
+    unsigned* to = reinterpret_cast<unsigned*>(&other);
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(S) / 4); ++i) to[i] = __shfl_xor_sync(0xffffffffu, from[i], mask);
+    return other;
+}
+
+template <int LANES, class S> DEVICE S reduce_lanes(S state) {  // LANES: a power of two, aligned inside the warp
+#pragma unroll
+    for (int mask = LANES / 2; mask > 0; mask /= 2) state.merge(shuffle_xor(state, mask));
+    return state;
+}
+
+// Shared memory for COUNT states, which have constructors and so cannot be declared there directly.
+#define SHARED_STATES(S, name, count)                                              \
+    __shared__ alignas(16) unsigned char name##_bytes[sizeof(S) * (count)];        \
+    S* const name = reinterpret_cast<S*>(name##_bytes)
+
+// All threads of the block; every warp combines the warps' partials itself, which saves a second barrier.
+template <int WARPS, class S> DEVICE S reduce_block(S state, S* partials) {
+    state = reduce_lanes<32>(state);
+    if constexpr (WARPS > 1) {
+        const int lane = threadIdx.x & 31;
+        if (lane == 0) partials[threadIdx.x >> 5] = state;
+        __syncthreads();
+        state = lane < WARPS ? partials[lane] : S();
+        state = reduce_lanes<32>(state);
+    }
+    return state;
+}
+
+// The HEIGHT threads that share a column of the block.
+template <int HEIGHT, int WIDTH, class S> DEVICE S reduce_column(S state, S* partials) {
+    if constexpr (HEIGHT > 1) {
+        partials[threadIdx.y * WIDTH + threadIdx.x] = state;
+        __syncthreads();
+        state = partials[threadIdx.x];
+#pragma unroll 4
+        for (int i = 1; i < HEIGHT; ++i) state.merge(partials[i * WIDTH + threadIdx.x]);
+    }
+    return state;
+}
