@@ -3,16 +3,27 @@ environment, 4 not comparable, 130 interrupted with the state kept."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
 from foundry.knowledge.errors import FoundryError
+
+if TYPE_CHECKING:
+    from foundry.graph.events import Event
+    from foundry.graph.request import SolveRequest
+    from foundry.graph.summary import Summary
+
+    Listener = Callable[[Event], None]
+    Work = Callable[[Listener, asyncio.Event], Awaitable[Summary]]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,8 +74,6 @@ def _print_json(document: Any) -> None:
 @one_line_errors
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine can do, and the one command that would let it do more."""
-    from dataclasses import asdict
-
     from foundry.tools.doctor import examine
 
     findings = examine()
@@ -184,3 +193,183 @@ def _opened(store: str | None) -> Any:
     from foundry.knowledge.experience.store import ExperienceStore
 
     return closing(ExperienceStore.open(store))
+
+
+# ---------------------------------------------------------------- agent
+
+
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run directories.")]
+
+
+@agent_app.command("solve")
+@one_line_errors
+def agent_solve(
+    task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
+    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    effort: Annotated[str, typer.Option(help="quick (3 minutes), standard or deep.")] = "quick",
+    model: Annotated[str | None, typer.Option(help="Chat model for the experts; default: the playbook.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint of the model.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
+    islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost.")] = None,
+    target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
+    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
+    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
+    policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
+    store: StoreOption = None,
+    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Search a fast, proven kernel for a task."""
+    from foundry.graph.request import Limits, SolveRequest
+    from foundry.knowledge.codec import decode
+
+    fields = {
+        "task": str(task),
+        "target": target,
+        "effort": effort,
+        "seed": seed,
+        "islands": islands,
+        "limits": asdict(Limits(evaluations, minutes, tokens, dollars, target_speedup)),
+        "scale": scale,
+        "policy": policy,
+        "model": model,
+        "base_url": base_url,
+        "store": store,
+        "learn": learn,
+        "runs": str(runs),
+    }
+    request = decode(SolveRequest, json.dumps(fields))
+    summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
+    _conclude(summary, request.task, as_json, min_speedup)
+
+
+@agent_app.command("resume")
+@one_line_errors
+def agent_resume(
+    run: Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')],
+    runs: RunsOption = Path("runs"),
+    min_speedup: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted or killed."""
+    from foundry.graph.run_directory import RunDirectory, find_run
+
+    path = find_run(runs, run)
+    opened = RunDirectory.inspect(path)
+    request = opened.request
+    opened.close()
+    summary = _drive(lambda tell, stop: _resume(path, tell, stop), request, as_json)
+    _conclude(summary, request.task, as_json, min_speedup)
+
+
+async def _solve(request: SolveRequest, tell: Listener, stop: asyncio.Event) -> Summary:
+    from foundry.graph.solve import solve
+
+    return await solve(request, tell, stop=stop)
+
+
+async def _resume(path: Path, tell: Listener, stop: asyncio.Event) -> Summary:
+    from foundry.graph.solve import resume
+
+    return await resume(path, tell, stop=stop)
+
+
+def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
+    """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept."""
+    from contextlib import ExitStack
+
+    from rich.console import Console
+
+    from foundry.graph.progress import Progress
+    from foundry.graph.solve import silent
+
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        tell: Listener = silent
+        if console.is_terminal and not as_json:
+            tell = stack.enter_context(Progress(console, request))
+
+        async def run() -> Summary:
+            stop = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            return await work(tell, stop)
+
+        return asyncio.run(run())
+
+
+def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+    from foundry.graph.ending import ending_lines
+
+    if as_json:
+        _print_json(summary.to_json())
+    else:
+        for line in ending_lines(summary, task_path):
+            typer.echo(line)
+    if summary.verdict == "interrupted":
+        raise typer.Exit(130)
+    if summary.verdict != "accepted" or (summary.speedup_ci95 or (0.0, 0.0))[0] < min_speedup:
+        raise typer.Exit(1)
+
+
+@agent_app.command("runs")
+@one_line_errors
+def agent_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> None:
+    """List the runs, newest first."""
+    from foundry.graph.run_directory import list_runs
+    from foundry.graph.summary import summarise
+
+    rows = []
+    for run in list_runs(runs):
+        summary = summarise(run)
+        status = "running" if run.is_active else run.get("status")
+        rows.append({"id": run.id, "created": run.get("created"), "status": status, **summary.to_json()})
+        run.close()
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
+        typer.echo(f"{row['id']}  {row['status']}  {row['task']}  {row['target']}  {row['verdict']}  {gain}")
+    if not rows:
+        typer.echo(f"no runs in {runs}")
+
+
+@agent_app.command("trace")
+@one_line_errors
+def agent_trace(
+    run: Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')],
+    candidate: Annotated[str, typer.Option("--candidate", "-c", help="One candidate's story, e.g. c17.")] = "",
+    diff: Annotated[str, typer.Option(help="What changed from the parent to this candidate.")] = "",
+    depth: Annotated[int, typer.Option(min=1, max=9, help="1 steps, 2 nodes, 3 experts and tools.")] = 1,
+    runs: RunsOption = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
+) -> None:
+    """Show what a run did: nodes, experts and tool calls with their times."""
+    from rich.console import Console
+
+    from foundry.graph import trace_view
+    from foundry.graph.events import EventLog
+    from foundry.graph.run_directory import RunDirectory, find_run
+
+    opened = RunDirectory.inspect(find_run(runs, run))
+    try:
+        if candidate or diff:
+            lines = trace_view.story(opened, candidate) if candidate else trace_view.diff(opened, diff)
+            typer.echo("\n".join(lines))
+            return
+        log = EventLog(opened.database, reading=True)
+        events = log.read()
+        if as_json:
+            for event in events:
+                typer.echo(json.dumps(asdict(event)))
+            return
+        Console(soft_wrap=True).print(trace_view.tree(opened, events, depth=depth))
+        typer.echo("\n".join(trace_view.split_lines(opened, events, log.elapsed_s())))
+    finally:
+        opened.close()

@@ -43,7 +43,7 @@ def solve(example: Path, arguments: argparse.Namespace, store: Path, runs: Path)
     except ValueError:
         row["error"] = (done.stderr or done.stdout).strip()[-300:]
         return row
-    row["evaluations_to_90"] = evaluations_to(runs / row["run"], 0.9)
+    row["evaluations_to_90"] = evaluations_to(Path(row["run"]), 0.9)
     return row
 
 
