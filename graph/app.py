@@ -1,0 +1,69 @@
+"""The graph, assembled: it reads as the picture in the design."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+from langgraph.types import Checkpointer, Send
+
+from foundry.graph import nodes
+from foundry.graph.island import make_island
+from foundry.graph.services import Services
+from foundry.graph.state import RunState
+
+Update = dict[str, Any]
+
+
+def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> Any:
+    """The node with a span in the trace; at the root an error ends the run with its one line."""
+
+    async def run(state: RunState, runtime: Runtime[Services]) -> Update:
+        services = runtime.context
+        with services.log.at(None, name), services.log.span("node", name):
+            update = await node(state, services)
+        services.log.seen()
+        return update
+
+    run.__name__ = name
+    return run
+
+
+async def fan_out(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
+    """One `Send` an island, or straight to the end when there is nothing to search."""
+    if not nodes.wants_islands(state, runtime.context):
+        return "compare"
+    return [Send("island", inputs) for inputs in nodes.island_inputs(state, runtime.context)]
+
+
+async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
+    """After `decide`: another round of islands, or the end."""
+    return "compare" if state.get("ending") else await fan_out(state, runtime)
+
+
+def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The whole run. LangGraph's dev server takes it without a checkpointer and brings its own."""
+    graph = StateGraph(RunState, context_schema=Services)
+    graph.add_node("intake", root("intake", nodes.intake))
+    graph.add_node("capture", root("capture", nodes.capture))
+    graph.add_node("baseline", root("baseline", nodes.baseline))
+    graph.add_node("recall", root("recall", nodes.recall))
+    graph.add_node("seed", root("seed", nodes.seed))
+    graph.add_node("island", make_island())
+    graph.add_node("decide", root("decide", nodes.decide))
+    graph.add_node("compare", root("compare", nodes.compare))
+    graph.add_node("finish", root("finish", nodes.finish))
+    graph.add_edge(START, "intake")
+    graph.add_edge("intake", "capture")
+    graph.add_edge("capture", "baseline")
+    graph.add_edge("baseline", "recall")
+    graph.add_edge("recall", "seed")
+    graph.add_conditional_edges("seed", fan_out, ["island", "compare"])
+    graph.add_edge("island", "decide")
+    graph.add_conditional_edges("decide", round_or_end, ["island", "compare"])
+    graph.add_edge("compare", "finish")
+    graph.add_edge("finish", END)
+    return graph.compile(checkpointer=checkpointer, name="foundry")

@@ -1,0 +1,94 @@
+"""The shared ledger: what the run may spend, what it has spent, and why an island should stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundry.graph.events import EventLog
+from foundry.graph.inbox import granted
+from foundry.graph.request import SolveRequest
+from foundry.graph.run_directory import RunDirectory
+from foundry.knowledge.candidate import Evaluation
+
+FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the run has used; `minutes` counts only the time in which a process worked on it."""
+
+    evaluations: int
+    minutes: float
+    tokens: int
+    dollars: float
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The caps in force, the user's later grants included; None is no cap."""
+
+    evaluations: int
+    minutes: float
+    tokens: int | None
+    dollars: float | None
+
+
+class Ledger:
+    """Reads the shared tables at every question, so that islands, resumed sessions and users' grants agree."""
+
+    def __init__(self, request: SolveRequest, run: RunDirectory, log: EventLog) -> None:
+        self._request = request
+        self._run = run
+        self._log = log
+        self.tokens = 0
+        self.dollars = 0.0
+        self._excused: dict[int, float] = {}
+        for event in log.read(kind="expert"):
+            self.charge(int(event.data.get("tokens", 0)), float(event.data.get("dollars", 0.0)))
+
+    def charge(self, tokens: int, dollars: float) -> None:
+        self.tokens += tokens
+        self.dollars += dollars
+
+    def excuse(self, island: int, seconds: float) -> None:
+        """Time in which an island was paused; islands pause together, so the longest of them counts."""
+        self._excused[island] = self._excused.get(island, 0.0) + seconds
+
+    def spent(self) -> Spent:
+        minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0)) / 60
+        return Spent(self._run.claim_count(), minutes, self.tokens, self.dollars)
+
+    def allowed(self) -> Allowed:
+        directives = self._run.inbox.read()
+        limits = self._request.limits
+        tokens, dollars = limits.tokens, limits.dollars
+        return Allowed(
+            self._request.max_evaluations + int(granted(directives, "evaluations")),
+            self._request.max_minutes + granted(directives, "minutes"),
+            None if tokens is None else tokens + int(granted(directives, "tokens")),
+            None if dollars is None else dollars + granted(directives, "dollars"),
+        )
+
+    def exhausted(self) -> str:
+        """Which cap is reached, in words; "" while none is."""
+        spent, allowed = self.spent(), self.allowed()
+        if spent.evaluations >= allowed.evaluations:
+            return f"budget: {spent.evaluations} evaluations"
+        if spent.minutes >= allowed.minutes:
+            return f"budget: {spent.minutes:.1f} minutes"
+        if allowed.tokens is not None and spent.tokens >= allowed.tokens:
+            return f"budget: {spent.tokens} tokens"
+        if allowed.dollars is not None and spent.dollars >= allowed.dollars:
+            return f"budget: {spent.dollars:.2f} dollars"
+        return ""
+
+    def satisfied(self, best: Evaluation | None) -> str:
+        """Why the best candidate is good enough to stop at, in words; "" when it is not."""
+        if best is None or best.timing is None:
+            return ""
+        target = self._request.limits.target_speedup
+        if target is not None and best.timing.speedup_ci95[0] >= target:
+            return f"target: at least {best.timing.speedup_ci95[0]:.2f}x"
+        if best.profile is not None and best.profile.fraction_of_floor >= FLOOR_REACHED:
+            return f"floor: {100 * best.profile.fraction_of_floor:.0f} % of the roofline floor"
+        return ""

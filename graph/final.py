@@ -1,0 +1,128 @@
+"""The end of a run: finalists proven in fresh processes with unused seeds, the winner exported with its receipt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foundry.agents.auditor import AuditEvidence, Judgement
+from foundry.graph.island_search import evaluation_facts
+from foundry.graph.lessons import lesson
+from foundry.graph.services import Services
+from foundry.knowledge.candidate import Evaluation, Gate
+from foundry.knowledge.library.lowered import Lowered
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """Ids of the candidates that may be proven, best first: a decision of the search, so a replay compares it."""
+
+    candidates: tuple[str, ...] = ()
+
+
+async def finish_run(services: Services, ending: str) -> str:
+    """Proves, exports, teaches; returns the winner's id or ""."""
+    winner = await _prove(services) if services.device.present else None
+    services.run.set("winner", winner.candidate.id if winner else "")
+    services.run.set("ending", ending)
+    if winner is not None:
+        await _export(services, winner)
+        await _teach(services, winner)
+        services.log.note_once("note", "winner", candidate=winner.candidate.id, **evaluation_facts(winner))
+    elif not services.device.present:
+        _export_unproven(services)
+    return winner.candidate.id if winner else ""
+
+
+async def _prove(services: Services) -> Evaluation | None:
+    """Gives the best candidates the final protocol until enough have passed; the best lower bound wins."""
+    count = services.effort.finalists
+
+    async def choose() -> Finalists:
+        return Finalists(tuple(services.run.ranking(2 * count)))
+
+    finalists = await services.journal.record("finalists", "thought", Finalists, choose)
+    proven: list[Evaluation] = []
+    for name in finalists.candidates:
+        evaluation = await _prove_one(services, name)
+        if evaluation.accepted:
+            proven.append(evaluation)
+        if len(proven) == count:
+            break
+    return max(proven, key=lambda item: item.timing.speedup_ci95[0] if item.timing else 0.0, default=None)
+
+
+async def _prove_one(services: Services, name: str) -> Evaluation:
+    candidate = services.candidate(name)
+    text = services.run.text(candidate.source)
+    step = f"final/{name}"
+    with services.log.at(None, step):
+        lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+        evaluation = await services.measure.evaluation(candidate, text, "final", lowered)
+        evaluation = await judged(services, evaluation, text, lowered)
+        services.run.add_evaluation(evaluation, "final", step)
+        services.log.note_once("evaluation", name, **evaluation_facts(evaluation), expert="final")
+    return evaluation
+
+
+async def judged(services: Services, evaluation: Evaluation, text: str, lowered: Lowered | None) -> Evaluation:
+    """The evaluation with the auditor's judgement; a doubt vetoes, and no judgement lifts a failed gate."""
+    audit = evaluation.audit
+    if audit is None:
+        return evaluation
+    floor_ms = None
+    if lowered is not None:
+        tf32 = services.device.target == "cuda"
+        floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, tf32=tf32)
+    evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms)
+    with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
+        judgement = await services.journal.record(
+            f"judge/{evaluation.candidate.id}", "thought", Judgement, lambda: services.brain.judge(evidence)
+        )
+        span.data["judgement"] = judgement.text
+        span.data["doubt"] = judgement.doubt
+    gates = audit.gates
+    if judgement.doubt:
+        gates = (*gates, Gate("judgement", False, judgement.doubt))
+    clean = audit.clean and not judgement.doubt
+    return replace(evaluation, audit=replace(audit, clean=clean, gates=gates, judgement=judgement.text))
+
+
+async def _export(services: Services, winner: Evaluation) -> None:
+    """kernel.py and receipt.json in the run directory."""
+    text = services.run.text(winner.candidate.source)
+    services.run.write(services.run.path / "kernel.py", text.encode())
+    if services.recorded is None:
+        services.write_receipt(services, winner)
+
+
+def _export_unproven(services: Services) -> None:
+    """Where nothing can run, the first candidate that compiles is still worth having; no receipt goes with it."""
+    for evaluation, _ in services.run.evaluations():
+        if evaluation.build.ok:
+            text = services.run.text(evaluation.candidate.source)
+            services.run.write(services.run.path / "kernel.py", text.encode())
+            services.log.note_once("note", "unproven kernel", candidate=evaluation.candidate.id)
+            return
+
+
+async def _teach(services: Services, winner: Evaluation) -> None:
+    """The winner's recipe seeds later runs on graphs like this one."""
+    graphs = await services.graphs()
+    if not graphs:
+        return
+    recipe = winner.candidate.recipe
+    decision = services.run.decision(winner.candidate.id)
+    record = lesson(
+        run=services.run.id,
+        step="winner",
+        task=services.task.name,
+        graph=graphs[0],
+        device=services.device,
+        diagnosis=decision.diagnosis if decision else None,
+        proposal=decision.proposal if decision else None,
+        parent=None,
+        child=winner,
+        kernels=(await services.lower(recipe)).kernels if recipe else (),
+        is_run_best=True,
+    )
+    await services.learn(replace(record, receipt=str(services.run.path / "receipt.json")))

@@ -1,0 +1,113 @@
+"""The island: a population with a role and a random stream of its own, looping its generations until it stops.
+
+select -> diagnose -> route -> propose -> build -> verify -> audit -> time -> profile -> prove -> learn -> migrate
+
+Nodes are functions of state in, update out. None raises for a bad candidate, and an internal error ends its island
+only: an exception would cancel the other islands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import Runtime
+
+from foundry.graph import island_search, island_tests
+from foundry.graph.database import StorageFailed
+from foundry.graph.journal import Diverged
+from foundry.graph.services import Services
+from foundry.graph.state import IslandOutput, IslandState
+
+Update = dict[str, Any]
+Step = Callable[[IslandState, Services], Awaitable[Update]]
+
+STEPS: dict[str, Step] = {
+    "select": island_search.select,
+    "diagnose": island_search.diagnose,
+    "route": island_search.route,
+    "propose": island_search.propose,
+    "build": island_tests.build,
+    "verify": island_tests.verify,
+    "audit": island_tests.audit,
+    "time": island_tests.time,
+    "profile": island_tests.profile,
+    "prove": island_tests.prove,
+    "learn": island_search.learn,
+    "migrate": island_search.migrate,
+}
+ORDER = tuple(STEPS)
+
+
+def after(name: str) -> Callable[[IslandState], str]:
+    """Where an island goes after a node: on, past the tests a candidate can no longer pass, or home."""
+
+    def decide(state: IslandState) -> str:
+        if state.get("stop"):
+            return "leave"
+        if name == "migrate":
+            return "select"
+        if name == "propose" and not state.get("candidate"):
+            return "migrate"
+        if name in ("build", "verify", "audit", "time") and state.get("outcome"):
+            return "learn"
+        return ORDER[ORDER.index(name) + 1]
+
+    return decide
+
+
+def destinations(name: str) -> list[str]:
+    """The nodes that `after(name)` may choose."""
+    following = "select" if name == "migrate" else ORDER[ORDER.index(name) + 1]
+    shortcut = {"propose": "migrate", "build": "learn", "verify": "learn", "audit": "learn", "time": "learn"}
+    return list(dict.fromkeys([following, *([shortcut[name]] if name in shortcut else []), "leave"]))
+
+
+def step_name(state: IslandState) -> str:
+    """`i2g5`: island and generation; it keys the journal and seeds the step's random stream."""
+    return f"i{state['island']}g{state.get('generation', 0)}"
+
+
+def contained(name: str, step: Step) -> Any:
+    """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
+
+    async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
+        services = runtime.context
+        here = island_search.next_step(state) if name == "select" else step_name(state)
+        with services.log.at(state["island"], here):
+            try:
+                with services.log.span("node", name):
+                    return await step(state, services)
+            except StorageFailed:
+                raise  # nothing can be recorded any more: the run must stop and say so
+            except Diverged as error:
+                services.log.note("note", "replay diverged", reason=str(error))
+                return {"stop": f"diverged: {error}"}
+            except Exception as error:
+                services.log.note("note", "island failed", node=name, error=f"{type(error).__name__}: {error}")
+                return {"stop": f"error in {name}: {type(error).__name__}: {error}"}
+
+    node.__name__ = name
+    return node
+
+
+async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
+    """Reports to the root graph what the next round starts from."""
+    services = runtime.context
+    with services.log.at(state["island"], step_name(state)):
+        services.log.note_once("note", "island ends", reason=state.get("stop", ""), round=state.get("round", 0))
+    return {"islands": {str(state["island"]): island_search.report(state)}}
+
+
+def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The island's graph, compiled for use as a node."""
+    graph = StateGraph(IslandState, context_schema=Services, output_schema=IslandOutput)
+    for name, step in STEPS.items():
+        graph.add_node(name, contained(name, step))
+        graph.add_conditional_edges(name, after(name), destinations(name))
+    graph.add_node("leave", leave)
+    graph.add_edge(START, "select")
+    graph.add_edge("leave", END)
+    return graph.compile()

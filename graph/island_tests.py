@@ -1,0 +1,81 @@
+"""The tests an island puts a candidate through: build, verify, audit, time, profile, prove.
+
+Each node asks for one measurement and says in `outcome` why the candidate ends there, "" while it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foundry.graph.services import Services
+from foundry.graph.state import IslandState
+from foundry.knowledge.candidate import Evaluation
+
+CLEARLY = 1.03  # a screen's lower bound must beat the best candidate by this much to deserve the full protocol
+
+Update = dict[str, Any]
+
+
+async def build(state: IslandState, services: Services) -> Update:
+    """Compiles the candidate."""
+    built = await services.measure.build(services.run.text(state["text"]))
+    return {"outcome": "" if built.ok else "compile_error"}
+
+
+async def verify(state: IslandState, services: Services) -> Update:
+    """Checks its results, by the quick screen."""
+    verdict = await services.measure.verify(services.run.text(state["text"]), "screen")
+    return {"outcome": "" if verdict.correct else verdict.outcome}
+
+
+async def audit(state: IslandState, services: Services) -> Update:
+    """Asks the auditor's executable gates."""
+    found = await services.measure.audit(services.run.text(state["text"]), "screen")
+    return {"outcome": "" if found.clean else "cheating"}
+
+
+async def time(state: IslandState, services: Services) -> Update:
+    """Times it against the baseline, a few pairs."""
+    best = services.best()
+    incumbent = best.timing.candidate_ms if best and best.timing else None
+    await services.measure.time(services.run.text(state["text"]), "screen", incumbent)
+    return {}
+
+
+async def profile(state: IslandState, services: Services) -> Update:
+    """Finds what limits it and where in the archive it belongs."""
+    await screened(state, services)
+    return {}
+
+
+async def prove(state: IslandState, services: Services) -> Update:
+    """Spends one of the island's full protocols on a candidate that is clearly better than every other so far."""
+    evaluation = await screened(state, services)
+    best = services.journal.plain(f"{_step(state)}/best", "outside", lambda: _bound(services.best()))
+    if state.get("proofs", 0) >= services.effort.proofs or _bound(evaluation) < CLEARLY * best:
+        return {}
+    spent: Update = {"proofs": state.get("proofs", 0) + 1, "proven": True}
+    text = services.run.text(state["text"])
+    verdict = await services.measure.verify(text, "full")
+    if not verdict.correct:
+        return {**spent, "outcome": verdict.outcome}
+    found = await services.measure.audit(text, "full")
+    if not found.clean:
+        return {**spent, "outcome": "cheating"}
+    await services.measure.time(text, "full")
+    return spent
+
+
+async def screened(state: IslandState, services: Services) -> Evaluation:
+    """What the screen says of the step's candidate, from the journal where the nodes have asked."""
+    candidate = services.candidate(state["candidate"])
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+    return await services.measure.evaluation(candidate, services.run.text(state["text"]), "screen", lowered)
+
+
+def _bound(evaluation: Evaluation | None) -> float:
+    return evaluation.timing.speedup_ci95[0] if evaluation and evaluation.timing else 0.0
+
+
+def _step(state: IslandState) -> str:
+    return f"i{state['island']}g{state['generation']}"

@@ -1,0 +1,342 @@
+"""The root graph's nodes: intake, capture, baseline, recall, seed, decide, compare, finish."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from foundry.graph.archive import REFERENCE, Archive, cell_of, insert, merit
+from foundry.graph.final import finish_run
+from foundry.graph.inbox import wanted_state
+from foundry.graph.island_search import evaluation_facts
+from foundry.graph.lessons import lesson, localised, query, winners
+from foundry.graph.request import role_of
+from foundry.graph.run_directory import Decision
+from foundry.graph.services import Services
+from foundry.graph.state import IslandReport, IslandState, RunState
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Candidate,
+    Coordinates,
+    Evaluation,
+    Recipe,
+    Timing,
+    Verdict,
+)
+from foundry.knowledge.errors import CannotLower, UsageError
+
+RECALLED_SEEDS = 2
+SEEDS_AT_ONCE = 2
+
+Update = dict[str, Any]
+
+
+async def intake(state: RunState, services: Services) -> Update:
+    """Reads the task on the machine and refuses a bad one; raises TaskError."""
+    found = await services.measure.intake()
+    services.log.note_once(
+        "note",
+        "task",
+        task=services.task.name,
+        device=services.device.key,
+        brain=services.brain.name,
+        inputs=[list(spec.shape) for spec in found.inputs],
+        outputs=[list(spec.shape) for spec in found.outputs],
+    )
+    return {"round": 0}
+
+
+async def capture(state: RunState, services: Services) -> Update:
+    """Looks at the operator graph: what is computed, and how fast physics allows it."""
+    found = await services.measure.intake()
+    if not found.graphs:
+        services.log.note_once("note", "not captured", reason=found.capture_note)
+        return {"lowerable": False, "ending": f"the task could not be captured: {found.capture_note}"}
+    graph = found.graphs[0]
+    services.log.note_once(
+        "note",
+        "graph",
+        operators=graph.op_counts(),
+        flops=graph.flops,
+        min_bytes=graph.min_bytes,
+        floor_ms=services.device.floor_ms(graph.flops, graph.min_bytes),
+        signature=graph.signature,
+        tracer=graph.tracer,
+        shapes=len(found.graphs),
+    )
+    return {"lowerable": True}
+
+
+async def baseline(state: RunState, services: Services) -> Update:
+    """Times the reference eager and measures its own numerical error."""
+    if not services.device.present:
+        services.log.note_once(
+            "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"
+        )
+        return {}
+    found = await services.measure.baseline()
+    if found.degenerate:
+        services.log.note_once("note", "degenerate task", reason=found.degenerate)
+    return {}
+
+
+async def recall(state: RunState, services: Services) -> Update:
+    """Asks the experience store what worked on graphs like this one."""
+    graphs = await services.graphs()
+    if graphs:
+        await services.recall("recall", query(graphs[0], services.device), k=24)
+    return {}
+
+
+async def seed(state: RunState, services: Services) -> Update:
+    """Writes the first candidates, the safest first and alone, so that something proven is there early."""
+    texts, problem = await _first_texts(services, state.get("lowerable", False))
+    if problem:
+        services.log.note_once("note", "cannot lower", reason=problem)
+    made = [
+        seeded
+        for number, (text, recipe, why) in enumerate(texts)
+        if (seeded := _claim(services, number, text, recipe, why))
+    ]
+    if not made:
+        if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
+            services.run.add_evaluation(await _reference(services), "screen", "reference")
+        ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
+        return {"seeds": [], "lowerable": False, "ending": ending}
+    await _evaluate_seed(services, 0, made[0])
+    gate = asyncio.Semaphore(SEEDS_AT_ONCE)
+
+    async def one(number: int, decision: Decision) -> None:
+        async with gate:
+            await _evaluate_seed(services, number, decision)
+
+    await asyncio.gather(*(one(number, decision) for number, decision in enumerate(made[1:], 1)))
+    return {"seeds": [decision.candidate.id for decision in made], "ending": ""}
+
+
+async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
+    """First files with their recipes and why they are tried: the safest, recalled winners, the user's start, the rest.
+    The second value says why the library has none, "" when it has."""
+    library: list[tuple[str, Recipe | None, str]] = []
+    problem = ""
+    if lowerable:
+        graphs = await services.graphs()
+        try:
+            for recipe in services.library.seeds(graphs[0], services.device)[: services.effort.seeds]:
+                lowered = await services.lower(recipe)
+                library.append((lowered.source, lowered.recipe, "library"))
+        except CannotLower as error:
+            problem = "" if library else f"the kernel library cannot write this task: {error}"
+    start = services.task.options.start
+    users = [(_read_start(start, services), None, "user")] if start else []
+    recalled = await _recalled(services) if library else []
+    return [*library[:1], *recalled, *users, *library[1:]], problem
+
+
+async def _recalled(services: Services) -> list[tuple[str, Recipe | None, str]]:
+    """Recipes that won on this graph and device before, fitted to the names of this capture."""
+    graphs = await services.graphs()
+    answer = await services.recall("recall", query(graphs[0], services.device), k=24)
+    found: list[tuple[str, Recipe | None, str]] = []
+    for hit in winners(answer.hits, graphs[0], services.device, RECALLED_SEEDS):
+        recipe = hit.record.recipe
+        if recipe is None:
+            continue
+        try:
+            bare = await services.lower(Recipe(recipe.target, recipe.materialise, recipe.rewrites))
+            lowered = await services.lower(localised(recipe, bare.kernels))
+        except CannotLower as error:
+            services.log.note_once("note", "recalled recipe does not fit", record=hit.record.id, reason=str(error))
+            continue
+        found.append((lowered.source, lowered.recipe, f"recalled x{hit.record.id}"))
+    return found
+
+
+def _read_start(start: str, services: Services) -> str:
+    path = Path(services.task.path).parent / start
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the starting kernel {path}: {error}") from error
+
+
+def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:
+    """The decision to evaluate a first file, None when an earlier one is the same."""
+    step = f"seed{number}"
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    claim = services.journal.plain(f"{step}/claim", "outside", lambda: services.run.claim_as_plain(digest, step))
+    services.run.add_tried([*([recipe.digest] if recipe else []), digest])
+    if not claim["fresh"]:
+        return None
+    candidate = Candidate(
+        id=claim["candidate"],
+        island=-1,
+        generation=0,
+        target=services.device.target,
+        origin="user" if why == "user" else "library",
+        source=services.run.keep(text),
+        recipe=recipe,
+        proposal=why,
+    )
+    decision = Decision(step, -1, candidate)
+    services.run.add_decision(decision)
+    return decision
+
+
+async def _evaluate_seed(services: Services, number: int, decision: Decision) -> None:
+    candidate = decision.candidate
+    with services.log.at(None, decision.step):
+        lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+        text = services.run.text(candidate.source)
+        if services.device.present:
+            evaluation = await services.measure.evaluation(candidate, text, "screen", lowered)
+        else:
+            evaluation = await _only_built(services, candidate, text)
+        services.run.add_evaluation(evaluation, "screen", decision.step)
+        facts = evaluation_facts(evaluation)
+        services.log.note_once("evaluation", candidate.id, **facts, expert=candidate.proposal)
+        graphs = await services.graphs()
+        if graphs and services.device.present:
+            await services.learn(
+                lesson(
+                    run=services.run.id,
+                    step=decision.step,
+                    task=services.task.name,
+                    graph=graphs[0],
+                    device=services.device,
+                    diagnosis=None,
+                    proposal=None,
+                    parent=None,
+                    child=evaluation,
+                    kernels=lowered.kernels if lowered else (),
+                )
+            )
+
+
+async def _only_built(services: Services, candidate: Candidate, text: str) -> Evaluation:
+    """A candidate for a device that is not here: compiled, its resources known, nothing proven."""
+    build = await services.measure.build(text)
+    verdict = Verdict("unproven", "screen", evidence=f"no {candidate.target} device is here") if build.ok else None
+    return Evaluation(candidate, build, verdict)
+
+
+# islands and decisions
+
+
+def first_reports(state: RunState, services: Services) -> IslandReport:
+    """Where every island starts: all seeds, each in its cell."""
+    archive: Archive = {}
+    population: dict[str, tuple[str, float]] = {}
+    for name in state.get("seeds", []):
+        evaluation = services.evaluation(name, "screen")
+        value = merit(evaluation)
+        cell = cell_of(evaluation.coordinates) if evaluation.coordinates else "000"
+        population[name] = (cell, value)
+        if evaluation.coordinates is not None and value >= 1.0:
+            archive, _ = insert(archive, name, evaluation.coordinates, value)
+    if not population:
+        archive, _ = insert(archive, REFERENCE, Coordinates(0, 0, 0), 1.0)
+        population = {REFERENCE: ("000", 1.0)}
+    return IslandReport(
+        generation=0, archive=archive, population=population, dry=[], transitions=[], directives=[], inbox_after=0
+    )
+
+
+def island_inputs(state: RunState, services: Services) -> list[IslandState]:
+    """What each island of the coming round is sent."""
+    round_ = state.get("round", 0)
+    start = first_reports(state, services)
+    inputs = []
+    for number in range(services.request.island_count):
+        earlier = state.get("islands", {}).get(str(number), start)
+        archive = earlier["archive"]
+        inputs.append(
+            IslandState(
+                run=str(services.run.path),
+                island=number,
+                role=role_of(number, round_),
+                round=round_,
+                generation=earlier["generation"],
+                archive=archive,
+                population=earlier["population"],
+                dry=earlier["dry"] if round_ == 0 else [],
+                transitions=earlier["transitions"],
+                directives=earlier["directives"],
+                inbox_after=earlier["inbox_after"],
+                best=max((elite["merit"] for elite in archive.values()), default=0.0),
+                idle=0,
+                misses=0,
+                proofs=0,
+                repairs=0,
+                broken="",
+                stop="",
+            )
+        )
+    return inputs
+
+
+async def _reference(services: Services) -> Evaluation:
+    """The task's own module as candidate c0: as fast as itself, the parent of a model's first kernel."""
+    found = await services.measure.baseline()
+    candidate = Candidate(
+        REFERENCE, -1, 0, services.device.target, "user", services.run.keep(services.task.source), proposal="reference"
+    )
+    services.run.add_decision(Decision("reference", -1, candidate))
+    return Evaluation(
+        candidate,
+        Build(ok=True, seconds=0.0),
+        Verdict("correct", "screen"),
+        Audit(True, services.task.options.policy, labels=("reference",)),
+        Timing("screen", found.eager_ms, found.eager_ms, 1.0, (1.0, 1.0), 0, found.noise, 1.0),
+        None,
+        Coordinates(0, 0, 0),
+    )
+
+
+def wants_islands(state: RunState, services: Services) -> bool:
+    """Whether there is anything to search: a device, and a first candidate or a model that can write one."""
+    return services.device.present and (bool(state.get("seeds")) or services.brain.name != "playbook")
+
+
+async def decide(state: RunState, services: Services) -> Update:
+    """When the islands are back: another round with other roles, or the end of the search."""
+    reports = state.get("islands", {})
+    reasons = {number: report.get("reason", "") for number, report in sorted(reports.items())}
+    round_ = state.get("round", 0) + 1
+    again = services.journal.plain(
+        f"decide{round_}", "outside", lambda: _again(services, round_, list(reasons.values()))
+    )
+    services.log.note_once("note", f"round {round_} ends", reasons=reasons, again=again)
+    if again:
+        return {"round": round_, "ending": ""}
+    return {"round": round_, "ending": _ending(list(reasons.values()))}
+
+
+def _again(services: Services, round_: int, reasons: list[str]) -> bool:
+    stopped, _ = wanted_state(services.directives())
+    over = stopped == "stop" or services.ledger.exhausted() or services.ledger.satisfied(services.best())
+    stuck = all(reason.startswith(("error", "exhausted")) for reason in reasons)
+    return not over and not stuck and round_ < services.effort.rounds
+
+
+def _ending(reasons: list[str]) -> str:
+    """The islands' reasons in one line, the same one once."""
+    return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or "the islands returned"
+
+
+async def compare(state: RunState, services: Services) -> Update:
+    """Times torch.compile beside eager, now that nobody waits for it."""
+    if services.device.present:
+        found: Baseline = await services.measure.compile_baseline(await services.measure.baseline())
+        if found.compile_note:
+            services.log.note_once("note", "torch.compile", reason=found.compile_note)
+    return {}
+
+
+async def finish(state: RunState, services: Services) -> Update:
+    """Proves the finalists in fresh processes and exports the winner with its receipt."""
+    return {"winner": await finish_run(services, state.get("ending", ""))}

@@ -1,0 +1,171 @@
+"""Opens what a run works with: the task, the device, the workbench, the brain, the library, the store."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foundry.graph.budget import Ledger
+from foundry.graph.events import Event, EventLog
+from foundry.graph.journal import Journal
+from foundry.graph.measure import Measurements
+from foundry.graph.request import SolveRequest
+from foundry.graph.run_directory import RunDirectory
+from foundry.graph.services import KernelLibrary, Library, Services
+from foundry.knowledge.candidate import Evaluation
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import NotComparable
+from foundry.knowledge.task import Task
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import Brain, Call
+    from foundry.knowledge.experience.store import ExperienceStore
+    from foundry.tools.workbench import Workbench
+
+
+class Parts:
+    """Where a run's parts come from: this package's own. Tests and replay bring others."""
+
+    def task(self, request: SolveRequest) -> Task:
+        """Raises TaskError."""
+        from foundry.tools.task_file import read_task
+
+        task = read_task(Path(request.task), scale=request.scale)
+        if request.policy is not None:
+            task = replace(task, options=replace(task.options, policy=request.policy))
+        return task
+
+    def device(self, request: SolveRequest) -> Device:
+        """Raises MissingTool."""
+        from foundry.tools.device import describe
+
+        return describe(request.target)
+
+    def library(self) -> Library:
+        return KernelLibrary()
+
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+        from foundry.tools.workbench import open_workbench
+
+        return await open_workbench(task, device, scratch, seed=seed)
+
+    def brain(self, request: SolveRequest, listener: Callable[[Call], None]) -> Brain:
+        """The playbook, or the chat model that the user asked for; `listener` hears what its thoughts cost."""
+        from foundry.agents.playbook import PlaybookBrain
+
+        if request.model is None:
+            return PlaybookBrain()
+        from foundry.agents.chat_model import ChatModelBrain
+
+        return ChatModelBrain(request.model, request.base_url, listener=listener, fallback=PlaybookBrain())
+
+    def receipt(self, services: Services, winner: Evaluation) -> None:
+        """Writes receipt.json into the run directory."""
+        raise NotImplementedError
+
+    def store(self, request: SolveRequest) -> ExperienceStore | None:
+        """Raises UsageError."""
+        if not request.learn:
+            return None
+        from foundry.knowledge.experience.store import ExperienceStore
+
+        return ExperienceStore.open(request.store)
+
+
+@dataclass
+class Opened:
+    """The services of a run and how to close them."""
+
+    services: Services
+    scratch: Path
+
+    async def close(self) -> None:
+        workbench = self.services.measure.machine
+        if workbench is not None:
+            await workbench.aclose()
+        if self.services.store is not None:
+            self.services.store.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def create(request: SolveRequest, parts: Parts) -> RunDirectory:
+    """A new run directory that knows its task and device. Raises TaskError, MissingTool, UsageError."""
+    task, device = parts.task(request), parts.device(request)
+    run = RunDirectory.create(request)
+    run.set("task", encode(task))
+    run.set("task_name", task.name)
+    run.set("device", encode(device))
+    run.set("device_key", device.key)
+    run.set("target", device.target)
+    run.set("present", "yes" if device.present else "no")
+    run.set("brain", request.model or "playbook")
+    return run
+
+
+async def open_services(
+    run: RunDirectory,
+    parts: Parts,
+    on_event: Callable[[Event], None],
+    *,
+    recorded: RunDirectory | None = None,
+) -> Opened:
+    """Everything the nodes need for a run; a replay answers from `recorded` and opens no machine and no store.
+    Raises NotComparable when the run was begun on another device."""
+    request = run.request
+    task = decode(Task, run.get("task"))
+    device = decode(Device, run.get("device"))
+    if recorded is None and (here := parts.device(request)).key != device.key:
+        raise NotComparable(f"run {run.id} was begun on {device.key}, this is {here.key}", "start a new run here")
+    log = EventLog(run.database, on_event)
+    thoughts = request.model is not None
+    journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
+    ledger = Ledger(request, run, log)
+    scratch = run.path / "scratch"
+    workbench = None
+    store = None
+    if recorded is None:
+        scratch.mkdir(exist_ok=True)
+        store = parts.store(request)
+        workbench = await parts.workbench(task, device, scratch, request.seed)
+
+    def hear(call: Call) -> None:
+        log.note("expert", call.expert, **_call_facts(call, run))
+        ledger.charge(call.prompt_tokens + call.completion_tokens, call.dollars)
+
+    services = Services(
+        request=request,
+        run=run,
+        log=log,
+        journal=journal,
+        ledger=ledger,
+        task=task,
+        device=device,
+        measure=Measurements(workbench, journal, log, task.options.policy),
+        brain=parts.brain(request, hear),
+        library=parts.library(),
+        store=store,
+        write_receipt=parts.receipt,
+        recorded=recorded,
+    )
+    return Opened(services, scratch)
+
+
+def _call_facts(call: Call, run: RunDirectory) -> dict[str, object]:
+    """What the trace keeps of a model call; prompt and answer are blobs."""
+    return {
+        "purpose": call.purpose,
+        "outcome": call.outcome,
+        "detail": call.detail,
+        "requests": call.requests,
+        "tokens": call.prompt_tokens + call.completion_tokens,
+        "prompt_tokens": call.prompt_tokens,
+        "completion_tokens": call.completion_tokens,
+        "dollars": call.dollars,
+        "call_s": call.seconds,
+        "prompt": run.keep(call.prompt),
+        "answer": run.keep(call.answer),
+    }

@@ -1,0 +1,85 @@
+"""Replays a run: the same search, its answers from the outside world taken from the recorded run's journal.
+
+No machine, no store and no clock is asked; with the playbook brain every thought is thought again. What the search
+decides must then be the same, step by step; what differs is listed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from foundry.graph.final import Finalists
+from foundry.graph.opening import Parts, open_services
+from foundry.graph.run_directory import Decision, RunDirectory
+from foundry.graph.solve import run_graph, silent
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.errors import UsageError
+
+COPIED = ("task", "task_name", "device", "device_key", "target", "present", "brain")
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """`decisions` counts the recorded steps; `differences` names, in words, each one that came out otherwise."""
+
+    decisions: int
+    differences: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        return not self.differences
+
+
+async def replay(run_dir: Path, parts: Parts | None = None) -> Replayed:
+    """Replays a finished run in a temporary folder and compares. Raises UsageError when it is no finished run."""
+    recorded = RunDirectory.inspect(run_dir)
+    try:
+        if recorded.get("status") != "finished":
+            raise UsageError(f"run {recorded.id} has not finished", "resume it first")
+        with tempfile.TemporaryDirectory(prefix="foundry-replay-") as folder:
+            again = RunDirectory.create(replace(recorded.request, runs=folder))
+            try:
+                for key in COPIED:
+                    again.set(key, recorded.get(key))
+                opened = await open_services(again, parts or Parts(), silent, recorded=recorded)
+                await run_graph(opened)
+                await opened.close()
+                return compare(recorded, again)
+            finally:
+                again.close()
+    finally:
+        recorded.close()
+
+
+def compare(recorded: RunDirectory, again: RunDirectory) -> Replayed:
+    """Every decision of two runs side by side: parents, experts, proposals, candidates, finalists, winner."""
+    theirs = {decision.step: decision for decision in recorded.decisions()}
+    ours = {decision.step: decision for decision in again.decisions()}
+    differences = []
+    for step in sorted({*theirs, *ours}):
+        if step not in ours:
+            differences.append(f"{step}: not reached; the recording made {theirs[step].candidate.id}")
+        elif step not in theirs:
+            differences.append(f"{step}: made {ours[step].candidate.id}; the recording made nothing")
+        elif encode(ours[step]) != encode(theirs[step]):
+            differences.append(f"{step}: {_told(ours[step])}; recorded {_told(theirs[step])}")
+    if _finalists(recorded) != _finalists(again):
+        differences.append(f"finalists: {_finalists(again)}; recorded {_finalists(recorded)}")
+    if recorded.get("winner") != again.get("winner"):
+        differences.append(f"winner: {again.get('winner')!r}; recorded {recorded.get('winner')!r}")
+    return Replayed(len(theirs), tuple(differences))
+
+
+def _told(decision: Decision) -> str:
+    proposal = decision.proposal
+    if proposal is None:
+        return f"{decision.candidate.id} (seed)"
+    moves = ", ".join(move.key for move in proposal.moves) or "a whole kernel"
+    return f"{decision.candidate.id} from {proposal.parent} by {proposal.expert}: {moves}"
+
+
+def _finalists(run: RunDirectory) -> list[str]:
+    rows = run.database.run("SELECT value FROM journal WHERE key = 'finalists'")
+    return list(decode(Finalists, rows[0][0]).candidates) if rows else []

@@ -1,0 +1,142 @@
+"""Solve a task, or go on with a run that was stopped or killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foundry.graph.database import BUSY_MS, StorageFailed, storage_failure
+from foundry.graph.events import Event
+from foundry.graph.opening import Opened, Parts, create, open_services
+from foundry.graph.request import SolveRequest
+from foundry.graph.run_directory import RunDirectory
+from foundry.graph.summary import Summary, summarise
+from foundry.knowledge.errors import FoundryError
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+STEPS_AT_MOST = 10_000_000  # the ledger ends a run, not LangGraph's recursion limit
+
+
+def silent(_event: Event) -> None:
+    """The listener of a run that nobody watches."""
+
+
+async def solve(
+    request: SolveRequest,
+    on_event: Callable[[Event], None] = silent,
+    *,
+    stop: asyncio.Event | None = None,
+    parts: Parts | None = None,
+) -> Summary:
+    """Runs the whole graph on a task. `stop`, once set, ends it at once with its state kept: the summary's verdict is
+    then "interrupted". Raises TaskError, UsageError, MissingTool, StorageFailed."""
+    parts = parts or Parts()
+    run = create(request, parts)
+    return await _work(run, parts, on_event, stop)
+
+
+async def resume(
+    run_dir: Path,
+    on_event: Callable[[Event], None] = silent,
+    *,
+    stop: asyncio.Event | None = None,
+    parts: Parts | None = None,
+) -> Summary:
+    """Goes on with a run where it was stopped or killed; a finished run only tells its summary again. Raises
+    UsageError (no run, corrupt, in use), NotComparable (begun on another device)."""
+    run = RunDirectory.open(run_dir)
+    if run.get("status") == "finished":
+        try:
+            return summarise(run)
+        finally:
+            run.close()
+    return await _work(run, parts or Parts(), on_event, stop)
+
+
+async def _work(
+    run: RunDirectory, parts: Parts, on_event: Callable[[Event], None], stop: asyncio.Event | None
+) -> Summary:
+    try:
+        with _one_line(run):
+            run.set("status", "running")
+            opened = await open_services(run, parts, on_event)
+            try:
+                finished = await run_graph(opened, stop)
+            finally:
+                await opened.close()
+            run.set("status", "finished" if finished else "interrupted")
+            return summarise(run)
+    except FoundryError as error:
+        with contextlib.suppress(FoundryError):  # the disk may be what failed
+            run.set("status", "failed")
+            run.set("ending", str(error))
+        raise
+    finally:
+        run.close()
+
+
+async def run_graph(opened: Opened, stop: asyncio.Event | None = None) -> bool:
+    """Runs or goes on with the graph of a run; False when `stop` ended it early."""
+    from foundry.graph.app import make_graph
+
+    run = opened.services.run
+    async with checkpoints(run.path / "checkpoints.sqlite") as saver:
+        thread: RunnableConfig = {"configurable": {"thread_id": run.id}, "recursion_limit": STEPS_AT_MOST}
+        begun = await saver.aget_tuple(thread) is not None
+        graph = make_graph(saver)
+        work = asyncio.ensure_future(
+            graph.ainvoke(
+                None if begun else {"run": str(run.path)},
+                thread,
+                context=opened.services,
+                durability="sync",
+            )
+        )
+        return await _until(work, stop)
+
+
+async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> bool:
+    """Waits for the work, or cancels it when `stop` is set: what was under way is repeated on resume."""
+    watch = asyncio.ensure_future(stop.wait()) if stop is not None else None
+    awaited: set[asyncio.Future[Any]] = {work, watch} if watch else {work}
+    try:
+        await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            await work
+            return True
+        return False
+    finally:
+        for task in (work, watch):
+            if task is not None and not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+
+@contextlib.asynccontextmanager
+async def checkpoints(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
+    """LangGraph's checkpoints in one SQLite file."""
+    import aiosqlite
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    async with aiosqlite.connect(path, timeout=BUSY_MS / 1000) as connection:
+        await connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9, which is what we promise
+        yield AsyncSqliteSaver(connection)
+
+
+@contextlib.contextmanager
+def _one_line(run: RunDirectory) -> Iterator[None]:
+    """Turns what a full disk or a corrupt file raises below LangGraph into the one line a user reads."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise storage_failure(error, run.path / "checkpoints.sqlite") from error
+    except OSError as error:
+        raise StorageFailed(f"{run.path}: {error.strerror or error}", "free space, then resume the run") from error

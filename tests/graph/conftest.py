@@ -1,0 +1,253 @@
+"""A machine that answers from arithmetic, so that the real graph, checkpoints and databases are tested quickly."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from foundry.graph.opening import Parts
+from foundry.graph.request import Limits, SolveRequest
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Choice,
+    Coordinates,
+    Evaluation,
+    Gate,
+    Profile,
+    Recipe,
+    Stage,
+    Timing,
+    Verdict,
+)
+from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.experience.store import ExperienceStore
+from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.task import Policy, Task
+from foundry.knowledge.thought import Move
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import Brain, Call
+    from foundry.tools.workbench import Intake, Workbench
+
+DEVICE = Device(
+    "cpu", "Test CPU", "x86-64-v3", 2, 1 << 25, 32, 1 << 33, True, Ceilings(2e10, 1e11, 1e11, 1e11, 0.002, "2026-01-01")
+)
+SPEC = TensorSpec((1024, 1024), (1024, 1), "float32")
+TILES, UNROLLS, VECTORS, THREADS = (16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16), (1, 2)
+TUNABLES = (
+    Tunable("tile", TILES, 16, "tile", "cache reuse against footprint"),
+    Tunable("unroll", UNROLLS, 1, "vector", "registers against latency"),
+    Tunable("vector", VECTORS, 4, "vector", "width"),
+    Tunable("threads", THREADS, 1, "parallel", "threads"),
+)
+
+
+def graph() -> OpGraph:
+    """relu(x) + x."""
+    x = Value("x", SPEC, "input", "0")
+    relu = Op("aten.relu.default", [Ref("x")], {}, [Value("relu", SPEC, "op")], flops=1 << 20)
+    add = Op("aten.add.Tensor", [Ref("relu"), Ref("x")], {}, [Value("add", SPEC, "op")], flops=1 << 20)
+    return OpGraph([x], [], [relu, add], [Ref("add")], "export")
+
+
+class FakeLibrary:
+    """One kernel with four tunables and two rewrites; the file is the recipe as JSON."""
+
+    def seeds(self, graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
+        return (Recipe(device.target), Recipe(device.target, choices={"k0": {"tile": 32}}))
+
+    def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
+        choices: dict[str, Choice] = {item.name: item.default for item in TUNABLES}
+        choices.update(recipe.choices.get("k0", {}))
+        full = Recipe(recipe.target, recipe.materialise, recipe.rewrites, {"k0": choices})
+        source = f"# kernel {json.dumps([sorted(full.rewrites), choices], sort_keys=True)}\n"
+        summary = KernelSummary("k0", "map", ("relu", "add"), choices, TUNABLES, 1 << 21, 12 << 20)
+        applied = tuple(full.rewrites)
+        open_ = tuple(name for name in ("online", "welford") if name not in applied)
+        return Lowered(
+            full, source, (summary,), (), (), applied, open_, (), Coordinates(0, len(applied), 0), 1 << 21, 8 << 20
+        )
+
+    def moves(self, lowered: Lowered) -> tuple[Move, ...]:
+        kernel = lowered.kernels[0]
+        found = []
+        for tunable in kernel.tunables:
+            at = tunable.values.index(kernel.choices[tunable.name])
+            for near in (at - 1, at + 1):
+                if 0 <= near < len(tunable.values):
+                    was, value = kernel.choices[tunable.name], tunable.values[near]
+                    found.append(Move("set", tunable.aspect, tunable.name, "k0", "map", value, was, "neighbour"))
+        found += [Move("rewrite", "rewrite", name, reason="one pass") for name in lowered.rewrites_open]
+        found += [Move("unwrite", "rewrite", name, reason="two passes") for name in lowered.rewrites_applied]
+        return tuple(found)
+
+    def apply(self, recipe: Recipe, move: Move) -> Recipe:
+        if move.kind == "rewrite":
+            return Recipe(recipe.target, recipe.materialise, (*recipe.rewrites, move.name), recipe.choices)
+        if move.kind == "unwrite":
+            kept = tuple(name for name in recipe.rewrites if name != move.name)
+            return Recipe(recipe.target, recipe.materialise, kept, recipe.choices)
+        assert move.value is not None
+        choices = {**recipe.choices.get("k0", {}), move.name: move.value}
+        return Recipe(recipe.target, recipe.materialise, recipe.rewrites, {"k0": choices})
+
+
+def speedup_of(text: str) -> float:
+    """A landscape with one summit: tile 64, unroll 4, vector 16, two threads, "online" applied."""
+    rewrites, choices = json.loads(text.removeprefix("# kernel "))
+    gain = 0.7
+    gain += 0.3 * (2 - abs(TILES.index(choices["tile"]) - 2))
+    gain += 0.2 * (2 - abs(UNROLLS.index(choices["unroll"]) - 2))
+    gain += 0.25 * VECTORS.index(choices["vector"]) + 0.4 * THREADS.index(choices["threads"])
+    return gain * (1.3 if "online" in rewrites else 1.0)
+
+
+SUMMIT = speedup_of('# kernel [["online"], {"tile": 64, "unroll": 4, "vector": 16, "threads": 2}]')
+
+
+class FakeWorkbench:
+    """Deterministic pseudo-measurements of a text. "welford" is a wrong kernel; unroll 8 does not compile; files that
+    contain the word "cheat" are vetoed."""
+
+    def __init__(self, delay_s: float = 0.0, log: Path | None = None) -> None:
+        self.device = DEVICE
+        self.delay_s = delay_s
+        self.log = log
+        self.timings = 0
+        self.timed: list[tuple[str, Stage]] = []
+
+    async def _work(self, what: str) -> None:
+        if self.log is not None:
+            with self.log.open("a") as handle:
+                handle.write(what + "\n")
+        await asyncio.sleep(self.delay_s)
+
+    async def intake(self) -> Intake:
+        from foundry.tools.workbench import Intake
+
+        await self._work("intake")
+        return Intake([SPEC], [SPEC], [graph()], "")
+
+    async def baseline(self) -> Baseline:
+        await self._work("baseline")
+        return Baseline(10.0, 0.02, [(1024, 1024)], floor_ms=1.0)
+
+    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+        await self._work("compile_baseline")
+        return Baseline(10.0, 0.02, [(1024, 1024)], compile_ms=8.0, compile_speedup=1.25, floor_ms=1.0)
+
+    async def build(self, text: str) -> Build:
+        await self._work(f"build {_digest(text)}")
+        if '"unroll": 8' in text:
+            return Build(False, self.delay_s, first_error="error: too many registers")
+        return Build(True, self.delay_s)
+
+    async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        await self._work(f"verify {stage} {_digest(text)}")
+        if "welford" in text:
+            return Verdict("wrong_result", stage, evidence="row 0 differs", seconds=self.delay_s)
+        return Verdict("correct", stage, accuracy_class="ieee", seconds=self.delay_s)
+
+    async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        await self._work(f"audit {_digest(text)}")
+        gate = Gate("fallback", "cheat" not in text, "calls torch")
+        return Audit(gate.passed, policy, (gate,))
+
+    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        await self._work(f"time {stage} {_digest(text)}")
+        self.timed.append((text, stage))
+        exact = speedup_of(text)
+        half = {"screen": 0.03, "full": 0.01, "final": 0.01}[stage]
+        noise = (int(_digest(text + stage)[:4], 16) / 0xFFFF - 0.5) * half
+        value = exact * (1 + noise)
+        ci = (value * (1 - half), value * (1 + half))
+        return Timing(stage, 10.0 / value, 10.0, value, ci, 9, 0.02, 1.0, self.delay_s)
+
+    async def profile(
+        self, text: str, build: Build, timing: Timing, lowered: Lowered | None
+    ) -> tuple[Profile, Coordinates]:
+        rewrites, choices = json.loads(text.removeprefix("# kernel "))
+        coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))
+        floor = 1.0 / timing.candidate_ms
+        return Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates
+
+    async def aclose(self) -> None:
+        await self._work("closed")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+class FakeParts(Parts):
+    """The package's own playbook brain and store over a fake machine and library."""
+
+    def __init__(self, workbench: FakeWorkbench | None = None, brain: Any = None, library: Any = None) -> None:
+        self.machine = workbench or FakeWorkbench()
+        self._brain = brain
+        self._library = library or FakeLibrary()
+
+    def task(self, request: SolveRequest) -> Task:
+        return Task(Path(request.task).stem, request.task, "class Model: ...\n", "d" * 64)
+
+    def device(self, request: SolveRequest) -> Device:
+        return self.machine.device
+
+    def library(self) -> Any:
+        return self._library
+
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+        return self.machine
+
+    def brain(self, request: SolveRequest, listener: Callable[[Call], None]) -> Brain:
+        from foundry.agents.playbook import PlaybookBrain
+
+        found: Brain = self._brain or PlaybookBrain(self._library)
+        return found
+
+    def receipt(self, services: Any, winner: Evaluation) -> None:
+        (services.run.path / "receipt.json").write_text(json.dumps({"candidate": winner.candidate.id}))
+
+    def store(self, request: SolveRequest) -> ExperienceStore | None:
+        return ExperienceStore.open(request.store) if request.learn else None
+
+
+@pytest.fixture
+def parts() -> type[FakeParts]:
+    return FakeParts
+
+
+@pytest.fixture
+def machine() -> type[FakeWorkbench]:
+    return FakeWorkbench
+
+
+@pytest.fixture
+def library() -> type[FakeLibrary]:
+    return FakeLibrary
+
+
+@pytest.fixture
+def summit() -> float:
+    return SUMMIT
+
+
+@pytest.fixture
+def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
+    """A small request; no store unless asked for."""
+
+    def make(evaluations: int = 24, **changes: Any) -> SolveRequest:
+        settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1}
+        return SolveRequest("relu_add.py", limits=Limits(evaluations=evaluations), **{**settings, **changes})
+
+    return make
