@@ -1,0 +1,69 @@
+"""A target: what turns candidate files into something that runs, and says what the device is."""
+
+from __future__ import annotations
+
+import ast
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from foundry.knowledge.candidate import Build
+from foundry.knowledge.device import Device, TargetName
+
+
+class Target(Protocol):
+    """`build` blocks (call it in a thread) and never raises for a bad candidate: its failure is in the Build.
+
+    `Build.log` is the path of the compiler's log, "" when it said nothing.
+    """
+
+    @property
+    def name(self) -> TargetName: ...
+
+    def build(self, text: str) -> Build: ...
+
+    def describe(self) -> Device: ...
+
+
+@dataclass(frozen=True)
+class Literals:
+    """What a Foundry candidate file says of itself, read without running it."""
+
+    about: dict[str, Any]  # FOUNDRY
+    source: str  # SOURCE
+
+
+def read_literals(text: str) -> Literals | None:
+    """FOUNDRY and SOURCE of a candidate file; None when it has none (files that compile themselves at import).
+
+    Raises SyntaxError for text that is not Python.
+    """
+    found: dict[str, Any] = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in ("FOUNDRY", "SOURCE"):
+                try:
+                    found[name] = ast.literal_eval(node.value)
+                except ValueError:
+                    return None
+    about, source = found.get("FOUNDRY"), found.get("SOURCE")
+    if not isinstance(about, dict) or not isinstance(source, str):
+        return None
+    return Literals(about, source)
+
+
+def first_error(log: str) -> str:
+    """The first line of a compiler's log that says what is wrong, else its first line."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for mark in ("error:", "undefined reference", "undefined symbol", "error"):
+        for line in lines:
+            if mark in line:
+                return line[:300]
+    return lines[0][:300] if lines else ""
+
+
+def build_cache() -> Path:
+    """Where builds are kept; the candidate's own loader looks in the same place."""
+    return Path(os.environ.get("FOUNDRY_BUILD_CACHE") or Path.home() / ".cache" / "foundry" / "build")

@@ -1,0 +1,153 @@
+"""The CPU target: the system's g++ in a child that can be killed, builds kept by content."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import re
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.knowledge.candidate import Build, Resources
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.errors import MissingTool
+from foundry.knowledge.library.module_file import build_key
+from foundry.tools.process import Limits, run_command
+from foundry.tools.targets.base import build_cache, first_error, read_literals
+
+_LOG_BYTES = 64 * 1024
+_ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
+_INSTALL = "install a C++ compiler, for example: apt-get install g++"
+
+
+@dataclass(frozen=True)
+class CpuTarget:
+    """Builds CPU candidates. `compile_s` and `memory_bytes` limit one compilation."""
+
+    compile_s: float = 60.0
+    memory_bytes: int = 4 << 30
+
+    @property
+    def name(self) -> TargetName:
+        return "cpu"
+
+    def describe(self) -> Device:
+        from foundry.tools.device import describe
+
+        return describe("cpu")
+
+    def build(self, text: str) -> Build:
+        """Compiles a candidate file's SOURCE unless the cache has it. Raises MissingTool without a compiler."""
+        start = time.monotonic()
+        try:
+            literals = read_literals(text)
+        except SyntaxError as error:
+            return Build(ok=False, seconds=0.0, first_error=f"line {error.lineno}: {error.msg}")
+        if literals is None:
+            return Build(ok=True, seconds=0.0)
+        if literals.about.get("target") != "cpu":
+            problem = f"a candidate for target {literals.about.get('target')!r} cannot build for cpu"
+            return Build(ok=False, seconds=0.0, first_error=problem)
+        compiler, flags = str(literals.about.get("compiler", "g++")), [str(f) for f in literals.about.get("flags", [])]
+        if compiler not in _ALLOWED_COMPILERS:
+            return Build(ok=False, seconds=0.0, first_error=f"compiler {compiler!r} is not one of g++, c++, clang++")
+        key = build_key(literals.source, flags, compiler_version(compiler), machine())
+        library = build_cache() / f"{key}.so"
+        if library.exists():
+            return Build(True, time.monotonic() - start, True, str(library), resources=_resources(str(library)))
+        library.parent.mkdir(parents=True, exist_ok=True)
+        return self._compile(literals.source, [compiler, *flags], library, start)
+
+    def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
+        limits = Limits(wall_s=self.compile_s, memory_bytes=self.memory_bytes, cpu_s=int(self.compile_s) + 1, tasks=64)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
+            partial = Path(folder) / "kernel.so"
+            argv = [*command, "-x", "c++", "-", "-o", str(partial)]
+            environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TMPDIR": folder}
+            finished = run_command(argv, limits, cwd=Path(folder), env=environment, stdin=source.encode())
+            ok = finished.returncode == 0 and not finished.reason and partial.exists()
+            log = _keep_log(finished.output, library) if finished.output else ""
+            if ok:
+                partial.replace(library)
+        seconds = time.monotonic() - start
+        if not ok:
+            said = first_error(finished.output) or f"{command[0]} exited with {finished.returncode}"
+            problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
+            return Build(False, seconds, first_error=problem.replace("<stdin>:", "kernel line "), log=log)
+        return Build(True, seconds, False, str(library), log=log, resources=_resources(str(library)))
+
+
+def _keep_log(output: str, library: Path) -> str:
+    path = library.with_suffix(".log")
+    path.write_text(output[:_LOG_BYTES], encoding="utf-8")
+    return str(path)
+
+
+@functools.cache
+def compiler_version(compiler: str) -> str:
+    """First line of `<compiler> --version`. Raises MissingTool."""
+    try:
+        finished = run_command([compiler, "--version"], Limits(wall_s=20.0, tasks=64))
+    except FileNotFoundError:
+        raise MissingTool(f"there is no {compiler} on this machine", _INSTALL) from None
+    if finished.returncode != 0 or not finished.output.strip():
+        raise MissingTool(f"{compiler} does not run", _INSTALL)
+    return finished.output.splitlines()[0]
+
+
+@functools.cache
+def machine() -> str:
+    """What -march=native depends on: the architecture and a hash of the processor's feature flags."""
+    features = ""
+    with contextlib.suppress(OSError), Path("/proc/cpuinfo").open(encoding="utf-8") as info:
+        features = next((line for line in info if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}"
+
+
+# Instruction classes of interest, first match wins (x86-64, AT&T syntax; others count as "other").
+_CLASSES: tuple[tuple[str, str], ...] = (
+    ("stream", r"v?movnt"),
+    ("gather_scatter", r"v\w*(gather|scatter)"),
+    ("fma", r"vf\w*(madd|msub)\w*"),
+    ("division", r"v?(div|sqrt)[ps][sd]|idiv|div[lq]?$"),
+    ("vector_float", r"v(add|sub|mul|min|max|cmp|rndscale|round)\w*p[sd]"),
+    ("scalar_float", r"v?(add|sub|mul|min|max|ucomi|comi)s[sd]"),
+    ("shuffle", r"v?(perm|shuf|unpck|blend|broadcast|insert|extract|pblend|valign)\w*"),
+    ("vector_move", r"v?mov[ua]p[sd]|vmovdq\w*"),
+    ("call", r"call"),
+    ("branch", r"j\w+"),
+)
+_INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\s+(?:\w+\s+)?([a-z][a-z0-9]+)\b(.*)$")
+
+
+@functools.lru_cache(maxsize=256)
+def _resources(library: str) -> Resources:
+    """Widest vector register and instruction mix of a build, where objdump is there to tell."""
+    try:
+        argv = ["objdump", "-d", "--no-show-raw-insn", library]
+        text = run_command(argv, Limits(wall_s=20.0, tasks=16)).output
+    except FileNotFoundError:
+        return Resources()
+    return disassembly_resources(text)
+
+
+def disassembly_resources(text: str) -> Resources:
+    """Counts instruction classes; a register width counts when at least eight instructions use it."""
+    mix: Counter[str] = Counter()
+    widths: Counter[int] = Counter()
+    for line in text.splitlines():
+        match = _INSTRUCTION.match(line)
+        if not match:
+            continue
+        opcode, operands = match.groups()
+        mix[next((name for name, pattern in _CLASSES if re.match(pattern, opcode)), "other")] += 1
+        widths[64 if "%zmm" in operands else 32 if "%ymm" in operands else 16 if "%xmm" in operands else 0] += 1
+    widest = max((width for width, count in widths.items() if count >= 8), default=0)
+    return Resources(vector_bytes=widest, instruction_mix=dict(sorted(mix.items())))
