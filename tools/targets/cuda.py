@@ -1,0 +1,224 @@
+"""The CUDA target: nvcc to a cubin in a child that can be killed, builds kept by content, resources from ptxas.
+
+A cubin is all a candidate needs: it is launched through the driver, so no host code is compiled. Without a GPU the
+same build still tells registers, spills, shared memory and theoretical occupancy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.candidate import Build, Resources
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.errors import MissingTool
+from foundry.knowledge.library.module_file import build_key
+from foundry.tools.device import INSTALL_NVCC, describe, nvcc_path, version_line
+from foundry.tools.process import Limits, run_command
+from foundry.tools.targets.base import Literals, build_cache, first_error, read_literals
+
+_LOG_BYTES = 256 * 1024
+_FORBIDDEN_FLAGS = ("-run", "--run", "-ccbin", "--compiler-bindir", "-Xcompiler", "--options-file", "-optf")
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """Limits of one multiprocessor (CUDA C++ Programming Guide, technical specifications by compute capability)."""
+
+    threads: int = 2048
+    blocks: int = 32
+    shared_bytes: int = 233472
+    registers: int = 65536
+
+
+_MULTIPROCESSORS: dict[str, Multiprocessor] = {
+    "sm_80": Multiprocessor(shared_bytes=167936),
+    "sm_86": Multiprocessor(threads=1536, blocks=16, shared_bytes=102400),
+    "sm_87": Multiprocessor(threads=1536, blocks=16, shared_bytes=167936),
+    "sm_89": Multiprocessor(threads=1536, blocks=24, shared_bytes=102400),
+    "sm_90": Multiprocessor(),
+    "sm_100": Multiprocessor(),
+    "sm_120": Multiprocessor(threads=1536, blocks=24, shared_bytes=102400),
+}
+_RESERVED_SHARED = 1024  # taken by the system from each block's share (compute capability 8 and later)
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Blocks resident on a multiprocessor, the fraction of its warps they fill, and what limits them."""
+
+    blocks: int
+    fraction: float
+    limiter: str
+
+
+def occupancy(arch: str, registers: int, shared_bytes: int, threads: int) -> Occupancy:
+    """Theoretical occupancy, the closed form of NVIDIA's cuda_occupancy.h: registers are given out 256 a warp and by
+    four warps, shared memory by 128 bytes plus the system's reserve."""
+    limits = _MULTIPROCESSORS.get(arch.rstrip("af"), Multiprocessor())
+    warps = math.ceil(threads / 32)
+    per_warp = math.ceil(max(registers, 1) * 32 / 256) * 256
+    by_registers = (limits.registers // per_warp) // 4 * 4 // warps
+    by_shared = limits.shared_bytes // (math.ceil(shared_bytes / 128) * 128 + _RESERVED_SHARED)
+    by_threads = limits.threads // 32 // warps
+    found = [
+        (by_registers, "registers"),
+        (by_shared, "shared memory"),
+        (by_threads, "threads"),
+        (limits.blocks, "blocks"),
+    ]
+    blocks, limiter = min(found)
+    return Occupancy(blocks, blocks * warps / (limits.threads // 32), limiter)
+
+
+@dataclass(frozen=True)
+class CudaTarget:
+    """Builds CUDA candidates for `device` (the machine's, or sm_90 where there is none)."""
+
+    device: Device | None = None
+    compile_s: float = 120.0
+    memory_bytes: int = 6 << 30
+
+    @property
+    def name(self) -> TargetName:
+        return "cuda"
+
+    def describe(self) -> Device:
+        return self.device or describe("cuda")
+
+    def build(self, text: str) -> Build:
+        """Compiles a candidate file's SOURCE to a cubin unless the cache has it. Raises MissingTool without nvcc."""
+        start = time.monotonic()
+        try:
+            literals = read_literals(text)
+        except SyntaxError as error:
+            return Build(ok=False, seconds=0.0, first_error=f"line {error.lineno}: {error.msg}")
+        if literals is None:
+            return Build(ok=True, seconds=0.0)
+        problem = _refusal(literals)
+        if problem:
+            return Build(ok=False, seconds=0.0, first_error=problem)
+        nvcc = nvcc_path()
+        if nvcc is None:
+            raise MissingTool("no CUDA compiler: the cuda target needs nvcc", INSTALL_NVCC)
+        arch = self.describe().arch
+        flags = [str(flag) for flag in literals.about["flags"]]
+        cubin = build_cache() / f"{build_key(literals.source, flags, version_line(str(nvcc), '--version'), arch)}.cubin"
+        log = cubin.with_suffix(".log")
+        if cubin.exists() and log.exists():
+            resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch)
+            return Build(True, time.monotonic() - start, True, str(cubin), log=str(log), resources=resources)
+        cubin.parent.mkdir(parents=True, exist_ok=True)
+        return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
+
+    def _compile(self, literals: Literals, command: list[str], cubin: Path, arch: str, start: float) -> Build:
+        limits = Limits(wall_s=self.compile_s, memory_bytes=self.memory_bytes, cpu_s=int(self.compile_s) + 1, tasks=64)
+        log = cubin.with_suffix(".log")
+        with tempfile.TemporaryDirectory(prefix="build-", dir=cubin.parent) as folder:
+            source, partial = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
+            source.write_text(literals.source, encoding="utf-8")
+            environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TMPDIR": folder}
+            argv = [*command, str(source), "-o", str(partial)]
+            finished = run_command(argv, limits, cwd=Path(folder), env=environment)
+            output = finished.output.replace(f"{folder}/", "")[:_LOG_BYTES]
+            log.write_text(output, encoding="utf-8")
+            ok = finished.returncode == 0 and not finished.reason and partial.exists()
+            if ok:
+                # A machine without nvcc cannot know the compiler's version: the same build under a name without it.
+                flags = [str(flag) for flag in literals.about["flags"]]
+                plain = cubin.with_name(f"{build_key(literals.source, flags, 'any', arch)}.cubin")
+                shutil.copyfile(partial, Path(folder) / "plain.cubin")
+                (Path(folder) / "plain.cubin").replace(plain)
+                partial.replace(cubin)
+        seconds = time.monotonic() - start
+        if not ok:
+            said = first_error(output) or f"nvcc exited with {finished.returncode}"
+            problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
+            return Build(False, seconds, first_error=problem, log=str(log))
+        resources = resources_of(output, literals.about, arch)
+        return Build(True, seconds, False, str(cubin), log=str(log), resources=resources)
+
+
+def _refusal(literals: Literals) -> str:
+    """Why a candidate file is not built here, "" when it is."""
+    about = literals.about
+    if about.get("target") != "cuda":
+        return f"a candidate for target {about.get('target')!r} cannot build for cuda"
+    if about.get("compiler") != "nvcc":
+        return f"compiler {about.get('compiler')!r} is not nvcc"
+    if not isinstance(about.get("flags"), list) or "-cubin" not in about["flags"]:
+        return "FOUNDRY['flags'] must contain -cubin"
+    bad = next((str(flag) for flag in about["flags"] if str(flag).split("=")[0] in _FORBIDDEN_FLAGS), "")
+    return f"the flag {bad} is not allowed" if bad else ""
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(.*)")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+def parse_ptxas(log: str) -> dict[str, dict[str, float]]:
+    """Registers, spilled bytes and static shared memory of each kernel in `ptxas -v`'s output."""
+    kernels: dict[str, dict[str, float]] = {}
+    name = ""
+    for line in log.splitlines():
+        if match := _ENTRY.search(line):
+            name = match[1]
+            kernels[name] = {"registers": 0, "spill_bytes": 0, "shared_bytes": 0}
+        elif name and (match := _SPILL.search(line)):
+            kernels[name]["spill_bytes"] = int(match[1]) + int(match[2])
+        elif name and (match := _USED.search(line)):
+            shared = _SHARED.search(match[2])
+            kernels[name]["registers"] = int(match[1])
+            kernels[name]["shared_bytes"] = int(shared[1]) if shared else 0
+    return kernels
+
+
+def resources_of(log: str, about: Mapping[str, Any], arch: str) -> Resources:
+    """Resources of a build from its log and the launch sizes in FOUNDRY["launches"]; occupancy is the lowest of the
+    kernels' whose block size is known."""
+    kernels = parse_ptxas(log)
+    launches = about.get("launches")
+    for name, facts in kernels.items():
+        launch = launches.get(name) if isinstance(launches, dict) else None
+        if not isinstance(launch, dict):
+            continue
+        facts["threads"] = math.prod(launch["block"])
+        facts["blocks"] = math.prod(launch["grid"])
+        facts["shared_bytes"] += launch["shared_bytes"]
+        found = occupancy(arch, int(facts["registers"]), int(facts["shared_bytes"]), int(facts["threads"]))
+        facts["occupancy"] = found.fraction
+    known = [facts["occupancy"] for facts in kernels.values() if "occupancy" in facts]
+    return Resources(
+        registers=int(max((facts["registers"] for facts in kernels.values()), default=0)),
+        spill_bytes=int(sum(facts["spill_bytes"] for facts in kernels.values())),
+        shared_bytes=int(max((facts["shared_bytes"] for facts in kernels.values()), default=0)),
+        occupancy=min(known, default=None),
+        vector_bytes=16,
+        kernels=kernels,
+    )
+
+
+def resource_lines(resources: Resources, arch: str) -> list[str]:
+    """One line a kernel, as a person reads it: what it uses and what limits how many of its blocks are resident."""
+    lines = []
+    for name, facts in resources.kernels.items():
+        registers, shared = int(facts["registers"]), int(facts["shared_bytes"])
+        spills = f"{int(facts['spill_bytes'])} bytes spilled" if facts["spill_bytes"] else "no spills"
+        line = f"{name}: {registers} registers, {spills}, {shared} bytes shared"
+        if "threads" in facts:
+            threads = int(facts["threads"])
+            found = occupancy(arch, registers, shared, threads)
+            share = f"occupancy {100 * found.fraction:.0f} % (limited by {found.limiter})"
+            line += f", {int(facts['blocks'])} blocks of {threads} threads, {share}"
+        lines.append(line)
+    return lines
