@@ -7,13 +7,11 @@ from pathlib import Path
 from foundry.graph.summary import Summary
 
 
-def ending_lines(summary: Summary) -> list[str]:
+def ending_lines(summary: Summary, task_path: str) -> list[str]:
     """What a user reads when a run ends, whatever its verdict."""
     lines = _verdict_lines(summary)
-    split = summary.time
-    parts = ", ".join(
-        f"{name.removesuffix('_s')} {seconds:.0f} s" for name, seconds in split.items() if name != "overhead_share"
-    )
+    spent = {name.removesuffix("_s"): seconds for name, seconds in summary.time.items() if name.endswith("_s")}
+    parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
     lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({parts})")
     if summary.tokens:
         lines.append(f"cost: {summary.tokens} tokens, ${summary.dollars:.2f}")
