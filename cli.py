@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -373,3 +373,45 @@ def agent_trace(
         typer.echo("\n".join(trace_view.split_lines(opened, events, log.elapsed_s())))
     finally:
         opened.close()
+
+
+@agent_app.command("chat")
+@one_line_errors
+def agent_chat(
+    run: Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')],
+    words: Annotated[list[str] | None, typer.Argument(help="One line; without it, lines are read until EOF.")] = None,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for an expert to take it.")] = 0.0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
+    from foundry.graph import conversation
+    from foundry.graph.opening import Parts
+    from foundry.graph.run_directory import RunDirectory, find_run
+
+    opened = RunDirectory.inspect(find_run(runs, run))
+    try:
+        lines = [" ".join(words)] if words else _lines()
+        understood = True
+        for line in lines:
+            reply = conversation.say(opened, line, lambda: Parts().brain(opened.request, lambda _: None))
+            typer.echo(reply.text)
+            if reply.directive and wait:
+                typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))
+            understood = reply.understood
+        if words and not understood:
+            raise typer.Exit(2)
+    finally:
+        opened.close()
+
+
+def _lines() -> Iterator[str]:
+    """Lines typed or piped; a prompt on a terminal."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        if line.strip() in ("exit", "quit"):
+            return
+        if line.strip():
+            yield line

@@ -1,0 +1,71 @@
+"""What `foundry agent chat` does with a line: answer it from the trace, or post it to the experts' inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from foundry.agents.directives import NotUnderstood, Understood, parse
+from foundry.graph.answers import answer, status
+from foundry.graph.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import Brain
+
+POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`directive` is the id of what was posted, 0 when nothing was; `understood` False leaves nothing behind."""
+
+    text: str
+    directive: int = 0
+    understood: bool = True
+
+
+def say(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
+    """Takes one line of a user. With a chat model, free text goes to the experts and free questions to the model; the
+    playbook says what it understands."""
+    known = answer(run, line)
+    if known is not None:
+        return Reply(known)
+    parsed = parse(line)
+    if isinstance(parsed, Understood):
+        return _posted(run, line, parsed.says)
+    if run.request.model is None:
+        return Reply(parsed.says, understood=False)
+    if line.rstrip().endswith("?"):
+        return _asked(run, line, brain)
+    return _posted(run, line, f"{_addressee(parsed)} will read it as it stands.")
+
+
+def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
+    """Who took a directive, or that nobody has within the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        taken = [item for item in run.inbox.acknowledgements() if item.directive == directive]
+        if taken:
+            readers = ", ".join(f"{item.reader} at {item.step}" for item in taken)
+            return f"d{directive} taken by {readers}"
+        if time.monotonic() >= deadline or not run.is_active:
+            return f"d{directive} waits: no expert has reached a safe boundary yet"
+        time.sleep(POLL_S)
+
+
+def _posted(run: RunDirectory, line: str, says: str) -> Reply:
+    number = run.inbox.post(line)
+    when = "at the next safe boundary" if run.is_active else f"when the run goes on: foundry agent resume {run.path}"
+    return Reply(f"d{number}: {says} It is taken {when}.", number)
+
+
+def _asked(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
+    told = asyncio.run(brain().answer(line, status(run)))
+    return Reply(told or "The model gave no answer.", understood=bool(told))
+
+
+def _addressee(parsed: NotUnderstood) -> str:
+    return "Every expert" if parsed.to in ("", "all") else f"The {parsed.to} expert"
