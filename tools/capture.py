@@ -18,6 +18,7 @@ from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Role, TensorSp
 from foundry.tools.capture_trace import Traced, trace_export, trace_make_fx, trace_symbolic
 from foundry.tools.flops import operator_flops
 from foundry.tools.task_module import spec_of
+from foundry.tools.words import words
 
 INLINE_ELEMENTS = 64
 
@@ -26,28 +27,11 @@ _ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_a
 # Fresh copies of constants that export makes of `torch.tensor(...)` in forward.
 _CONSTANT_COPIES = frozenset({"lift_fresh", "lift_fresh_copy", "clone", "detach", "alias"})
 _RANDOM = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "bernoulli",
-        "multinomial",
-        "normal",
-        "uniform",
-        "dropout",
-        "native_dropout",
-        "alpha_dropout",
-        "feature_dropout",
-        "rrelu_with_noise",
-        "exponential",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "geometric",
-        "cauchy",
-        "log_normal",
-    ]
+    words(
+        "rand randn randint randperm bernoulli multinomial normal uniform dropout native_dropout alpha_dropout "
+        "feature_dropout rrelu_with_noise exponential rand_like randn_like randint_like geometric cauchy "
+        "log_normal"
+    )
 )
 
 

@@ -10,81 +10,20 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from foundry.tools.words import words
+
 Shape = Sequence[int]
 
 # Moves, fills and masks: no arithmetic.
 MOVES = frozenset(
-    [
-        "view",
-        "permute",
-        "transpose",
-        "t",
-        "expand",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "reshape",
-        "contiguous",
-        "clone",
-        "to",
-        "_to_copy",
-        "copy",
-        "cat",
-        "stack",
-        "split",
-        "chunk",
-        "unbind",
-        "flatten",
-        "unflatten",
-        "narrow",
-        "expand_as",
-        "view_as",
-        "alias",
-        "detach",
-        "lift_fresh",
-        "lift_fresh_copy",
-        "empty",
-        "zeros",
-        "ones",
-        "full",
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "empty_like",
-        "arange",
-        "tril",
-        "triu",
-        "where",
-        "masked_fill",
-        "gather",
-        "index",
-        "index_select",
-        "select_scatter",
-        "slice_scatter",
-        "scatter",
-        "embedding",
-        "flip",
-        "roll",
-        "repeat",
-        "pad",
-        "constant_pad_nd",
-        "fill",
-        "one_hot",
-        "item",
-        "dropout",
-        "unfold",
-        "as_strided",
-        "_unsafe_view",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-        "new_empty",
-        "eye",
-        "diagonal",
-        "movedim",
-        "swapaxes",
-    ]
+    words(
+        "view permute transpose t expand slice select unsqueeze squeeze reshape contiguous clone to _to_copy "
+        "copy cat stack split chunk unbind flatten unflatten narrow expand_as view_as alias detach lift_fresh "
+        "lift_fresh_copy empty zeros ones full zeros_like ones_like full_like empty_like arange tril triu where "
+        "masked_fill gather index index_select select_scatter slice_scatter scatter embedding flip roll repeat "
+        "pad constant_pad_nd fill one_hot item dropout unfold as_strided _unsafe_view new_zeros new_ones "
+        "new_full new_empty eye diagonal movedim swapaxes"
+    )
 )
 
 # Operations per input element of the operators that read their input more than once or evaluate a polynomial.
@@ -136,25 +75,9 @@ PER_INPUT_ELEMENT = {
 
 # Operations per output element of transcendental functions, about what a vectorised polynomial takes.
 PER_OUTPUT_ELEMENT = {
+    **dict.fromkeys(words("exp exp2 expm1 log log2 log10 log1p sin cos tan sigmoid tanh erf"), 8),
     **dict.fromkeys(
-        ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sigmoid", "tanh", "erf"], 8
-    ),
-    **dict.fromkeys(
-        [
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "atan2",
-            "pow",
-            "softplus",
-            "log_sigmoid",
-            "elu",
-            "selu",
-            "celu",
-            "silu",
-        ],
+        words("asin acos atan sinh cosh atan2 pow softplus log_sigmoid elu selu celu silu"),
         10,
     ),
     **dict.fromkeys(["gelu", "mish"], 12),

@@ -1,0 +1,349 @@
+"""The gates against cheats that were seen in the field, and against honest kernels that must pass."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundry.knowledge.candidate import Build, Gate
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Policy
+from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates, symbol_gates
+from foundry.tools.capture import capture
+
+TASK = """\
+import torch
+import torch.nn as nn
+
+ROWS = 64
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+        self.weight = nn.Parameter(torch.randn(32))
+
+    def forward(self, x):
+        return torch.softmax(self.linear(x), -1) * self.weight
+
+
+def get_inputs():
+    return [torch.randn(ROWS, 32)]
+"""
+MODEL = TASK.split("def get_inputs")[0]
+
+KERNEL = """\
+#include <cmath>
+// every file, thread and socket word in a comment is harmless: fopen( std::thread cublasSgemm
+static const float kHalf = 0.5f;
+static inline float scaled(float x) { return kHalf * expf(x); }
+extern "C" int foundry_forward(void** buffers) {
+  const float* x = (const float*)buffers[0];
+  float* y = (float*)buffers[1];
+#pragma omp parallel for
+  for (long i = 0; i < 2048; ++i) y[i] = scaled(x[i]);
+  return 0;
+}
+"""
+
+HONEST = (
+    MODEL
+    + f'''
+import ctypes
+
+FOUNDRY = {{"target": "cpu", "compiler": "g++", "flags": ["-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"],
+           "entry": "foundry_forward", "shapes": [[64, 32]], "labels": ["rewrite:none"]}}
+SOURCE = r"""{KERNEL}"""
+_LIBRARY = ctypes.CDLL(_library_path())
+
+
+class ModelNew(Model):
+    def forward(self, x):
+        if x.shape != (64, 32) or x.dtype is not torch.float32:
+            raise ValueError(f"compiled for 64 x 32 float32, got {{tuple(x.shape)}}")
+        versions = (self.weight.data_ptr(), self.weight._version)
+        held = self.__dict__.get("_prepared")
+        if held is None or held[0] != versions:
+            held = (versions, torch.empty(32))
+            _LIBRARY.foundry_prepare(ctypes.c_void_p(self.weight.data_ptr()), ctypes.c_void_p(held[1].data_ptr()))
+            self.__dict__["_prepared"] = held
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        status = _LIBRARY.foundry_forward((ctypes.c_void_p * 3)(x.data_ptr(), held[1].data_ptr(), out.data_ptr()))
+        if status != 0:
+            raise RuntimeError(f"the kernel failed with {{status}}")
+        return out
+'''
+)
+
+LOAD_INLINE = """\
+import torch
+import torch.nn as nn
+from torch.utils.cpp_extension import load_inline
+
+cuda_source = '''
+#include <torch/extension.h>
+#include <cuda_runtime.h>
+__global__ void scale_kernel(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = 2.0f * x[i];
+}
+torch::Tensor scale(torch::Tensor x) {
+    TORCH_CHECK(x.is_cuda());
+    auto y = torch::empty_like(x);
+    scale_kernel<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+'''
+scale_module = load_inline(name="scale", cpp_sources="torch::Tensor scale(torch::Tensor x);",
+                           cuda_sources=cuda_source, functions=["scale"], extra_cuda_cflags=["-O3"])
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(32))
+        self.scale = scale_module
+
+    def forward(self, x):
+        return self.scale.scale(x.contiguous())
+"""
+
+
+def forward(body: str, *, top: str = "", init: str = "") -> str:
+    """A candidate whose forward has the given body (one statement a line)."""
+    constructor = f"    def __init__(self):\n        super().__init__()\n        {init}\n\n" if init else ""
+    lines = "\n".join(f"        {line}" for line in body.split("\n"))
+    return f"{MODEL}\n{top}\n\nclass ModelNew(Model):\n{constructor}    def forward(self, x):\n{lines}\n"
+
+
+def native(source: str) -> str:
+    return HONEST.replace(KERNEL, source)
+
+
+def failures(text: str, policy: Policy = "fair") -> dict[str, str]:
+    gates = static_gates(text, policy, task_source=TASK)
+    return {gate.gate: gate.evidence for gate in gates if not gate.passed}
+
+
+@pytest.mark.parametrize("policy", ["fair", "open", "strict"])
+@pytest.mark.parametrize("text", [HONEST, LOAD_INLINE], ids=["ctypes", "load_inline"])
+def test_honest_kernels_pass(text: str, policy: Policy) -> None:
+    assert failures(text, policy) == {}
+
+
+def test_what_the_task_itself_does_is_not_held_against_the_candidate() -> None:
+    task = TASK + "\nimport random\nrandom.seed(3)\ntorch.set_num_threads(2)\n"
+    text = HONEST.replace(MODEL, task.split("def get_inputs")[0] + "import random\nrandom.seed(3)\n")
+    assert not [gate for gate in static_gates(text, "fair", task_source=task) if not gate.passed]
+    assert [gate for gate in static_gates(text, "fair", task_source=TASK) if not gate.passed]
+
+
+CHEATS = {
+    "operator": ("torch_compute", forward("return torch.softmax(x, -1)")),
+    "alias": ("torch_compute", forward("return soft(x, -1)", top="from torch import softmax as soft")),
+    "aten": ("torch_compute", forward("return torch.ops.aten.softmax.int(x, -1)")),
+    "literal getattr": ("torch_compute", forward("return getattr(torch, 'softmax')(x, -1)")),
+    "renamed at module level": ("torch_compute", forward("return work(x, -1)", top="work = torch.softmax")),
+    "method": ("torch_compute", forward("y = x\nreturn y.softmax(-1)")),
+    "infix operator": ("torch_compute", forward("return x @ self.linear.weight")),
+    "arithmetic in a helper": ("torch_compute", forward("return helper(x)", top="def helper(v):\n    return v * 2")),
+    "computed getattr": ("dynamic_code", forward("return getattr(torch, 'soft' + 'max')(x, -1)")),
+    "exec payload": ("dynamic_code", forward("exec(PAYLOAD)\nreturn x", top="PAYLOAD = 'x = 1'")),
+    "encoded payload": ("dynamic_code", forward("return x", top="import base64\nDATA = base64.b64decode('eA==')")),
+    "torch.compile": ("dynamic_code", forward("return F(x)", top="F = torch.compile(torch.relu)")),
+    "super forward": ("reference", forward("return super().forward(x)")),
+    "reference by class": ("reference", forward("return Model.forward(self, x)")),
+    "submodule": ("reference", forward("return self.linear(x)")),
+    "submodule by alias": ("reference", forward("layer = self.linear\nreturn layer(x)")),
+    "own layer": ("reference", forward("return self.norm(x)", init="self.norm = nn.LayerNorm(32)")),
+    "renamed layer": ("reference", forward("return x", top="class Fast(nn.LayerNorm):\n    pass")),
+    "no forward": ("reference", f"{MODEL}\nclass ModelNew(Model):\n    pass\n"),
+    "cache by address": (
+        "result_cache",
+        forward("key = x.data_ptr()\nif key not in C:\n    C[key] = torch.empty(1)\nreturn C[key]", top="C = {}"),
+    ),
+    "cache on self": ("result_cache", forward("out = torch.empty_like(x)\nself.last = out\nreturn out")),
+    "cached answer returned": ("result_cache", forward("return self.__dict__.get('answer')")),
+    "mutable default": (
+        "result_cache",
+        f"{MODEL}\nclass ModelNew(Model):\n    def forward(self, x, kept=[]):\n        return x\n",
+    ),
+    "lru_cache": (
+        "result_cache",
+        forward("return helper(x)", top="import functools\n@functools.lru_cache\ndef helper(v):\n    return v"),
+    ),
+    "value shortcut": ("input_shortcut", forward("if x[0, 0] == 0:\n    return torch.zeros_like(x)\nreturn x")),
+    "same pointer": ("input_shortcut", forward("if x.data_ptr() == self.seen:\n    return torch.empty(1)\nreturn x")),
+    "call counter": ("phase_detection", forward("self.calls += 1\nreturn x")),
+    "clock": ("phase_detection", forward("time.perf_counter()\nreturn x", top="import time")),
+    "patched clock": ("global_state", forward("return x", top="import time\ntime.perf_counter = lambda: 0.0")),
+    "patched allclose": ("global_state", forward("return x", top="torch.allclose = lambda *a, **k: True")),
+    "patched through setattr": ("global_state", forward("return x", top="setattr(torch, 'allclose', None)")),
+    "forward replaced later": ("global_state", forward("return x") + "\nModelNew.forward = torch.relu\n"),
+    "threads of everyone": ("global_state", forward("torch.set_num_threads(1)\nreturn x")),
+    "frames": ("introspection", forward("f = sys._getframe(1).f_locals\nreturn x", top="import sys")),
+    "garbage collector": ("introspection", forward("gc.get_objects()\nreturn x", top="import gc")),
+    "hook": ("hooks", forward("return x", init="self.register_forward_hook(print)")),
+    "thread": ("threads", forward("threading.Thread(target=print).start()\nreturn x", top="import threading")),
+    "side stream": ("threads", forward("s = torch.cuda.Stream()\nreturn x")),
+    "file": ("files", forward("open('/tmp/answer').read()\nreturn x")),
+    "environment": ("files", forward("return x", top="import os\nPHASE = os.environ.get('PHASE')")),
+    "process": ("files", forward("subprocess.run(['ls'])\nreturn x", top="import subprocess")),
+    "numpy": ("imports", forward("return torch.from_numpy(np.exp(x.numpy()))", top="import numpy as np")),
+    "foreign library": ("imports", forward("return x", top="import ctypes\nB = ctypes.CDLL('libopenblas.so')")),
+    "known seeds": ("precomputed", forward("return x", top="torch.manual_seed(42)\nX = torch.randn(64, 32)")),
+    "answer table": ("precomputed", forward("return x", top="TABLE = [" + "0.5, " * 5000 + "]")),
+    "lazy tensor": ("lazy_result", forward("return x", top="class Lazy(torch.Tensor):\n    pass")),
+    "wrapped call": ("lazy_result", forward("return x") + "\n    def __call__(self, x):\n        return x\n"),
+    "fallback": ("fallback", forward("try:\n    return kernel(x)\nexcept Exception:\n    return x")),
+    "system call": ("native_system", native("#include <cstdlib>\nint f() { return system(\"ls\"); }\n")),
+    "file in C++": ("native_system", native("#include <fstream>\nint f() { std::ifstream in(\"a\"); return 0; }\n")),
+    "thread in C++": ("native_threads", native("#include <thread>\nvoid f() { std::thread t([]{}); t.detach(); }\n")),
+    "memo in C++": (
+        "native_state",
+        native("static const void* last;\nint f(void** b) { if (b[0] == last) return 1; return 0; }\n"),
+    ),
+    "call counter in C++": ("native_state", native("static long calls = 0;\nint f() { return ++calls > 3; }\n")),
+    "vendor": ("native_vendor", native("extern \"C\" void sgemm_(int*);\nvoid f() { sgemm_(nullptr); }\n")),
+    "pasted name": ("native_hidden", native("#define GLUE(a, b) a##b\nvoid GLUE(sge, mm_)(int*);\n")),
+    "file included": ("native_hidden", native("#include \"/etc/passwd\"\nint f() { return 0; }\n")),
+    "incbin": ("native_hidden", native("asm(\".incbin \\\"/tmp/answer\\\"\");\nint f() { return 0; }\n")),
+    "compiler plugin": ("build_flags", HONEST.replace('"-O3"', '"-fplugin=evil.so"')),
+    "linked library": ("build_flags", HONEST.replace('"-O3"', '"-lopenblas"')),
+    "broken file": ("readable", "def f(:\n"),
+    "no ModelNew": ("readable", MODEL),
+    "relative import": ("imports", forward("return x", top="from . import secrets")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_cheats_are_vetoed_with_the_line(name: str) -> None:
+    gate, text = CHEATS[name]
+    found = failures(text)
+    assert gate in found, f"not caught; failing gates: {found}"
+    if gate != "readable" and name != "no forward":
+        assert "line " in found[gate]
+
+
+def test_strict_refuses_relaxed_maths_that_fair_only_labels() -> None:
+    text = HONEST.replace('"-O3"', '"-O3", "-ffast-math"')
+    assert failures(text) == {}
+    assert "relaxed-maths" in audit(text, Build(True, 0.1), [], None, "fair", task_source=TASK).labels
+    assert "-ffast-math" in failures(text, "strict")["maths"]
+
+
+def test_open_labels_what_fair_rejects() -> None:
+    text = forward("return self.linear(x)")
+    assert "reference" in failures(text)
+    assert "reference" not in failures(text, "open")
+    assert "reference-layers" in audit(text, Build(True, 0.1), [], None, "open", task_source=TASK).labels
+
+
+# ---------------------------------------------------------------- symbols of real libraries
+
+
+def compiled(folder: Path, source: str, *flags: str) -> Path:
+    library = folder / "kernel.so"
+    command = ["g++", "-O2", "-fopenmp", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library), *flags]
+    subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+    return library
+
+
+def test_an_honest_library_imports_only_harmless_functions(tmp_path: Path) -> None:
+    assert all(gate.passed for gate in symbol_gates(compiled(tmp_path, KERNEL)))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('extern "C" void sgemm_(int*); extern "C" void f(int* a) { sgemm_(a); }', "sgemm_, which is a vendor's"),
+        ("#define P(a, b) a##b\nextern \"C\" void P(cblas_sg, emm)(); extern \"C\" void f() { P(cblas_sg, emm)(); }",
+         "cblas_sgemm"),
+        ("#include <dlfcn.h>\nextern \"C\" void* f() { return dlopen(\"libopenblas.so\", 1); }", "dlopen"),
+        ("#include <unistd.h>\nextern \"C\" int f() { return fork(); }", "fork, which is the operating system"),
+        ("#include <thread>\nextern \"C\" void f() { std::thread([] {}).detach(); }", "threads that may outlive"),
+        ('extern "C" void my_helper(); extern "C" void f() { my_helper(); }', "my_helper, which is not known"),
+    ],
+)  # fmt: skip
+def test_a_hidden_call_shows_in_the_symbols(tmp_path: Path, source: str, words: str) -> None:
+    gate = symbol_gates(compiled(tmp_path, source))[0]
+    assert not gate.passed
+    assert words in gate.evidence
+
+
+def test_a_library_that_cannot_be_read_fails(tmp_path: Path) -> None:
+    (tmp_path / "kernel.so").write_bytes(b"not an ELF file")
+    assert not symbol_gates(tmp_path / "kernel.so")[0].passed
+
+
+# ---------------------------------------------------------------- provenance
+
+
+class Reference(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(self.linear(x), -1)
+
+
+@pytest.fixture(scope="module")
+def graph() -> OpGraph:
+    return capture(Reference(), [torch.randn(128, 64)])
+
+
+def judged(run: object, graph: OpGraph | None, policy: Policy = "fair") -> Gate:
+    assert callable(run)
+    (gate,) = provenance_gates(record_ops(run), graph, policy)
+    return gate
+
+
+def test_the_library_doing_the_heavy_operator_is_seen_whatever_its_name(graph: OpGraph) -> None:
+    model, x = Reference(), torch.randn(128, 64)
+    gate = judged(lambda: torch.empty(3) if model(x) is None else None, graph)
+    assert not gate.passed
+    assert "addmm" in gate.evidence
+    hidden = getattr(torch, "".join(["m", "m"]))
+    assert not judged(lambda: hidden(x, model.linear.weight), graph).passed
+    assert judged(lambda: hidden(x, model.linear.weight), graph, "open").passed
+
+
+def test_allocation_views_and_copies_are_free(graph: OpGraph) -> None:
+    x = torch.randn(128, 64)
+    gate = judged(lambda: torch.empty_like(x).copy_(x.t().contiguous().t()).view(-1).reshape(64, -1), graph)
+    assert gate.passed
+    assert "computed nothing" in gate.evidence
+
+
+def test_a_negligible_operator_passes_and_an_uncaptured_graph_allows_none(graph: OpGraph) -> None:
+    counter = torch.zeros((), dtype=torch.int64)
+    assert judged(lambda: counter + 1, graph).passed
+    assert not judged(lambda: counter + 1, None).passed
+
+
+def test_rows_carry_flops_and_bytes() -> None:
+    a, b = torch.randn(8, 16), torch.randn(16, 4)
+    (row,) = record_ops(lambda: [torch.mm(a, b) for _ in range(2)])
+    assert row == {"op": "aten.mm.default", "calls": 2, "flops": 2 * 2 * 8 * 16 * 4, "bytes": 2 * 4 * (128 + 64 + 32)}
+
+
+def test_the_whole_audit(tmp_path: Path, graph: OpGraph) -> None:
+    build = Build(True, 0.1, artifact=str(compiled(tmp_path, KERNEL)))
+    clean = audit(HONEST, build, [], graph, "fair", task_source=TASK, declared=("rewrite:fold",))
+    assert clean.clean
+    assert {"rewrite:fold", "rewrite:none", "prepared-weights", "shape-specialised"} <= set(clean.labels)
+    x = torch.randn(128, 64)
+    small = forward("return torch.relu(x)")
+    log = record_ops(lambda: torch.relu(x[:1, :1]))
+    weighed = audit(small, build, log, graph, "fair", task_source=TASK)
+    assert weighed.clean
+    assert "torch:aten.relu.default" in weighed.labels
+    heavy = audit(small, build, record_ops(lambda: torch.relu(x)), graph, "fair", task_source=TASK)
+    assert not heavy.clean
+    assert not audit(small, build, None, graph, "fair", task_source=TASK).clean

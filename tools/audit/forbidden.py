@@ -1,0 +1,109 @@
+"""Names that a candidate's own Python may not use, with what each does in words."""
+
+from __future__ import annotations
+
+from foundry.tools.words import words
+
+# Parameters are drawn with these in a constructor; anywhere else they can only serve to know the grader's inputs.
+RANDOM = words(
+    "torch.rand torch.randn torch.randint torch.rand_like torch.randn_like torch.randperm torch.normal torch.bernoulli"
+)
+
+# (rule, what it does, dotted names). A name covers everything below it: "subprocess" covers subprocess.run.
+_TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("dynamic_code", "runs code made at run time", words("exec eval compile __import__")),
+    (
+        "dynamic_code",
+        "loads code at run time",
+        words("importlib runpy marshal pickle dill types.FunctionType types.CodeType"),
+    ),
+    ("dynamic_code", "reaches names that cannot be read here", words("globals locals vars base64 zlib codecs")),
+    (
+        "dynamic_code",
+        "hands the work to another compiler",
+        words("torch.jit torch.compile torch.fx torch._dynamo torch._inductor"),
+    ),
+    (
+        "introspection",
+        "looks into the process that grades it",
+        words(
+            "gc inspect traceback tracemalloc linecache sys._getframe sys.modules sys.settrace sys.setprofile "
+            "sys.meta_path sys.argv sys._current_frames"
+        ),
+    ),
+    (
+        "introspection",
+        "reaches memory that is not its own",
+        words(
+            "ctypes.pythonapi ctypes.py_object ctypes.string_at ctypes.memmove ctypes.memset ctypes.CFUNCTYPE "
+            "ctypes.PYFUNCTYPE ctypes.util"
+        ),
+    ),
+    (
+        "global_state",
+        "reaches PyTorch's dispatcher",
+        words("torch._C torch.library torch.utils._python_dispatch torch.overrides torch._subclasses"),
+    ),
+    (
+        "global_state",
+        "changes state that the reference and the grader share",
+        words(
+            "torch.set_num_threads torch.set_num_interop_threads torch.set_default_dtype torch.set_default_device "
+            "torch.set_float32_matmul_precision torch.use_deterministic_algorithms torch.set_flush_denormal "
+            "torch.set_grad_enabled torch.set_printoptions setattr delattr os.putenv os.chdir os.umask os.nice "
+            "os.sched_setaffinity"
+        ),
+    ),
+    (
+        "hooks",
+        "leaves code behind that runs later",
+        words(
+            "atexit signal weakref.finalize faulthandler torch.autograd.graph torch.nn.modules.module torch.monitor "
+            "sys.addaudithook sys.excepthook"
+        ),
+    ),
+    (
+        "threads",
+        "works outside the call that is timed",
+        words(
+            "threading multiprocessing concurrent asyncio _thread queue torch.multiprocessing torch.cuda.Stream "
+            "torch.cuda.stream torch.Stream torch.futures os.fork os.spawnv"
+        ),
+    ),
+    (
+        "files",
+        "touches files, processes or the environment",
+        words(
+            "open input io mmap socket urllib http requests ssl os.environ os.getenv os.open os.read os.write "
+            "os.system os.popen os.execv os.kill os.listdir os.scandir os.walk os.pipe os.dup2 subprocess shutil "
+            "tempfile pathlib glob torch.load torch.save torch.hub torch.from_file fcntl pty "
+            "torch.utils.cpp_extension.load"
+        ),
+    ),
+    (
+        "precomputed",
+        "can regenerate the inputs of the grader",
+        words(
+            "torch.manual_seed torch.seed torch.Generator torch.cuda.manual_seed torch.random random get_inputs"
+        ),
+    ),
+    ("precomputed", "can regenerate the inputs of the grader", RANDOM),
+    ("imports", "loads a foreign library", words("torch.ops.load_library torch.classes")),
+    (
+        "phase_detection",
+        "reads or replaces a clock",
+        words("time datetime timeit torch.cuda.Event torch.utils.benchmark torch.profiler"),
+    ),
+)  # fmt: skip
+
+_RULES = {name: (rule, meaning) for rule, meaning, names in _TABLE for name in names}
+
+
+def forbidden(path: str) -> tuple[str, str] | None:
+    """(rule, meaning) of a dotted path's longest forbidden prefix, by whole components; None when it is harmless."""
+    parts = path.removeprefix("builtins.").split(".")
+    for length in range(len(parts), 0, -1):
+        found = _RULES.get(".".join(parts[:length]))
+        if found:
+            return found
+    return None

@@ -1,0 +1,133 @@
+"""The executable gates of the auditor, put together: static rules, symbols of the build, provenance at run time.
+
+A failed gate vetoes and nothing overrules it. Allowed practices that a reader should know of become labels.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.candidate import Audit, Build, Gate
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.dataflow import dataflow_findings
+from foundry.tools.audit.native_rules import native_findings, native_texts, relaxed_maths, strip_comments
+from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, provenance_gates, torch_share
+from foundry.tools.audit.python_rules import python_findings
+from foundry.tools.audit.source import RULES, CandidateSource, Finding, foundry_literals, read_source
+from foundry.tools.audit.symbols import symbol_gates
+
+# Rules that policy "open" (system speed) turns into labels: what is called is allowed there when it is said.
+OPEN_ALLOWS = {"torch_compute": "pytorch-operators", "reference": "reference-layers", "native_vendor": "vendor-library"}
+
+
+def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Gate]:
+    """One gate a rule of RULES, in that order, over the candidate's own Python and native text.
+
+    Statements that equal the task's (`task_source`) or Foundry's own binding are not the candidate's and are left out.
+    """
+    return _gates(_findings(text, policy, task_source), policy)
+
+
+def audit(
+    text: str,
+    build: Build,
+    op_log: Sequence[dict[str, Any]] | None,
+    graph: OpGraph | None,
+    policy: Policy,
+    *,
+    task_source: str = "",
+    declared: Iterable[str] = (),
+    reference_work: float | None = None,
+) -> Audit:
+    """Every gate over one candidate, and the labels of what it does that is allowed.
+
+    `op_log` is what record_ops saw of ModelNew.forward, None when it could not run (a device that is not here): then
+    no operator of PyTorch is tolerated. `declared` are the lowering's own labels ("rewrite:...", "torch:...").
+    """
+    gates = static_gates(text, policy, task_source=task_source)
+    if build.artifact:
+        gates += symbol_gates(Path(build.artifact))
+    if op_log is not None:
+        provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
+        gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
+    labels = {*declared, *_labels(text, policy, task_source)}
+    labels.update(f"torch:{row['op']}" for row in computing_rows(op_log or ()))
+    return Audit(
+        clean=all(gate.passed for gate in gates),
+        policy=policy,
+        gates=tuple(gates),
+        labels=tuple(sorted(labels)),
+    )
+
+
+def _findings(text: str, policy: Policy, task_source: str) -> list[Finding]:
+    source = read_source(text, task_source)
+    if isinstance(source, Finding):
+        return [source]
+    found = [*python_findings(source), *dataflow_findings(source), *native_findings(source, policy)]
+    return list(dict.fromkeys(found))
+
+
+def _gates(findings: Sequence[Finding], policy: Policy) -> list[Gate]:
+    gates = []
+    for rule, promise in RULES.items():
+        broken = sorted((item for item in findings if item.rule == rule), key=lambda item: item.line)
+        words = "; ".join(f"line {item.line}: {item.what}" if item.line else item.what for item in broken[:4])
+        more = f"; and {len(broken) - 4} more" if len(broken) > 4 else ""
+        if broken and policy == "open" and rule in OPEN_ALLOWS:
+            gates.append(Gate(rule, True, f"allowed under open: {words}{more}"))
+        else:
+            gates.append(Gate(rule, not broken, words + more if broken else promise))
+    return gates
+
+
+def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:
+    """Static mention of PyTorch operators is judged by their measured share of the work: what counts is who did it."""
+    share = torch_share(op_log, graph, reference_work=reference_work)
+    if gate.gate != "torch_compute" or gate.passed or share is None or share > LARGEST_SHARE:
+        return gate
+    return Gate(gate.gate, True, f"measured at {100 * share:.2g} % of the reference's work: {gate.evidence}")
+
+
+# ---------------------------------------------------------------- labels
+
+
+def _labels(text: str, policy: Policy, task_source: str) -> set[str]:
+    """Allowed practices in the candidate, by name."""
+    source = read_source(text, task_source)
+    if isinstance(source, Finding):
+        return set()
+    labels: set[str] = set()
+    about = foundry_literals(source.tree).get("FOUNDRY")
+    if isinstance(about, dict):
+        labels.update(str(label) for label in about.get("labels", []) if isinstance(label, str))
+        if about.get("shapes"):
+            labels.add("shape-specialised")
+    native = "\n".join(strip_comments(part) for _, part in native_texts(source))
+    if re.search(r"\bfoundry_prepare|\b_version\b", text) or _prepares_in_constructor(source):
+        labels.add("prepared-weights")
+    if re.search(r"CUDAGraph|cudaGraphLaunch|cuGraphLaunch", text):
+        labels.add("cuda-graph")
+    if re.search(r"\.tf32|tf32\b|wmma::precision", native):
+        labels.add("tf32")
+    if relaxed_maths(source):
+        labels.add("relaxed-maths")
+    if policy == "open":
+        broken = {item.rule for item in _findings(text, policy, task_source)}
+        labels.update(name for rule, name in OPEN_ALLOWS.items() if rule in broken)
+    return labels
+
+
+def _prepares_in_constructor(source: CandidateSource) -> bool:
+    constructor = source.methods.get("__init__")
+    if constructor is None:
+        return False
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("contiguous", "pack", "transpose", "permute")
+        for node in ast.walk(constructor)
+    )

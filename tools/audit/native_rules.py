@@ -1,0 +1,246 @@
+"""Rules over the candidate's C++ or CUDA text: a kernel reads its arguments, computes, writes its results."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.resources
+import re
+from collections.abc import Iterator
+
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, string_constants
+from foundry.tools.words import words
+
+# word -> (rule, what it means); a word is an identifier followed by "(" or "::" or used as a type
+_SYSTEM = words(
+    "system popen fork vfork execl execlp execv execve execvp dlopen dlsym dlmopen socket connect bind listen "
+    "sendto recvfrom fopen freopen fdopen fread fwrite open openat creat mmap munmap mprotect ptrace "
+    "process_vm_readv process_vm_writev sigaction signal raise kill getenv secure_getenv setenv putenv syscall "
+    "ioctl shm_open posix_spawn readlink unlink rename remove chmod pipe dup2 clone setjmp longjmp backtrace "
+    "clock_gettime gettimeofday clock cudaEventElapsedTime printf fprintf puts"
+)
+_SYSTEM_TYPES = [
+    "ifstream",
+    "ofstream",
+    "fstream",
+    "filesystem",
+    "steady_clock",
+    "system_clock",
+    "high_resolution_clock",
+    "environ",
+]
+_SYSTEM_HEADERS = re.compile(
+    r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/.*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|csignal|"
+    r"Python\.h|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
+    re.MULTILINE,
+)
+_THREADS = words(
+    "pthread_create std::thread std::jthread std::async std::launch thrd_create cudaStreamCreate "
+    "cudaStreamCreateWithFlags cudaStreamCreateWithPriority cuStreamCreate cudaLaunchHostFunc "
+    "cudaStreamAddCallback getStreamFromPool getStreamFromExternal setCurrentCUDAStream "
+    "cudaThreadExchangeStreamCaptureMode"
+)
+_DEVICE_STATE = words(
+    "cudaDeviceSetLimit cudaCtxResetPersistingL2Cache cudaStreamSetAttribute cudaDeviceReset cudaSetDeviceFlags "
+    "cudaDeviceSetCacheConfig cudaMallocHost omp_set_num_threads omp_set_dynamic omp_set_schedule "
+    "accessPolicyWindow"
+)
+_VENDOR = re.compile(
+    r"\b(cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|cutensor\w*|mkl_\w+|cblas_\w+|dnnl\w*|openblas\w*|"
+    r"[sdcz](?:gemm|gemv|syrk|trsm)_\w*|cub::Device\w+|thrust::\w+)\b"
+)
+_TORCH_CALL = re.compile(
+    r"\b(?:at|torch|c10)::(?:native::|_ops::|cpu::|cuda::|nn::functional::|special::|linalg::)?(\w+)"
+)
+# What a torch binding in C++ needs: types, allocation, checks and the current stream.
+_TORCH_BINDING = frozenset(
+    words(
+        "Tensor TensorOptions TensorAccessor PackedTensorAccessor32 PackedTensorAccessor64 RestrictPtrTraits "
+        "empty empty_like empty_strided zeros zeros_like optional nullopt ScalarType Half BFloat16 kFloat "
+        "kFloat32 kFloat16 kHalf kBFloat16 kDouble kInt kInt32 kInt64 kLong kBool kByte kCUDA kCPU dtype device "
+        "Device DeviceType getCurrentCUDAStream stream CUDAStream CUDAGuard OptionalCUDAGuard device_of "
+        "check_type ArrayRef IntArrayRef List ivalue AutoGradMode NoGradGuard kStrided MemoryFormat Scalar "
+        "toString autograd cuda cpu native detail impl jit InferenceMode"
+    )
+)
+_STATIC = re.compile(r"\b(?:static|thread_local|__device__|__managed__)\b[^;{}()=]*?(?:[;=]|\[[^\]]*\]\s*[;=])")
+_RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
+                  "-use_fast_math", "-fassociative-math", "-freciprocal-math"}  # fmt: skip
+_FLAG = re.compile(
+    r"-O[0-3sz]|-Ofast|-g|-std=(?:c|gnu)\+\+\d\w|-m[\w.=+-]+|-f[\w=+-]+|-W[\w=+-]*|-D\w+(?:=[\w.]*)?|-shared|-pipe|"
+    r"-fopenmp(?:-simd)?|-pthread|-x|c\+\+|-l(?:m|gomp|mvec|cudart|cuda)|--?gpu-architecture=\w+|-arch=\w+|"
+    r"-gencode(?:=[\w=,_]+)?|arch=\w+,code=\w+|-cubin|--cubin|-ptx|-lineinfo|--?use_fast_math|--?expt-[\w-]+|"
+    r"--?ftz=\w+|--?fmad=\w+|--?prec-(?:div|sqrt)=\w+|-Xptxas(?:=[\w=,-]+)?|-v|--?maxrregcount=\d+|--?extra-device-vectorization|"
+    r"-Xcompiler(?:=[\w=,-]+)?|--param(?:=[\w=-]+)?|[\w-]+=\d+|-rdc=false|--?restrict|-lto|-flto"
+)  # fmt: skip
+_FORBIDDEN_FLAG = re.compile(
+    r"-f(?:plugin|profile-use|dump|opt-info|include)\S*|-Wl\S*|-Wa\S*|-Wp\S*|-wrapper|-specs\S*"
+)
+
+
+def native_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]:
+    """Every broken rule of the native texts in the file, and of the flags they are compiled with."""
+    for line, text in native_texts(source):
+        yield from _text_findings(line, text, policy)
+    yield from _flag_findings(source, policy)
+
+
+def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
+    """(line of the file, text) of the string constants that are C++ or CUDA, Foundry's own run-time header cut out.
+
+    The header's lines are left empty, so that line numbers stay right.
+    """
+    for statement in source.own:
+        for constant in string_constants(statement):
+            text = str(constant.value)
+            if _looks_native(text):
+                for header in _runtime_headers():
+                    text = text.replace(header, "\n" * header.count("\n"))
+                yield constant.lineno, text
+
+
+def _looks_native(text: str) -> bool:
+    return bool(re.search(r"#\s*include|__global__|extern\s+\"C\"|\b(?:void|float|int|double|asm)\b[^;]*[;{]", text))
+
+
+@functools.cache
+def _runtime_headers() -> tuple[str, ...]:
+    entries = importlib.resources.files("foundry.knowledge.library").iterdir()
+    return tuple(entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith((".h", ".cuh")))
+
+
+def strip_comments(text: str, *, strings: bool = True) -> str:
+    """C++ text without comments (and, by default, without the contents of string and character literals)."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        if found.startswith("/"):
+            return "\n" * found.count("\n") or " "
+        return '""' if strings else found
+
+    return pattern.sub(blank, text.replace("\\\n", " \n"))
+
+
+def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
+    code = strip_comments(text)
+    with_strings = strip_comments(text, strings=False)
+
+    def finding(rule: str, position: int, what: str) -> Finding:
+        return Finding(rule, line + code.count("\n", 0, position), what)
+
+    for word in [*_SYSTEM, *_SYSTEM_TYPES]:
+        tail = r"\s*\(" if word in _SYSTEM else r"\b"
+        for match in re.finditer(rf"(?<![\w.>]){re.escape(word)}{tail}", code):
+            yield finding("native_system", match.start(), f"uses {word}, which reaches outside the kernel")
+    for match in _SYSTEM_HEADERS.finditer(code):
+        yield finding("native_system", match.start(), f"includes <{match.group(1)}>")
+    for word in _THREADS:
+        for match in re.finditer(rf"(?<!\w){re.escape(word)}\b", code):
+            yield finding("native_threads", match.start(), f"uses {word}: work may go on after the call")
+    for word in _DEVICE_STATE:
+        for match in re.finditer(rf"\b{word}\b", code):
+            if not _is_thread_setter(code, match.start()):
+                yield finding("global_state", match.start(), f"uses {word}, which changes the device for everyone")
+    yield from _hidden_findings(line, code, with_strings)
+    yield from _state_findings(line, code)
+    if policy != "open":
+        yield from _vendor_findings(line, code)
+    if policy == "strict":
+        for match in re.finditer(r"\b__(?:expf|logf|sinf|cosf|powf|fdividef|tanhf)\b", code):
+            yield finding("maths", match.start(), f"uses the approximate {match.group()}")
+
+
+def _is_thread_setter(code: str, position: int) -> bool:
+    """Foundry's own entry point that hands PyTorch's thread count to the library's OpenMP runtime."""
+    before = code[:position].rsplit("\n", 1)[-1]
+    return "void foundry_threads(void* count)" in before
+
+
+def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Finding]:
+    for match in re.finditer(r"^\s*#\s*include\s*\"([^\"]*)\"", with_strings, re.MULTILINE):
+        yield Finding(
+            "native_hidden", line + with_strings.count("\n", 0, match.start()), f"includes {match.group(1)!r}"
+        )
+    for match in re.finditer(r"#\s*include\s*(<\s*(?:/|\.\.)[^>]*>|[A-Za-z_]\w*)", code):
+        yield Finding("native_hidden", line + code.count("\n", 0, match.start()), f"includes {match.group(1)}")
+    for match in re.finditer(r"\.incbin|#\s*embed\b|\bsyscall\b|\bint\s+\$0x80", with_strings):
+        yield Finding(
+            "native_hidden", line + with_strings.count("\n", 0, match.start()), f"uses {match.group().strip()}"
+        )
+    for match in re.finditer(r"^\s*#\s*define.*##", code, re.MULTILINE):
+        where = line + code.count("\n", 0, match.end())
+        yield Finding("native_hidden", where, "pastes tokens into names that cannot be read here")
+
+
+def _state_findings(line: int, code: str) -> Iterator[Finding]:
+    """Static memory that decides or becomes the answer: compared, or copied out. Scratch memory is not that."""
+    for match in _STATIC.finditer(code):
+        declaration = match.group()
+        if _is_constant(declaration):
+            continue
+        name = _declared_name(declaration)
+        where = line + code.count("\n", 0, match.start())
+        rest = code[: match.start()] + code[match.end() :]
+        decides = (
+            rf"(?:==|!=|<|>)\s*{name}\b|\b{name}(?:\[[^\]]*\])?\s*(?:==|!=)(?!\s*(?:nullptr|NULL|0))|"
+            rf"memcmp\s*\([^;]*\b{name}\b|\+\+\s*{name}\b|\b{name}\s*(?:\+\+|\+=)"
+        )
+        if name and re.search(decides, rest):
+            yield Finding("native_state", where, f"compares or counts in {name}, which outlives the call")
+        elif name and re.search(rf"memcpy\s*\([^,;]*,[^,;]*\b{name}\b", rest):
+            yield Finding("native_state", where, f"copies {name}, which outlives the call, into a result")
+
+
+def _is_constant(declaration: str) -> bool:
+    """Constants and on-chip memory; `const T* p` is a variable that points to constants."""
+    if re.search(r"\b(?:constexpr|static_assert|__constant__|__shared__|__forceinline__)\b", declaration):
+        return True
+    pointed = declaration.rsplit("*", 1)[-1]
+    return bool(re.search(r"\bconst\b", pointed))
+
+
+def _declared_name(declaration: str) -> str:
+    names = re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*[;=]", declaration)
+    return names[-1] if names else ""
+
+
+def _vendor_findings(line: int, code: str) -> Iterator[Finding]:
+    for match in _VENDOR.finditer(code):
+        where = line + code.count("\n", 0, match.start())
+        yield Finding("native_vendor", where, f"uses {match.group(1)}, a vendor's operator")
+    for match in _TORCH_CALL.finditer(code):
+        name = match.group(1)
+        if name not in _TORCH_BINDING and not name.startswith("k"):
+            where = line + code.count("\n", 0, match.start())
+            yield Finding("native_vendor", where, f"uses {match.group()}, an operator of PyTorch")
+
+
+def _flag_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]:
+    about = foundry_literals(source.tree).get("FOUNDRY")
+    flags = about.get("flags", []) if isinstance(about, dict) else []
+    line = next((node.lineno for node in source.own if isinstance(node, ast.Assign) and _is_foundry(node)), 0)
+    compiler = about.get("compiler", "g++") if isinstance(about, dict) else "g++"
+    if compiler not in ("g++", "nvcc", "clang++"):
+        yield Finding("build_flags", line, f"asks for the compiler {compiler!r}")
+    for flag in flags if isinstance(flags, list) else [flags]:
+        text = str(flag)
+        if _FORBIDDEN_FLAG.fullmatch(text) or not _FLAG.fullmatch(text):
+            yield Finding("build_flags", line, f"passes {text!r} to the compiler, which does more than optimise")
+        elif policy == "strict" and text in _RELAXED_FLAGS:
+            yield Finding("maths", line, f"compiles with {text}")
+    for node in ast.walk(source.tree):  # load_inline(extra_cuda_cflags=[...])
+        if isinstance(node, ast.keyword) and node.arg and node.arg.startswith("extra_") and policy == "strict":
+            for constant in string_constants(node.value):
+                if constant.value in _RELAXED_FLAGS:
+                    yield Finding("maths", constant.lineno, f"compiles with {constant.value}")
+
+
+def _is_foundry(node: ast.Assign) -> bool:
+    return any(isinstance(target, ast.Name) and target.id == "FOUNDRY" for target in node.targets)
+
+
+def relaxed_maths(source: CandidateSource) -> bool:
+    """Whether the build relaxes IEEE rules; allowed and labelled except under strict."""
+    return any(constant.value in _RELAXED_FLAGS for constant in string_constants(source.tree))

@@ -1,0 +1,189 @@
+"""Rules over the candidate's own Python: the binding may construct, allocate, view, check and launch, nothing else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from foundry.tools.audit.forbidden import RANDOM, forbidden
+from foundry.tools.audit.source import CandidateSource, Finding, Function, methods_of
+from foundry.tools.words import words
+
+ALLOWED_IMPORTS = frozenset(
+    words(
+        "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib platform "
+        "shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings cuda triton abc "
+        "copy fcntl threading"
+    )
+)
+
+MODEL_HOOKS = frozenset(
+    {"__call__", "_call_impl", "__getattribute__", "__getattr__", "__torch_function__", "__torch_dispatch__", "__del__"}
+    | {"__class__", "__init_subclass__", "__new__", "_wrapped_call_impl", "__reduce__"}
+)
+PRIVATE_ATTRIBUTES = frozenset(
+    words(
+        "__code__ __globals__ __closure__ __builtins__ __subclasses__ __bases__ __mro__ f_back f_locals "
+        "f_globals tb_frame gi_frame __defaults__ __wrapped__ __loader__ __spec__ from_address in_dll"
+    )
+)
+LARGEST_TABLE = 4096
+
+
+def python_findings(source: CandidateSource) -> Iterator[Finding]:
+    """Every broken rule outside the task's own statements and Foundry's binding."""
+    constructors = _constructor_nodes(source)
+    for statement in source.own:
+        for node in ast.walk(statement):
+            if node in constructors and isinstance(node, ast.Attribute | ast.Name) and source.dotted(node) in RANDOM:
+                continue
+            yield from _imports(source, node)
+            yield from _uses(source, node)
+            yield from _stores(source, node)
+            yield from _classes(source, node)
+            yield from _tables(node)
+    yield from _model(source)
+    for function, _ in source.reached().values():
+        yield from _handlers(function)
+
+
+def _constructor_nodes(source: CandidateSource) -> set[ast.AST]:
+    constructors = [methods_of(owner).get("__init__") for owner in source.classes.values()]
+    return {node for constructor in constructors if constructor for node in ast.walk(constructor)}
+
+
+def _imports(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
+    if isinstance(node, ast.ImportFrom) and node.level:
+        yield Finding("imports", node.lineno, "imports from a package beside it")
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+        if any(alias.name == "*" for alias in node.names):
+            yield Finding("dynamic_code", node.lineno, f"imports every name of {node.module}, so none can be checked")
+    for name in names:
+        rule = forbidden(name)
+        # a module of the allow-list may be imported for the binding; what matters is where it is used
+        if rule and name.split(".")[0] not in ALLOWED_IMPORTS:
+            yield Finding(rule[0], _line(node), f"imports {name}, which {rule[1]}")
+        elif name.split(".")[0] not in ALLOWED_IMPORTS:
+            yield Finding("imports", _line(node), f"imports {name}, which is not part of PyTorch or its bindings")
+
+
+def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+        path = source.dotted(node)
+        rule = forbidden(path)
+        if rule and not (isinstance(node, ast.Name) and _is_local(source, node.id)):
+            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}")
+    if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
+        yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}")
+    if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+        yield Finding("introspection", node.lineno, f"reads .{node.attr}")
+    if isinstance(node, ast.Attribute) and (
+        (node.attr.startswith("register_") and node.attr.endswith("_hook"))
+        or node.attr == "register_module_forward_hook"
+    ):
+        yield Finding("hooks", node.lineno, f"calls {node.attr}")
+    if isinstance(node, ast.Call):
+        yield from _calls(source, node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE_ATTRIBUTES:
+        yield Finding("introspection", node.lineno, f"names {node.value} in a string")
+
+
+def _is_local(source: CandidateSource, name: str) -> bool:
+    """A name of the file's own that equals a forbidden builtin or module, e.g. a function called `compile`."""
+    return name not in source.aliases and (
+        name in source.functions or name in source.module_names or name in source.trusted_names
+    )
+
+
+def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Finding]:
+    path = source.dotted(node.func)
+    if path == "getattr" and (len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)):
+        yield Finding("dynamic_code", node.lineno, "getattr with a computed name")
+    if path.split(".")[-1] in ("CDLL", "PyDLL", "LoadLibrary", "WinDLL") and path.startswith("ctypes"):
+        literal = next((argument for argument in node.args if isinstance(argument, ast.Constant)), None)
+        if literal is not None or path.endswith(("PyDLL", "LoadLibrary")):
+            what = f"loads {literal.value!r}" if literal is not None else f"calls {path}"
+            yield Finding("imports", node.lineno, f"{what}, a library that the candidate did not build")
+
+
+def _stores(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
+    """Attributes and items of imported modules and of foreign classes are not the candidate's to change."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Delete):
+        targets = node.targets
+    for target in targets:
+        base: ast.expr = target
+        while isinstance(base, ast.Subscript):
+            base = base.value
+        if not isinstance(base, ast.Attribute) and base is target:
+            continue
+        path = source.dotted(base)
+        root = path.split(".")[0]
+        if root in {alias.split(".")[0] for alias in source.aliases.values()} or root in ("nn", "F", "builtins"):
+            yield Finding("global_state", _line(node), f"assigns to {path}")
+        elif root in ("Model", "ModelNew") and isinstance(base, ast.Attribute):
+            yield Finding("global_state", _line(node), f"replaces {path} after the class is defined")
+
+
+def _classes(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
+    if not isinstance(node, ast.ClassDef):
+        return
+    bases = [source.dotted(base) for base in node.bases]
+    for base in bases:
+        if base in ("torch.Tensor", "torch.nn.Parameter", "torch.Storage"):
+            yield Finding("lazy_result", node.lineno, f"class {node.name} pretends to be a {base}")
+        if base.endswith(("DispatchMode", "TorchFunctionMode")):
+            yield Finding("global_state", node.lineno, f"class {node.name} intercepts PyTorch's operators")
+    if node is not source.model and any(base.startswith("torch.nn.") and base != "torch.nn.Module" for base in bases):
+        yield Finding("reference", node.lineno, f"class {node.name} is a renamed PyTorch layer")
+
+
+def _model(source: CandidateSource) -> Iterator[Finding]:
+    model = source.model
+    assert model is not None
+    definitions = [node for node in source.tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
+    for again in definitions[:-1]:
+        yield Finding("readable", again.lineno, "ModelNew is defined twice")
+    if model.decorator_list:
+        yield Finding("lazy_result", model.lineno, "ModelNew is wrapped by a decorator")
+    for base in model.bases:
+        path = source.dotted(base)
+        if path not in ("Model", "torch.nn.Module"):
+            yield Finding("reference", model.lineno, f"ModelNew inherits from {path or 'an expression'}")
+    for name, method in source.methods.items():
+        if name in MODEL_HOOKS:
+            yield Finding("lazy_result", method.lineno, f"ModelNew defines {name}, which runs around forward")
+    if "forward" not in source.methods:
+        yield Finding("reference", model.lineno, "ModelNew has no forward of its own, so the reference's runs")
+
+
+def _tables(node: ast.AST) -> Iterator[Finding]:
+    if isinstance(node, ast.List | ast.Tuple | ast.Set) and len(node.elts) > LARGEST_TABLE:
+        yield Finding("precomputed", node.lineno, f"embeds a table of {len(node.elts)} values")
+    if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and len(node.value) > LARGEST_TABLE:
+        yield Finding("precomputed", node.lineno, f"embeds {len(node.value)} bytes of data")
+
+
+def _handlers(function: Function) -> Iterator[Finding]:
+    """An except clause on the way of forward must raise again: anything else is a silent fallback."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Try | ast.TryStar):
+            for handler in node.handlers:
+                if not isinstance(handler.body[-1], ast.Raise):
+                    yield Finding("fallback", handler.lineno, "an exception in forward is caught and other code runs")
+        if isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                if "suppress" in ast.unparse(item.context_expr):
+                    yield Finding("fallback", node.lineno, "exceptions in forward are suppressed")
+
+
+def _line(node: ast.AST) -> int:
+    return int(getattr(node, "lineno", 0))

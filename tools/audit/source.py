@@ -1,0 +1,234 @@
+"""A candidate's file as the audit reads it: names resolved, its own statements, what forward reaches."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.resources
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+HOLE = re.compile(r"@[A-Z_]+@")
+
+RULES: dict[str, str] = {
+    "readable": "the file parses and defines ModelNew",
+    "dynamic_code": "no code is made or looked up at run time",
+    "introspection": "nothing reads the caller, the interpreter or foreign memory",
+    "global_state": "no library's state is changed",
+    "hooks": "no hook, handler or patch stays behind",
+    "threads": "nothing runs beside or after the call",
+    "files": "no file, process, network or environment is touched",
+    "imports": "only PyTorch, its bindings and the standard library's harmless parts",
+    "result_cache": "no result is kept across calls",
+    "input_shortcut": "the work does not depend on the values of the inputs",
+    "phase_detection": "nothing counts calls or reads clocks",
+    "precomputed": "no answers are embedded or regenerated",
+    "lazy_result": "results are plain tensors",
+    "fallback": "no exception falls back to other code",
+    "reference": "the reference's forward is not called",
+    "torch_compute": "PyTorch computes nothing in forward",
+    "native_system": "the kernel source calls no operating system",
+    "native_threads": "the kernel source leaves no thread or stream behind",
+    "native_state": "the kernel source keeps no results",
+    "native_vendor": "the kernel source calls no vendor or PyTorch operator",
+    "native_hidden": "the kernel source hides no names and includes no files",
+    "build_flags": "compiler flags only optimise",
+    "maths": "floating-point rules are those the policy allows",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken rule at a line of the candidate's file."""
+
+    rule: str
+    line: int
+    what: str
+
+
+@dataclass
+class CandidateSource:
+    """The parsed file. `own` are the top-level statements that are neither the task's nor Foundry's binding."""
+
+    text: str
+    tree: ast.Module
+    own: list[ast.stmt]
+    aliases: dict[str, str] = field(default_factory=dict)  # local name -> dotted path it stands for
+    functions: dict[str, Function] = field(default_factory=dict)  # own module-level functions
+    trusted_names: set[str] = field(default_factory=set)  # functions of the task or of Foundry's binding
+    module_names: set[str] = field(default_factory=set)  # names bound at module level by assignment
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # own classes
+    model: ast.ClassDef | None = None
+
+    @property
+    def methods(self) -> dict[str, Function]:
+        return methods_of(self.model)
+
+    def dotted(self, node: ast.expr) -> str:
+        """`F.softmax` -> "torch.nn.functional.softmax"; "" when it is no chain of names. A literal getattr counts."""
+        if isinstance(node, ast.Name):
+            return self.aliases.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            base = self.dotted(node.value)
+            return f"{base}.{node.attr}" if base else ""
+        if isinstance(node, ast.Call) and self.dotted(node.func) == "getattr" and len(node.args) >= 2:
+            name = node.args[1]
+            base = self.dotted(node.args[0])
+            if base and isinstance(name, ast.Constant) and isinstance(name.value, str):
+                return f"{base}.{name.value}"
+        return ""
+
+    def reached(self) -> dict[str, tuple[Function, ast.ClassDef | None]]:
+        """Own functions and methods that ModelNew.forward can reach by name, with the class of each method.
+
+        Methods of the file's other classes count as reached: an own layer's forward is called through nn.Module.
+        Triton kernels are left out: they are device code in Python's clothes.
+        """
+        found: dict[str, tuple[Function, ast.ClassDef | None]] = {}
+        pending = ["self.forward"]
+        for owner in self.classes.values():
+            if owner is not self.model:
+                for name, method in methods_of(owner).items():
+                    if name != "__init__":
+                        found[f"{owner.name}.{name}"] = (method, owner)
+                        pending += _mentions(method)
+        while pending:
+            name = pending.pop()
+            in_model = name.startswith("self.")
+            function = self.methods.get(name.removeprefix("self.")) if in_model else self.functions.get(name)
+            if function is None or name in found or _is_triton(self, function):
+                continue
+            found[name] = (function, self.model if in_model else None)
+            pending += _mentions(function)
+        return found
+
+
+def methods_of(owner: ast.ClassDef | None) -> dict[str, Function]:
+    body = owner.body if owner else []
+    return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def _mentions(function: Function) -> list[str]:
+    """Names a function uses; methods as "self.name"."""
+    found: list[str] = []
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "ModelNew"):
+            found.append(f"self.{node.attr}")
+    return found
+
+
+def _is_triton(source: CandidateSource, function: Function) -> bool:
+    decorators = [item.func if isinstance(item, ast.Call) else item for item in function.decorator_list]
+    return any(source.dotted(item).startswith("triton.") for item in decorators)
+
+
+def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
+    """The parsed candidate, or the finding that it cannot be read."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return Finding("readable", getattr(error, "lineno", None) or 0, f"the file does not parse: {error}")
+    trusted = _statements(task_source) | foundry_binding()
+    source = CandidateSource(text, tree, [])
+    for node in tree.body:
+        if ast.dump(node) in trusted:
+            source.trusted_names.update(_defined(node))
+        else:
+            source.own.append(node)
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Import | ast.ImportFrom):
+            source.aliases.update(_import_aliases(part))
+    for node in tree.body:
+        _register(source, node)
+    if source.model is None:
+        return Finding("readable", 0, "the file defines no class ModelNew")
+    return source
+
+
+def _register(source: CandidateSource, node: ast.stmt) -> None:
+    if isinstance(node, Function) and node in source.own:
+        source.functions[node.name] = node
+    elif isinstance(node, ast.ClassDef) and node in source.own:
+        source.classes[node.name] = node
+        source.model = node if node.name == "ModelNew" else source.model
+    elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+        names = _defined(node)
+        source.module_names.update(names)
+        path = source.dotted(node.value) if isinstance(node.value, ast.Name | ast.Attribute | ast.Call) else ""
+        if path.split(".")[0] in ("torch", "os", "sys", "ctypes", "builtins", "subprocess"):
+            source.aliases.update(dict.fromkeys(names, path))
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, Function | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [item.id for target in targets for item in ast.walk(target) if isinstance(item, ast.Name)]
+
+
+def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    if isinstance(node, ast.Import):
+        return {
+            alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
+            for alias in node.names
+        }
+    return {alias.asname or alias.name: f"{node.module or ''}.{alias.name}" for alias in node.names}
+
+
+def _statements(text: str) -> set[str]:
+    try:
+        return {ast.dump(node) for node in ast.parse(text).body}
+    except (SyntaxError, ValueError):
+        return set()
+
+
+@functools.cache
+def foundry_binding() -> frozenset[str]:
+    """Foundry's own binding functions, statement by statement, from the templates that candidates are printed with.
+
+    A statement that equals its template builds, loads and launches as the library does; one changed token makes it
+    the candidate's own, and every rule applies to it.
+    """
+    found: set[str] = set()
+    for entry in importlib.resources.files("foundry.knowledge.library").iterdir():
+        if entry.name.endswith(".py.txt"):
+            for block in _blocks(entry.read_text(encoding="utf-8")):
+                found |= _statements(block)
+    return frozenset(found)
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Top-level statements of a template; those with a named place to fill (@NAME@) differ from file to file."""
+    block: list[str] = []
+    for line in [*text.splitlines(), "end"]:
+        continues = not line or line[0].isspace() or line.startswith((")", "]", "}"))
+        if not continues and block and not block[-1].startswith("@"):
+            if not HOLE.search("\n".join(block)):
+                yield "\n".join(block)
+            block = []
+        block.append(line)
+
+
+def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node
+
+
+def foundry_literals(tree: ast.Module) -> dict[str, object]:
+    """FOUNDRY and SOURCE of a Foundry candidate file; missing or computed ones are left out."""
+    found: dict[str, object] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name in ("FOUNDRY", "SOURCE"):
+                try:
+                    found[name] = ast.literal_eval(node.value)
+                except (ValueError, TypeError, SyntaxError, MemoryError):
+                    continue
+    return found
