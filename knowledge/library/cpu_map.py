@@ -13,6 +13,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu_space import (
     Knobs,
+    Known,
     Space,
     choose_threads,
     element,
@@ -21,13 +22,14 @@ from foundry.knowledge.library.cpu_space import (
     invariants,
     item_bytes,
     loads_of,
+    page_advice,
     parameters,
     register,
     traffic,
     vector_widths,
     views_of,
 )
-from foundry.knowledge.library.ir import Expr, Load, MapKernel, Plan, PrintedKernel, View
+from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, View
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
@@ -51,6 +53,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     space = Space.merged(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
     knobs = Knobs(choices)
     shape = _decide(kernel, plan, device, space, knobs)
+    advice, labels = page_advice(knobs, kernel.stores, plan)
     declared, passed = parameters(values, kernel.stores, plan)
     body = _Body(kernel, plan, space, shape)
     head = (
@@ -60,13 +63,14 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     vectorised = max(space.strides(store.view)[-1] for store in kernel.stores) <= 1
     return PrintedKernel(
         functions=text,
-        call=f"{kernel.name}({passed});",
+        call="\n".join([*advice, f"{kernel.name}({passed});"]),
         template="map",
         choices=knobs.values,
         tunables=tuple(knobs.tunables),
         d_mem=2 if shape.tile else 1 if vectorised else 0,
         d_algo=1 if len(kernel.ops) > 1 else 0,
         d_sync=0,
+        labels=labels,
     )
 
 
@@ -138,7 +142,7 @@ class _Body:
     def text(self) -> str:
         return self._tiled() if self._turned else self._rows()
 
-    def _point(self, known: dict[Expr, str]) -> tuple[list[str], list[str]]:
+    def _point(self, known: Known) -> tuple[list[str], list[str]]:
         """(hoisted statements, the lambda that computes one point into references)."""
         kernel, space = self._kernel, self._space
         values = [store.value for store in kernel.stores]
@@ -147,7 +151,7 @@ class _Body:
         def moving(view: View) -> bool:
             return space.strides(view)[-1] != 0
 
-        hoisted, known = hoist([e for e in invariants(values, moving) if e not in known], offset, {}, known, prefix="h")
+        hoisted, known = hoist(invariants(values, moving), offset, {}, known, "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
         emitter.reserve(values)
         for slot, store in enumerate(kernel.stores):
@@ -193,7 +197,7 @@ class _Body:
         chunks = _ceil(inner, shape.chunk)
         chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), shape.lanes) * shape.lanes
         exact = inner % shape.lanes == 0
-        hoisted, point = self._point({})
+        hoisted, point = self._point([])
         if chunks == 1:
             work = [*hoisted, *point, *self._blocks("0", str(inner), exact)]
         else:
@@ -228,7 +232,7 @@ class _Body:
         dim = self._turned[0][1]
         rows, columns = sizes[dim], sizes[-1]
         row, column = self._indices[dim], self._indices[-1]
-        known: dict[Expr, str] = {}
+        known: Known = []
         setup, copies = [], []
         for number, (load, at) in enumerate(self._turned):
             if at != dim:
@@ -244,7 +248,7 @@ class _Body:
                 f"  for (int64_t {row} = row0; {row} < row1; {row} += 1)",
                 f"    {name}[({column} - column0) * {side + 1} + {row} - row0] = {value};",
             ]
-            known[load] = f"{name}[({column} - column0) * {side + 1} + {row} - row0]"
+            known.append((load, f"{name}[({column} - column0) * {side + 1} + {row} - row0]"))
         hoisted, point = self._point(known)
         lanes = self._shape.lanes
         work = [

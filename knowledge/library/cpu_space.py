@@ -110,14 +110,18 @@ def varies(expr: Expr, moving: Callable[[View], bool], names: frozenset[str] = f
     return result
 
 
+Known = list[tuple[Expr, str]]
+"""Values that identifiers already hold."""
+
+
 def invariants(
     exprs: Sequence[Expr], moving: Callable[[View], bool], names: frozenset[str] = frozenset()
 ) -> list[Expr]:
     """The largest sub-expressions worth computing before a loop, whose dimensions `moving` detects."""
-    found: dict[Expr, None] = {}
+    found: list[Expr] = []
     for expr in exprs:
         changing = varies(expr, moving, names)
-        stack, seen = [expr], set()
+        stack, seen = [expr], set[int]()
         while stack:
             node = stack.pop()
             if id(node) in seen:
@@ -125,29 +129,22 @@ def invariants(
             seen.add(id(node))
             if not changing[id(node)]:
                 if not isinstance(node, Const | Named):
-                    found[node] = None
+                    found.append(node)
             elif isinstance(node, Apply):
                 stack.extend(reversed(node.args))
             elif isinstance(node, Gather):
                 stack.append(node.index)
-    return list(found)
+    return found
 
 
 def hoist(
-    exprs: Sequence[Expr],
-    offset: Callable[[View], str],
-    names: Mapping[str, str],
-    known: Mapping[Expr, str],
-    prefix: str,
-) -> tuple[list[str], dict[Expr, str]]:
+    exprs: Sequence[Expr], offset: Callable[[View], str], names: Mapping[str, str], known: Known, prefix: str
+) -> tuple[list[str], Known]:
     """Statements that compute `exprs` (from `invariants`), and `known` extended by their identifiers."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
     emitter.reserve(exprs)
-    extended = dict(known)
-    for expr in exprs:
-        if expr not in extended:
-            extended[expr] = emitter.named(expr)
-    return emitter.lines, extended
+    held = [(expr, emitter.named(expr)) for expr in exprs]
+    return emitter.lines, [*known, *held]
 
 
 def parameters(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> tuple[str, str]:
@@ -228,3 +225,22 @@ def traffic(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
     """Compulsory bytes of a kernel: each buffer it touches once."""
     names = {n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather)} | {store.buffer for store in stores}
     return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in names)
+
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+def page_advice(knobs: Knobs, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
+    """(statements before the kernel's call, labels): huge pages behind outputs that hold several of them.
+
+    An allocation above glibc's largest mmap threshold (32 MB) is new memory each call, with a page fault per 4 KB.
+    """
+    outputs = [plan.buffers[name] for name in dict.fromkeys(store.buffer for store in stores)]
+    sizes = {b.name: b.numel * ITEM_BYTES[b.dtype] for b in outputs if b.role == "output"}
+    large = {name: size for name, size in sizes.items() if size >= 4 * HUGE_PAGE_BYTES}
+    if not large:
+        return [], ()
+    meaning = "huge spares a page fault per 4 KB of a large fresh output; default leaves it to the system"
+    if knobs.text("pages", ("default", "huge"), "huge", "memory", meaning) == "default":
+        return [], ()
+    return [f"prefer_huge_pages(b_{name}, {size});" for name, size in large.items()], ("huge-pages",)

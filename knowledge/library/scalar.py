@@ -171,7 +171,7 @@ def loader(dialect: Dialect, offset: Callable[[View], str], pointer: Callable[[s
 _Key = tuple[object, ...]
 
 
-class _Numbering:
+class Numbering:
     """Gives equal sub-expressions one number. Memoised by identity, so that shared nodes are visited once."""
 
     def __init__(self) -> None:
@@ -227,7 +227,7 @@ def _simple_power(dialect: Dialect, base: str, exponent: Expr, dtype: DType) -> 
 class Emitter:
     """Prints expressions as C statements, each distinct shared value once.
 
-    `known` maps expressions to identifiers that already hold their value (a staged row, an accumulator). `lines` are
+    `known` pairs expressions with identifiers that already hold their value (a staged row, an accumulator). `lines` are
     the statements so far; `value(expr)` returns the C text of a value and appends what it needs to `lines`. Call
     `reserve` with all expressions of a body before `value`, so that uses across them are counted.
     """
@@ -238,7 +238,7 @@ class Emitter:
         load: LoadFn,
         names: Mapping[str, str] | None = None,
         *,
-        known: Mapping[Expr, str] | None = None,
+        known: Mapping[Expr, str] | Iterable[tuple[Expr, str]] = (),
         prefix: str = "t",
         name_loads: bool = True,
     ) -> None:
@@ -248,9 +248,10 @@ class Emitter:
         self._names = names or {}
         self._prefix = prefix
         self._name_loads = name_loads
-        self._numbering = _Numbering()
+        self._numbering = Numbering()
         self._uses: dict[int, int] = {}
-        self._text: dict[int, str] = {self._numbering.number(expr): text for expr, text in (known or {}).items()}
+        held = known.items() if isinstance(known, Mapping) else known
+        self._text: dict[int, str] = {self._numbering.number(expr): text for expr, text in held}
         self._count = 0
 
     def reserve(self, exprs: Iterable[Expr]) -> None:

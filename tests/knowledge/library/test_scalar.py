@@ -72,7 +72,7 @@ def test_uses_across_stores_share_one_statement() -> None:
 
 def test_known_values_replace_their_expression() -> None:
     centred = apply("sub", load(), Named("mean", "float32"))
-    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), known={load(): "row[i1]"})
+    emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), known=[(load(), "row[i1]")])
     assert emitter.value(apply("square", centred)) == "math::square((row[i1] - mean))"
 
 
