@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.scripted_server import ScriptedServer
 
 from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import (
@@ -207,25 +205,13 @@ def toy() -> Toy:
     return Toy(ToyLibrary())
 
 
-def _scripted_server() -> Any:
-    """The server's module: test folders are no packages, so it is loaded by its path."""
-    name = "foundry_scripted_server"
-    if name not in sys.modules:
-        found = importlib.util.spec_from_file_location(name, Path(__file__).with_name("scripted_server.py"))
-        assert found is not None and found.loader is not None
-        module = importlib.util.module_from_spec(found)
-        sys.modules[name] = module
-        found.loader.exec_module(module)
-    return sys.modules[name]
-
-
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., Any]]:
     """`scripted(reply, reply, ...)` starts a server that gives these replies in order, the last one for ever."""
     started: list[Any] = []
 
     def start(*replies: Any) -> Any:
-        server = _scripted_server().ScriptedServer(replies)
+        server = ScriptedServer(replies)
         started.append(server)
         return server.start()
 

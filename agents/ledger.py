@@ -1,0 +1,126 @@
+"""What thinking has cost, and the caps that stop it. Shared by all islands of a run."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from foundry.agents.prices import Price
+
+LEAST_ANSWER_TOKENS = 256  # no proposal fits into less
+
+
+class BudgetExhausted(Exception):
+    """A cap forbids the next request; the search goes on with the playbook."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens of one request. `estimated`: the server did not say, so four characters count as one token."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    cached_tokens: int = 0
+    estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Totals so far; the graph keeps them with its state and restores them on resume."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    dollars: float = 0.0
+    failed_steps: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.answer_tokens
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """What a request may use at most; held until it is settled, so that islands cannot overrun a cap together."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    price: Price
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.answer_tokens
+
+    @property
+    def dollars(self) -> float:
+        return self.price.dollars(self.prompt_tokens, 0, self.answer_tokens)
+
+
+@dataclass
+class Ledger:
+    """Caps are None where there is none. Thread-safe."""
+
+    max_tokens: int | None = None
+    max_dollars: float | None = None
+    spent: Spent = field(default_factory=Spent)
+    _held: list[Reservation] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reserve(self, prompt_tokens: int, answer_tokens: int, price: Price) -> Reservation:
+        """Room for one request, its answer shortened to what the caps leave; raises BudgetExhausted."""
+        with self._lock:
+            room = min(answer_tokens, self._token_room(prompt_tokens), self._dollar_room(prompt_tokens, price))
+            if room < min(answer_tokens, LEAST_ANSWER_TOKENS):
+                raise BudgetExhausted(self._why())
+            reservation = Reservation(prompt_tokens, room, price)
+            self._held.append(reservation)
+            return reservation
+
+    def settle(self, reservation: Reservation, usage: Usage | None) -> float:
+        """Books what a request used (None: nothing) and returns its dollars."""
+        dollars = 0.0
+        if usage is not None:
+            dollars = reservation.price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
+        with self._lock:
+            self._held.remove(reservation)
+            if usage is not None:
+                self.spent = replace(
+                    self.spent,
+                    requests=self.spent.requests + 1,
+                    prompt_tokens=self.spent.prompt_tokens + usage.prompt_tokens,
+                    answer_tokens=self.spent.answer_tokens + usage.answer_tokens,
+                    dollars=self.spent.dollars + dollars,
+                )
+        return dollars
+
+    def count_failed_step(self) -> None:
+        with self._lock:
+            self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
+
+    def extend(self, *, tokens: int = 0, dollars: float = 0.0) -> None:
+        """Raises the caps that exist (`budget +10000 tokens`)."""
+        with self._lock:
+            if self.max_tokens is not None:
+                self.max_tokens += tokens
+            if self.max_dollars is not None:
+                self.max_dollars += dollars
+
+    def _token_room(self, prompt_tokens: int) -> int:
+        if self.max_tokens is None:
+            return 1 << 40
+        return self.max_tokens - self.spent.tokens - sum(item.tokens for item in self._held) - prompt_tokens
+
+    def _dollar_room(self, prompt_tokens: int, price: Price) -> int:
+        """Answer tokens that the dollars left would buy after the prompt."""
+        if self.max_dollars is None or price.answer <= 0:
+            return 1 << 40
+        left = self.max_dollars - self.spent.dollars - sum(item.dollars for item in self._held)
+        return int(1e6 * (left - price.dollars(prompt_tokens, 0, 0)) / price.answer)
+
+    def _why(self) -> str:
+        caps = []
+        if self.max_tokens is not None:
+            caps.append(f"{self.spent.tokens} of {self.max_tokens} tokens")
+        if self.max_dollars is not None:
+            caps.append(f"${self.spent.dollars:.4f} of ${self.max_dollars:.2f}")
+        return f"the model's budget is used up: {', '.join(caps)} spent"

@@ -1,0 +1,79 @@
+"""What chat models cost: a dated table, because no API tells. Dollars per million tokens."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+AS_OF = "2026-11-20"  # read from the model price list of GitHub's documentation (models-and-pricing.yml)
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars per million tokens of prompt, of prompt read from the provider's cache, and of answer."""
+
+    prompt: float
+    cached: float
+    answer: float
+    note: str = ""
+
+    def dollars(self, prompt_tokens: int, cached_tokens: int, answer_tokens: int) -> float:
+        """`cached_tokens` are part of `prompt_tokens`."""
+        fresh = prompt_tokens - cached_tokens
+        return 1e-6 * (fresh * self.prompt + cached_tokens * self.cached + answer_tokens * self.answer)
+
+
+PRICES: dict[str, Price] = {
+    "gpt-5-mini": Price(0.25, 0.025, 2.0),
+    "gpt-5.3-codex": Price(1.75, 0.175, 14.0),
+    "gpt-5.4": Price(2.5, 0.25, 15.0),
+    "gpt-5.4-mini": Price(0.75, 0.075, 4.5),
+    "gpt-5.4-nano": Price(0.2, 0.02, 1.25),
+    "gpt-5.5": Price(5.0, 0.5, 30.0),
+    "gpt-5.6-luna": Price(0.2, 0.02, 1.2),
+    "gpt-5.6-sol": Price(5.0, 0.5, 30.0),
+    "gpt-5.6-terra": Price(2.0, 0.2, 12.0),
+    "claude-haiku-4.5": Price(1.0, 0.1, 5.0),
+    "claude-sonnet-4": Price(3.0, 0.3, 15.0),
+    "claude-sonnet-4.5": Price(3.0, 0.3, 15.0),
+    "claude-sonnet-4.6": Price(3.0, 0.3, 15.0),
+    "claude-sonnet-5": Price(2.0, 0.2, 10.0),
+    "claude-opus-4.8": Price(5.0, 0.5, 25.0),
+    "claude-opus-5": Price(5.0, 0.5, 25.0),
+    "claude-fable-5": Price(10.0, 1.0, 50.0),
+    "gemini-3.1-pro": Price(2.0, 0.2, 12.0),
+    "gemini-3.5-flash": Price(1.5, 0.15, 9.0),
+    "gemini-3.7-flash": Price(0.75, 0.075, 3.75),
+    "grok-4.6": Price(2.0, 0.5, 6.0),
+    "kimi-k3": Price(3.0, 0.3, 15.0),
+}
+LOCAL = Price(0.0, 0.0, 0.0, "a local server: free")
+_DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview)$")
+
+
+def price_of(model: str, base_url: str | None) -> Price:
+    """The model's price. A server on this machine or a private network is free; a model that the table does not know
+    counts as the dearest that it does, so that a cap in dollars still holds."""
+    if base_url and _is_local(base_url):
+        return LOCAL
+    name = _DATE.sub("", model.lower().rpartition("/")[2])
+    dashed = {known.replace(".", "-"): price for known, price in PRICES.items()}
+    found = PRICES.get(name) or dashed.get(name)
+    if found:
+        return found
+    dearest = max(PRICES.values(), key=lambda price: price.answer)
+    note = f"{model} is not in the price table of {AS_OF}: counted as its dearest model"
+    return Price(dearest.prompt, dearest.prompt, dearest.answer, note)
+
+
+def _is_local(base_url: str) -> bool:
+    host = urlsplit(base_url).hostname or ""
+    if host == "localhost" or host.endswith((".local", ".localhost", ".internal")):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private
