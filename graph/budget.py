@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foundry.agents.ledger import Ledger as Thinking
+from foundry.agents.ledger import Spent as Thought
 from foundry.graph.events import EventLog
 from foundry.graph.inbox import granted
 from foundry.graph.request import SolveRequest
@@ -40,15 +42,14 @@ class Ledger:
         self._request = request
         self._run = run
         self._log = log
-        self.tokens = 0
-        self.dollars = 0.0
         self._excused: dict[int, float] = {}
-        for event in log.read(kind="expert"):
-            self.charge(int(event.data.get("tokens", 0)), float(event.data.get("dollars", 0.0)))
+        self.thinking = Thinking(spent=_thought_before(log))
+        self.refresh()
 
-    def charge(self, tokens: int, dollars: float) -> None:
-        self.tokens += tokens
-        self.dollars += dollars
+    def refresh(self) -> None:
+        """Carries what the user granted in words over to the caps on thinking."""
+        allowed = self.allowed()
+        self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
 
     def excuse(self, island: int, seconds: float) -> None:
         """Time in which an island was paused; islands pause together, so the longest of them counts."""
@@ -56,7 +57,8 @@ class Ledger:
 
     def spent(self) -> Spent:
         minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0)) / 60
-        return Spent(self._run.claim_count(), minutes, self.tokens, self.dollars)
+        thought = self.thinking.spent
+        return Spent(self._run.claim_count(), minutes, thought.tokens, thought.dollars)
 
     def allowed(self) -> Allowed:
         directives = self._run.inbox.read()
@@ -70,16 +72,13 @@ class Ledger:
         )
 
     def exhausted(self) -> str:
-        """Which cap is reached, in words; "" while none is."""
+        """Which cap on the search is reached, in words; "" while none is. The caps on tokens and dollars stop the
+        model, not the search: the playbook goes on for nothing."""
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations >= allowed.evaluations:
             return f"budget: {spent.evaluations} evaluations"
         if spent.minutes >= allowed.minutes:
             return f"budget: {spent.minutes:.1f} minutes"
-        if allowed.tokens is not None and spent.tokens >= allowed.tokens:
-            return f"budget: {spent.tokens} tokens"
-        if allowed.dollars is not None and spent.dollars >= allowed.dollars:
-            return f"budget: {spent.dollars:.2f} dollars"
         return ""
 
     def satisfied(self, best: Evaluation | None) -> str:
@@ -92,3 +91,14 @@ class Ledger:
         if best.profile is not None and best.profile.fraction_of_floor >= FLOOR_REACHED:
             return f"floor: {100 * best.profile.fraction_of_floor:.0f} % of the roofline floor"
         return ""
+
+
+def _thought_before(log: EventLog) -> Thought:
+    """What earlier sessions of this run spent on thinking."""
+    calls = [event.data for event in log.read(kind="expert") if "prompt_tokens" in event.data]
+    return Thought(
+        requests=sum(int(call["requests"]) for call in calls),
+        prompt_tokens=sum(int(call["prompt_tokens"]) for call in calls),
+        answer_tokens=sum(int(call["completion_tokens"]) for call in calls),
+        dollars=sum(float(call["dollars"]) for call in calls),
+    )

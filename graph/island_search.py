@@ -72,6 +72,7 @@ async def select(state: IslandState, services: Services) -> Update:
         await _wait_while_paused(state["island"], services)
     gate = services.journal.plain(f"{step}/gate", "outside", lambda: _look_around(state, services))
     services.log.seen()
+    services.ledger.refresh()
     _acknowledge(state, services, step, gate)
     active = [*state["directives"], *gate["directives"]]
     update: Update = {"generation": generation, "directives": active, "inbox_after": gate["seen"], "active": active}

@@ -23,6 +23,7 @@ from foundry.knowledge.task import Task
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Call
+    from foundry.agents.ledger import Ledger as Thinking
     from foundry.knowledge.experience.store import ExperienceStore
     from foundry.tools.workbench import Workbench
 
@@ -53,15 +54,16 @@ class Parts:
 
         return await open_workbench(task, device, scratch, seed=seed)
 
-    def brain(self, request: SolveRequest, listener: Callable[[Call], None]) -> Brain:
-        """The playbook, or the chat model that the user asked for; `listener` hears what its thoughts cost."""
+    def brain(self, request: SolveRequest, thinking: Thinking, listener: Callable[[Call], None]) -> Brain:
+        """The playbook, or the chat model that the user asked for; `thinking` caps what it may cost and `listener`
+        hears of every call."""
         from foundry.agents.playbook import PlaybookBrain
 
         if request.model is None:
             return PlaybookBrain()
         from foundry.agents.chat_model import ChatModelBrain
 
-        return ChatModelBrain(request.model, request.base_url, listener=listener, fallback=PlaybookBrain())
+        return ChatModelBrain(request.model, request.base_url, ledger=thinking, seed=request.seed, listener=listener)
 
     def receipt(self, services: Services, winner: Evaluation) -> None:
         """Writes receipt.json into the run directory."""
@@ -134,7 +136,6 @@ async def open_services(
 
     def hear(call: Call) -> None:
         log.note("expert", call.expert, **_call_facts(call, run))
-        ledger.charge(call.prompt_tokens + call.completion_tokens, call.dollars)
 
     services = Services(
         request=request,
@@ -145,7 +146,7 @@ async def open_services(
         task=task,
         device=device,
         measure=Measurements(workbench, journal, log, task.options.policy),
-        brain=parts.brain(request, hear),
+        brain=parts.brain(request, ledger.thinking, hear),
         library=parts.library(),
         store=store,
         write_receipt=parts.receipt,

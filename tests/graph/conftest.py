@@ -159,7 +159,7 @@ class FakeWorkbench:
         return Verdict("correct", stage, accuracy_class="ieee", seconds=self.delay_s)
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
-        await self._work(f"audit {_digest(text)}")
+        await self._work(f"audit {verdict.stage} {_digest(text)}")
         gate = Gate("fallback", "cheat" not in text, "calls torch")
         return Audit(gate.passed, policy, (gate,))
 
@@ -209,7 +209,7 @@ class FakeParts(Parts):
     async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
         return self.machine
 
-    def brain(self, request: SolveRequest, listener: Callable[[Call], None]) -> Brain:
+    def brain(self, request: SolveRequest, thinking: Any, listener: Callable[[Call], None]) -> Brain:
         from foundry.agents.playbook import PlaybookBrain
 
         found: Brain = self._brain or PlaybookBrain(self._library)
@@ -247,7 +247,8 @@ def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
     """A small request; no store unless asked for."""
 
     def make(evaluations: int = 24, **changes: Any) -> SolveRequest:
-        settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1}
-        return SolveRequest("relu_add.py", limits=Limits(evaluations=evaluations), **{**settings, **changes})
+        limits = Limits(evaluations=evaluations)
+        settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1, "limits": limits}
+        return SolveRequest("relu_add.py", **{**settings, **changes})
 
     return make

@@ -1,32 +1,225 @@
+"""Whole runs: real LangGraph, real SQLite, the real playbook, a machine made of arithmetic."""
+
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.events import Event
-from foundry.graph.request import SolveRequest
+import pytest
+
+from foundry.agents.playbook import PlaybookBrain
+from foundry.graph.archive import merit
+from foundry.graph.events import Event, EventLog
+from foundry.graph.replay import replay
+from foundry.graph.request import Limits, SolveRequest
 from foundry.graph.run_directory import RunDirectory
-from foundry.graph.solve import solve
+from foundry.graph.solve import resume, solve
+from foundry.knowledge.errors import UsageError
+
+MakeRequest = Callable[..., SolveRequest]
 
 
 async def test_a_run_finds_a_faster_kernel_and_leaves_everything_in_its_directory(
-    make_request: Callable[..., SolveRequest], parts: Any, summit: float
+    make_request: MakeRequest, parts: Any, summit: float
 ) -> None:
     events: list[Event] = []
-    summary = await solve(make_request(40), events.append, parts=parts())
+    summary = await solve(make_request(44), events.append, parts=parts())
     assert summary.verdict == "accepted"
-    assert summary.speedup is not None and summary.speedup > 0.8 * summit
-    assert summary.speedup_vs_compile is not None and summary.speedup_vs_compile < summary.speedup
-    assert 36 <= summary.evaluations <= 44
+    assert summary.speedup is not None and summary.speedup > 0.75 * summit
+    assert summary.speedup_vs_compile == pytest.approx(summary.speedup * 0.8, rel=0.05)
+    assert 40 <= summary.evaluations <= 48
     run = RunDirectory.inspect(Path(summary.run))
-    print(summary)
-    for e in events:
-        if e.kind in ("evaluation", "note", "migration"):
-            print(
-                e.step,
-                e.kind,
-                e.name,
-                {k: v for k, v in e.data.items() if k in ("outcome", "speedup", "reason", "error", "gain", "reasons")},
-            )
+    ids = [evaluation.candidate.id for evaluation, _ in run.evaluations()]
+    assert ids == [f"c{number}" for number in range(1, len(ids) + 1)]
+    winner = run.evaluation(summary.candidate)
+    assert summary.kernel == str(run.path / "kernel.py")
+    assert (run.path / "kernel.py").read_text() == run.text(winner.candidate.source)
+    assert winner.timing is not None and winner.timing.stage == "final"
+    best_first = sorted((merit(item) for item, stage in run.evaluations() if stage == "final"), reverse=True)
+    assert merit(winner) == best_first[0]
+    kinds = {event.kind for event in events}
+    assert {"node", "expert", "tool", "proposal", "evaluation", "migration", "note"} <= kinds
+    assert [event for event in EventLog(run.database, reading=True).read() if event.ended is None] == []
     run.close()
+
+
+async def test_every_proposal_gives_a_reason_and_names_its_parent(make_request: MakeRequest, parts: Any) -> None:
+    summary = await solve(make_request(16), parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    proposals = [decision.proposal for decision in run.decisions() if decision.island >= 0]
+    assert proposals and all(item and item.rationale and item.parent.startswith("c") for item in proposals)
+    run.close()
+
+
+async def test_given_what_was_recorded_a_run_replays_exactly(make_request: MakeRequest, parts: Any) -> None:
+    summary = await solve(make_request(32), parts=parts())
+    replayed = await replay(Path(summary.run), parts())
+    assert replayed.differences == ()
+    assert replayed.decisions >= 28
+
+
+async def test_a_replay_tells_where_another_search_differs(make_request: MakeRequest, parts: Any) -> None:
+    """The check above can fail: another seed of the brain is noticed at its first step."""
+    summary = await solve(make_request(12), parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    body = run.get("request").replace('"seed": 1', '"seed": 2')
+    run.set("request", body)
+    run.close()
+    replayed = await replay(Path(summary.run), parts())
+    assert not replayed.exact
+
+
+class SlowIsland(PlaybookBrain):
+    """Thinks for a second on island 0."""
+
+    async def diagnose(self, brief: Any) -> Any:
+        if brief.island == 0:
+            await asyncio.sleep(1.0)
+        return await super().diagnose(brief)
+
+
+async def test_a_slow_island_does_not_hold_the_others(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    summary = await solve(make_request(24), parts=parts(brain=SlowIsland(library())))
+    run = RunDirectory.inspect(Path(summary.run))
+    islands = [decision.island for decision in run.decisions() if decision.island >= 0]
+    run.close()
+    assert islands.count(0) <= 3
+    assert all(islands.count(number) >= 4 for number in (1, 2, 3))
+
+
+class FailingIsland(PlaybookBrain):
+    """Breaks on island 2 in its third generation."""
+
+    async def propose(self, expert: Any, brief: Any) -> Any:
+        if brief.island == 2 and brief.generation == 3:
+            raise ZeroDivisionError("a bug in an expert")
+        return await super().propose(expert, brief)
+
+
+async def test_an_error_in_one_island_ends_that_island_only(
+    make_request: MakeRequest, parts: Any, library: Any
+) -> None:
+    summary = await solve(make_request(24), parts=parts(brain=FailingIsland(library())))
+    assert summary.verdict == "accepted"
+    assert "ZeroDivisionError: a bug in an expert" in summary.islands["2"]
+    assert all(reason.startswith("budget") for island, reason in summary.islands.items() if island != "2")
+    assert any("a bug in an expert" in note for note in summary.notes)
+
+
+async def test_islands_stop_at_the_target_and_say_so(make_request: MakeRequest, parts: Any) -> None:
+    request = make_request(limits=Limits(evaluations=200, target_speedup=1.5))
+    summary = await solve(request, parts=parts())
+    assert summary.evaluations < 60
+    assert summary.speedup is not None and summary.speedup >= 1.4
+    assert summary.ending.startswith("target: at least 1.")
+
+
+async def test_islands_stop_on_time(make_request: MakeRequest, parts: Any, machine: Any) -> None:
+    request = make_request(limits=Limits(evaluations=10_000, minutes=0.03))
+    started = time.monotonic()
+    summary = await solve(request, parts=parts(machine(delay_s=0.02)))
+    assert time.monotonic() - started < 6
+    assert "budget: 0.0 minutes" in summary.ending
+    assert summary.verdict == "accepted"
+
+
+async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    class Small(library):  # type: ignore[misc]
+        def moves(self, lowered: Any) -> Any:
+            return tuple(move for move in super().moves(lowered) if move.name == "threads")
+
+    summary = await solve(make_request(100), parts=parts(library=Small()))
+    assert summary.evaluations < 12
+    assert "exhausted" in summary.ending
+    assert summary.verdict == "accepted"
+
+
+async def test_migrants_arrive_and_are_built_upon(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    summary = await solve(make_request(60), parts=parts(brain=SlowIsland(library())))
+    run = RunDirectory.inspect(Path(summary.run))
+    arrived = EventLog(run.database, reading=True).read(kind="migration")
+    assert arrived and all(event.data["origin"] != event.island for event in arrived)
+    homes = {decision.candidate.id: decision.island for decision in run.decisions()}
+    used = [
+        decision
+        for decision in run.decisions()
+        if decision.proposal and homes[decision.proposal.parent] not in (-1, decision.island)
+    ]
+    assert used
+    run.close()
+
+
+async def test_stop_and_resume_ends_in_the_same_kind_of_result(
+    make_request: MakeRequest, parts: Any, machine: Any
+) -> None:
+    stop = asyncio.Event()
+    seen = 0
+
+    def watch(event: Event) -> None:
+        nonlocal seen
+        seen += event.kind == "evaluation"
+        if seen == 10:
+            stop.set()
+
+    machine_ = machine(delay_s=0.01)
+    first = await solve(make_request(24), watch, stop=stop, parts=parts(machine_))
+    assert first.verdict == "interrupted"
+    assert 8 <= first.evaluations < 20
+    second = await resume(Path(first.run), parts=parts(machine_))
+    assert second.verdict == "accepted"
+    assert 22 <= second.evaluations <= 28
+    assert len(machine_.timed) == len(set(machine_.timed)), "a measurement was repeated"
+    again = await resume(Path(first.run), parts=parts(machine_))
+    assert again == second
+
+
+async def test_a_run_can_be_worked_on_by_one_process_only(make_request: MakeRequest, parts: Any) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    summary = await solve(make_request(), stop=stop, parts=parts())
+    holder = RunDirectory.open(Path(summary.run))
+    with pytest.raises(UsageError, match="is being worked on by process"):
+        await resume(Path(summary.run), parts=parts())
+    holder.close()
+
+
+async def test_two_runs_at_once_share_a_folder_and_a_store(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    request = make_request(12, learn=True, store=str(tmp_path / "store"))
+    one, two = await asyncio.gather(solve(request, parts=parts()), solve(request, parts=parts()))
+    assert one.run != two.run
+    assert one.verdict == two.verdict == "accepted"
+
+
+async def test_a_second_run_starts_from_what_the_first_learnt(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    request = make_request(30, learn=True, store=str(tmp_path / "store"))
+    cold = await solve(request, parts=parts())
+    events: list[Event] = []
+    warm = await solve(request, events.append, parts=parts())
+    assert cold.speedup is not None and warm.speedup is not None
+    early = [event for event in events if event.kind == "evaluation" and event.step.startswith("seed")]
+    recalled = [event for event in early if str(event.data["expert"]).startswith("recalled x")]
+    assert recalled and recalled[0].data["speedup"] > 0.9 * cold.speedup
+    shown = [event for event in events if event.kind == "retrieval"]
+    assert any(event.data["shown"] for event in shown)
+
+
+async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    from foundry.knowledge.errors import CannotLower
+
+    class Empty(library):  # type: ignore[misc]
+        def seeds(self, graph: Any, device: Any) -> Any:
+            raise CannotLower("no template for aten.svd")
+
+    summary = await solve(make_request(), parts=parts(library=Empty()))
+    assert summary.verdict == "nothing accepted"
+    assert summary.evaluations == 0
+    assert summary.kernel is None and summary.receipt is None
+    assert summary.baseline_ms == 10.0 and summary.compile_ms == 8.0
+    assert "no template for aten.svd" in summary.ending

@@ -1,0 +1,180 @@
+"""Run directories that are missing, corrupt, read-only or on a full disk end in one clear line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundry.graph.database import Database, StorageFailed
+from foundry.graph.events import Event, EventLog, time_split
+from foundry.graph.request import SolveRequest
+from foundry.graph.run_directory import RunDirectory, find_run, list_runs
+from foundry.graph.solve import resume, solve
+from foundry.knowledge.errors import NotComparable, UsageError
+
+MakeRequest = Callable[..., SolveRequest]
+
+
+async def test_a_missing_and_an_alien_folder_are_no_runs(tmp_path: Path, parts: Any) -> None:
+    with pytest.raises(UsageError, match="there is no run at"):
+        await resume(tmp_path / "nothing", parts=parts())
+    with pytest.raises(UsageError, match=r"holds no run\.sqlite"):
+        await resume(tmp_path, parts=parts())
+
+
+async def test_a_corrupt_run_is_named(make_request: MakeRequest, parts: Any) -> None:
+    summary = await solve(make_request(8), parts=parts())
+    path = Path(summary.run)
+    (path / "run.sqlite").write_bytes(b"not a database at all, but long enough to look like one" * 40)
+    for suffix in ("-wal", "-shm"):
+        (path / f"run.sqlite{suffix}").unlink(missing_ok=True)
+    with pytest.raises(UsageError, match=r"the run file .*run\.sqlite is corrupt"):
+        await resume(path, parts=parts())
+    assert list_runs(path.parent) == []
+
+
+async def test_corrupt_checkpoints_are_named(make_request: MakeRequest, parts: Any) -> None:
+    import asyncio
+
+    stop = asyncio.Event()
+    first = await solve(
+        make_request(20), lambda event: stop.set() if event.step == "i0g2" else None, stop=stop, parts=parts()
+    )
+    path = Path(first.run) / "checkpoints.sqlite"
+    path.write_bytes(b"garbage" * 1000)
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    with pytest.raises(UsageError, match=r"checkpoints\.sqlite is corrupt"):
+        await resume(Path(first.run), parts=parts())
+
+
+async def test_a_folder_that_cannot_be_written_is_named_before_any_work(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where the folder should be")
+    with pytest.raises(UsageError, match=re.escape(f"cannot create a run in {blocked}/runs: Not a directory")):
+        await solve(make_request(runs=str(blocked / "runs")), parts=parts())
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
+async def test_a_read_only_folder_is_named(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "frozen"
+    folder.mkdir()
+    folder.chmod(0o500)
+    with pytest.raises(UsageError, match="Permission denied"):
+        await solve(make_request(runs=str(folder)), parts=parts())
+
+
+async def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_loses_nothing(
+    make_request: MakeRequest, parts: Any
+) -> None:
+    """SQLite's own page limit is as full as a disk gets: the same error from the same call."""
+    full: list[Path] = []
+
+    class Filling(parts):  # type: ignore[misc]
+        async def workbench(self, task: Any, device: Any, scratch: Path, seed: int) -> Any:
+            full.append(scratch.parent)
+            return self.machine
+
+    seen = 0
+
+    def fill(event: Event) -> None:
+        nonlocal seen
+        seen += event.kind == "evaluation"
+        if seen == 6:
+            Filling.limit(event)
+
+    def limit(_event: Event) -> None:
+        for database in [item for item in DATABASES if item.path.parent == full[0]]:
+            pages = database.run("PRAGMA page_count")[0][0]
+            database.run(f"PRAGMA max_page_count = {pages}")
+
+    Filling.limit = staticmethod(limit)
+    with pytest.raises(StorageFailed, match=r"the disk that holds .* is full") as caught:
+        await solve(make_request(40), fill, parts=Filling())
+    assert "resume the run" in str(caught.value)
+    summary = await resume(full[0], parts=parts())
+    assert summary.verdict == "accepted" and summary.evaluations >= 38
+
+
+DATABASES: list[Database] = []
+
+
+@pytest.fixture(autouse=True)
+def watch_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remembers the connections of a test, so that it can fill their disk."""
+    DATABASES.clear()
+    opened = Database.__init__
+
+    def remember(self: Database, path: Path, schema: str = "", *, what: str = "run") -> None:
+        opened(self, path, schema, what=what)
+        DATABASES.append(self)
+
+    monkeypatch.setattr(Database, "__init__", remember)
+
+
+async def test_a_run_begun_on_another_device_is_not_resumed(make_request: MakeRequest, parts: Any) -> None:
+    import asyncio
+    from dataclasses import replace
+
+    stop = asyncio.Event()
+    stop.set()
+    first = await solve(make_request(), stop=stop, parts=parts())
+    other = parts()
+    other.machine.device = replace(other.machine.device, name="Other CPU")
+    with pytest.raises(NotComparable, match="was begun on cpu:Test CPU:2, this is cpu:Other CPU:2"):
+        await resume(Path(first.run), parts=other)
+
+
+def test_runs_are_found_by_path_id_beginning_and_as_the_last(make_request: MakeRequest, tmp_path: Path) -> None:
+    first, second = RunDirectory.create(make_request()), RunDirectory.create(make_request())
+    assert first.id != second.id
+    first.set("created", "2026-01-01T00:00:00Z")
+    root = tmp_path / "runs"
+    assert find_run(root, str(first.path)) == first.path
+    assert find_run(root, second.id) == second.path
+    assert find_run(root, "last") == second.path
+    with pytest.raises(UsageError, match="no run 'other'"):
+        find_run(root, "other")
+    with pytest.raises(UsageError, match="2 runs begin with 'relu'"):
+        find_run(root, "relu")
+    assert [run.id for run in list_runs(root)] == [second.id, first.id]
+
+
+def test_a_killed_span_stays_open_and_a_failed_one_says_why(tmp_path: Path) -> None:
+    database = Database(tmp_path / "run.sqlite", RUN_SCHEMA)
+    log = EventLog(database)
+    with log.at(2, "i2g7"), log.span("node", "build"):
+        with pytest.raises(ValueError), log.span("tool", "build", category="compile"):
+            raise ValueError("boom")
+        seen_from_outside = sqlite3.connect(tmp_path / "run.sqlite").execute(
+            "SELECT name, island, step, ended IS NULL, parent FROM events ORDER BY id"
+        )
+        rows = seen_from_outside.fetchall()
+    assert rows == [("build", 2, "i2g7", 1, None), ("build", 2, "i2g7", 0, 1)]
+    assert log.read(kind="tool")[0].data["error"] == "ValueError: boom"
+    database.close()
+
+
+def test_the_time_split_counts_overlapping_tools_once() -> None:
+    def tool(category: str, start: float, end: float, wait: float = 0.0) -> Event:
+        return Event(1, "tool", category, 0, "s", None, start, end, {"category": category, "wait_s": wait})
+
+    split = time_split([tool("compile", 0, 4), tool("time", 2, 6, wait=2), tool("run", 8, 9)], wall_s=10)
+    assert (split.compile_s, split.time_s, split.run_s, split.waiting_s) == (4, 2, 1, 2)
+    assert split.overhead_s == 3 and split.overhead_share == 0.3
+
+
+RUN_SCHEMA = """
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, island INTEGER, step TEXT NOT NULL,
+    parent INTEGER, session INTEGER NOT NULL, started REAL NOT NULL, ended REAL, data TEXT NOT NULL);
+CREATE TABLE sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
+"""
