@@ -1,8 +1,6 @@
 // Matrix product: packed panels, register tiles, fused epilogue. The blocking is that of Goto and van de Geijn (2008)
 // and BLIS (Van Zee and van de Geijn 2015). A kernel is a struct G: sizes and choices as constants, and the inlined
 // functions a_run, b_run (one contiguous run of an operand, prologue applied) and store (a tile's epilogue).
-#ifndef FOUNDRY_GEMM
-#define FOUNDRY_GEMM
 #include <omp.h>
 
 #include <cstdint>
@@ -300,4 +298,3 @@ static void prepare(const G& g, typename G::T* out) {
 }
 
 }  // namespace gemm
-#endif

@@ -191,7 +191,10 @@ def _streamed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
 
 # ---------------------------------------------------------------- text
 
+# Unnamed namespace: static members of a named one would be shared by all libraries of a process (STB_GNU_UNIQUE).
 _STRUCT = """
+namespace {
+
 struct gemm_@NAME@ {
   typedef @T@ T;
   static constexpr int VB = @VB@;
@@ -220,6 +223,8 @@ struct gemm_@NAME@ {
     }
   }
 };
+
+}  // namespace
 """
 
 
@@ -303,7 +308,8 @@ def _packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Ch
     b_elements = kernel.k * spaces["width"] * (shape.batch if shape.b_batched else 1)
     barriers = shape.threads > 1 and not kernel.constant_b and not constants["BY_BATCH"]
     return PrintedKernel(
-        functions=code.template("cpu_gemm.cpp") + text,
+        functions=text,
+        shared=(code.template("cpu_gemm.cpp"),),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="gemm",
         choices=values,
@@ -402,7 +408,8 @@ def _streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, 
     elements = threads * (constants["A_SPACE"] + kernel.m * columns)
     elements += blocks * splits * kernel.m * columns if splits > 1 else 0
     return PrintedKernel(
-        functions=code.template("cpu_gemm.cpp") + code.template("cpu_gemm_skinny.cpp") + text,
+        functions=text,
+        shared=(code.template("cpu_gemm.cpp"), code.template("cpu_gemm_skinny.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="gemm",
         choices=values,

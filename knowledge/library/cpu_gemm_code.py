@@ -10,6 +10,7 @@ from importlib import resources
 
 from foundry.knowledge.library.ir import Apply, Expr, Gather, Iota, Load, Plan, Store, View, walk
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, LoadFn, affine, loader
+from foundry.knowledge.opgraph import DType
 
 
 @cache
@@ -68,6 +69,16 @@ def offset_by(names: Sequence[str]) -> Callable[[View], str]:
 
 def leaf_loader(names: Sequence[str]) -> LoadFn:
     return loader(CPU_DIALECT, offset_by(names))
+
+
+def storage(dtype: DType) -> str:
+    """C type of an element in memory."""
+    return CPU_DIALECT.storage[dtype]
+
+
+def element(text: str, dtype: DType) -> str:
+    """The value of a stored element."""
+    return CPU_DIALECT.load(text, dtype)
 
 
 def members(buffers: Iterable[str], plan: Plan, written: Iterable[str]) -> list[str]:

@@ -1,7 +1,5 @@
 // Products with few rows in A: B is read once, in the order it lies in memory, and never packed. G as in Blocked.
 // Two forms: `rows` when B is contiguous along n, `dots` when it is contiguous along k.
-#ifndef FOUNDRY_GEMM_SKINNY
-#define FOUNDRY_GEMM_SKINNY
 namespace gemm {
 
 template <class G>
@@ -162,4 +160,3 @@ static void run_skinny(const G& g, char* workspace) {
 }
 
 }  // namespace gemm
-#endif

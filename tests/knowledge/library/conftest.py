@@ -82,8 +82,9 @@ class CpuHarness:
 
         pointers = "\n".join(unpack(position, name) for position, name in enumerate(names))
         header = resources.files("foundry.knowledge.library").joinpath("cpu_runtime.h").read_text()
+        library = "\n".join(printed.shared)
         source = (
-            f"{header}\n{printed.functions}\n"
+            f"{header}\n{library}\n{printed.functions}\n"
             f'extern "C" void prepare(void** buffers) {{\n{pointers}\n{"".join(printed.prepare.values())}\n}}\n'
             f'extern "C" void run(void** buffers, char* workspace) {{\n{pointers}\n{printed.call}\n}}\n'
         )

@@ -1,0 +1,235 @@
+// Convolution as a product of packed weights with shifted views of the input. Each task copies a band of one image into
+// its own cache, zeros at the borders and columns split by stride phase, so that every tap of every output is one
+// contiguous, constant shift away: vectors run over flat pixels and no patch matrix is needed. A transposed convolution
+// is one such product for every output phase (`Part`), each with the taps that reach it.
+// G: sizes, choices, and the inlined functions x_run (one input row), weight and store (a run of pixels' epilogue).
+namespace conv {
+
+using gemm::vec;
+
+template <class G>
+struct Conv {
+  typedef typename G::T T;
+  typedef typename vec<T, G::VB>::type V;
+  static constexpr int W = G::VB / sizeof(T), MR = G::MR, NV = G::NV, NR = NV * W;
+  static constexpr long TILE = MR * NR, OUT_TILES = (G::OC + MR - 1) / MR, REST_MR = G::OC % MR;
+  static constexpr long BLOCKS = (G::IC + G::BLOCK_IC - 1) / G::BLOCK_IC;
+
+  // tile[ROWS][NR] = or += over `channels` input channels and all taps; `x`: the staged input at the tile's first pixel.
+  template <class P, int ROWS>
+  static void shifted(long channels, const T* a, const T* x, T* tile, bool add) {
+    V acc[ROWS][NV];
+#pragma GCC unroll 32
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) acc[i][j] = V{};
+    for (long c = 0; c < channels; ++c, x += G::CHANNEL_STRIDE) {
+#pragma GCC unroll 3
+      for (int t = 0; t < P::TAPS; ++t, a += MR) {
+        const T* b = x + P::TAP[t];
+        V bv[NV];
+#pragma GCC unroll 8
+        for (int j = 0; j < NV; ++j) bv[j] = *(const V*)(b + j * W);
+#pragma GCC unroll 32
+        for (int i = 0; i < ROWS; ++i) {
+          const V s = a[i] - V{};
+#pragma GCC unroll 8
+          for (int j = 0; j < NV; ++j) acc[i][j] += s * bv[j];
+        }
+      }
+    }
+#pragma GCC unroll 32
+    for (int i = 0; i < ROWS; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) {
+        V* to = (V*)(tile + (i * NV + j) * W);
+        *to = add ? *to + acc[i][j] : acc[i][j];
+      }
+  }
+
+  // Copies the band that outputs from (d0, h0, w0) on read: [channel][phase][depth][row][PITCH].
+  static void stage(const G& g, long image, long group, long d0, long h0, long w0, T* out) {
+    for (long c = 0; c < G::IC; ++c)
+      for (int phase = 0; phase < G::PHASES; ++phase) {
+        const long first = w0 * G::IN_STEP_W + G::PHASE_W[phase] - G::LEAD_W;
+        const long skip = first < 0 ? (-first + G::IN_STEP_W - 1) / G::IN_STEP_W : 0;
+        const long stop = first < G::IN_W ? (G::IN_W - first + G::IN_STEP_W - 1) / G::IN_STEP_W : 0;
+        const long begin = skip < G::PITCH ? skip : G::PITCH;
+        const long end = stop < begin ? begin : stop < G::PITCH ? stop : G::PITCH;
+        for (long d = 0; d < G::STAGE_D; ++d)
+          for (long h = 0; h < G::STAGE_H; ++h, out += G::PITCH) {
+            const long from_d = (d0 + d) * G::IN_STEP_D + G::PHASE_D[phase] - G::LEAD_D;
+            const long from_h = (h0 + h) * G::IN_STEP_H + G::PHASE_H[phase] - G::LEAD_H;
+            if (from_d < 0 || from_d >= G::IN_D || from_h < 0 || from_h >= G::IN_H) {
+              memset(out, 0, G::PITCH * sizeof(T));
+              continue;
+            }
+            for (long e = 0; e < begin; ++e) out[e] = 0;
+            g.x_run(image, group * G::IC + c, from_d, from_h, first + begin * G::IN_STEP_W, end - begin, out + begin);
+            for (long e = end; e < G::PITCH; ++e) out[e] = 0;
+          }
+      }
+    memset(out, 0, G::SHARED_ZEROS * sizeof(T));
+  }
+
+  // Visits the runs of pixels of a tile that lie in one output row: f(row, column, length, position in the tile).
+  template <class F>
+  static GEMM_INLINE void runs(long q, long span, long columns, long pixels, F f) {
+    const long stop = q + NR < pixels ? q + NR : pixels;
+    for (long at = q; at < stop;) {
+      const long row = at / span, column = at % span;
+      const long next = (row + 1) * span < stop ? (row + 1) * span : stop;
+      const long length = (columns - column < next - at ? columns - column : next - at);
+      if (length > 0) f(row, column, length, at - q);
+      at = next;
+    }
+  }
+
+  template <class P>
+  static void gather_patches(const T* x, long channels, long q, long columns, long pixels, T* panel) {
+    for (long c = 0; c < channels; ++c)
+      for (int t = 0; t < P::TAPS; ++t, panel += NR) {
+        const T* from = x + c * G::CHANNEL_STRIDE + P::TAP[t];
+        runs(q, columns, columns, pixels, [&](long row, long column, long length, long at) {
+          for (long e = 0; e < length; ++e) panel[at + e] = from[row * G::PITCH + column + e];
+        });
+      }
+  }
+
+  struct Place {
+    long image, group, d, h, w, columns, pixels;
+  };
+
+  template <class P, int ROWS>
+  static void step(const G& g, const Place& at, long out_tile, long q, long c0, long channels, const T* a, const T* x, T* sums) {
+    alignas(64) T local[ROWS * NR];
+    T* tile = BLOCKS > 1 ? sums : local;
+    if constexpr (G::PATCHES)
+      gemm::micro<T, G::VB, ROWS, NV, 1, MR, NR, 0>(channels * P::TAPS, a, x, tile, c0 > 0);
+    else
+      shifted<P, ROWS>(channels, a, x, tile, c0 > 0);
+    if (c0 + channels < G::IC) return;
+    const long span = G::PATCHES ? at.columns : G::PITCH, channel = at.group * G::OC + out_tile * MR;
+    for (int i = 0; i < ROWS; ++i)
+      runs(q, span, at.columns, at.pixels, [&](long row, long column, long length, long first) {
+        g.template store<P>(at.image, channel + i, at.d, at.h + row, at.w + column, length, tile + i * NR + first);
+      });
+  }
+
+  // One tile of pixels over one block of input channels, for the output channels [t0, t1) tiles.
+  template <class P>
+  static void pixels(const G& g, const Place& at, long q, long c0, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
+    const long channels = G::IC - c0 < G::BLOCK_IC ? G::IC - c0 : G::BLOCK_IC;
+    const T* source = x + c0 * G::CHANNEL_STRIDE;
+    if constexpr (G::PATCHES) {
+      gather_patches<P>(source, channels, q, at.columns, at.pixels, panel);
+      source = panel;
+    } else {
+      source += q;
+    }
+    for (long t = t0; t < t1; ++t) {
+      const T* a = weights + ((at.group * OUT_TILES + t) * G::IC + c0) * P::TAPS * MR;
+      T* tile = sums + (t - t0) * TILE;
+      if (REST_MR == 0 || t + 1 < OUT_TILES) {
+        step<P, MR>(g, at, t, q, c0, channels, a, source, tile);
+      } else {
+        if constexpr (REST_MR > 0) step<P, REST_MR>(g, at, t, q, c0, channels, a, source, tile);
+      }
+    }
+  }
+
+  template <class P>
+  static void band(const G& g, Place at, long rows, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
+    const long span = G::PATCHES ? at.columns : G::PITCH;
+    at.pixels = (rows - 1) * span + at.columns;
+    const long tiles = (at.pixels + NR - 1) / NR;
+    const auto first = [&](long tile) {  // in place, the last tile steps back, for it must not read past the input
+      return G::COPY || tile * NR + NR <= at.pixels ? tile * NR : at.pixels - NR;
+    };
+    if constexpr (G::CHANNELS_OUTER) {
+      for (long c0 = 0; c0 < G::IC; c0 += G::BLOCK_IC)
+        for (long tile = 0; tile < tiles; ++tile)
+          pixels<P>(g, at, first(tile), c0, t0, t1, weights, x, sums + tile * (t1 - t0) * TILE, panel);
+    } else {
+      for (long tile = 0; tile < tiles; ++tile)
+        for (long c0 = 0; c0 < G::IC; c0 += G::BLOCK_IC)
+          pixels<P>(g, at, first(tile), c0, t0, t1, weights, x, sums, panel);
+    }
+  }
+
+  static void task(const G& g, long index, const T* weights, T* staged, T* sums, T* panel) {
+    constexpr long BANDS_W = (G::COUNT_W + G::BAND_W - 1) / G::BAND_W, BANDS_H = (G::COUNT_H + G::BAND_H - 1) / G::BAND_H;
+    constexpr long BANDS_D = (G::COUNT_D + G::BAND_D - 1) / G::BAND_D, GROUP_BLOCKS = (G::GROUPS + G::BLOCK_GROUPS - 1) / G::BLOCK_GROUPS;
+    const long w0 = index % BANDS_W * G::BAND_W, h0 = index / BANDS_W % BANDS_H * G::BAND_H;
+    const long d0 = index / (BANDS_W * BANDS_H) % BANDS_D * G::BAND_D;
+    const long rest = index / (BANDS_W * BANDS_H * BANDS_D), image = rest % G::BATCH;
+    const long g0 = rest / G::BATCH % GROUP_BLOCKS * G::BLOCK_GROUPS, t0 = rest / G::BATCH / GROUP_BLOCKS * G::BLOCK_OUT;
+    const long g1 = g0 + G::BLOCK_GROUPS < G::GROUPS ? g0 + G::BLOCK_GROUPS : G::GROUPS;
+    const long t1 = t0 + G::BLOCK_OUT < OUT_TILES ? t0 + G::BLOCK_OUT : OUT_TILES;
+    for (long group = g0; group < g1; ++group) {
+      const T* x = staged;
+      if constexpr (G::COPY)
+        stage(g, image, group, d0, h0, w0, staged);
+      else
+        x = g.x(image, group * G::IC) + d0 * G::DEPTH_STRIDE + h0 * G::PITCH + w0;
+      g.parts([&](auto part) {
+        typedef decltype(part) P;
+        const long depth = P::COUNT_D - d0 < G::BAND_D ? P::COUNT_D - d0 : G::BAND_D;
+        const long rows = P::COUNT_H - h0 < G::BAND_H ? P::COUNT_H - h0 : G::BAND_H;
+        const long columns = P::COUNT_W - w0 < G::BAND_W ? P::COUNT_W - w0 : G::BAND_W;
+        if (rows <= 0 || columns <= 0) return;
+        for (long d = 0; d < depth; ++d) {
+          const Place at = {image, group, d0 + d, h0, w0, columns, 0};
+          band<P>(g, at, rows, t0, t1, weights + P::WEIGHTS, x + d * G::DEPTH_STRIDE, sums, panel);
+        }
+      });
+    }
+  }
+
+  // Weights of one tile of output channels, [channel][tap][MR].
+  template <class P>
+  static void pack_tile(const G& g, long index, T* weights) {
+    const long group = index / OUT_TILES, tile = index % OUT_TILES;
+    T* out = weights + P::WEIGHTS + index * G::IC * P::TAPS * MR;
+    for (long c = 0; c < G::IC; ++c)
+      for (int t = 0; t < P::TAPS; ++t)
+        for (int i = 0; i < MR; ++i, ++out) {
+          const long channel = tile * MR + i;
+          *out = channel < G::OC ? g.weight(group, channel, c, P::TAP_INDEX[t]) : 0;
+        }
+  }
+};
+
+template <class G>
+static void prepare(const G& g, typename G::T* out) {
+  for (long index = 0; index < G::GROUPS * Conv<G>::OUT_TILES; ++index)
+    g.parts([&](auto part) { Conv<G>::template pack_tile<decltype(part)>(g, index, out); });
+}
+
+// `prepared`: weights packed when they loaded, or null: then they are packed here first.
+template <class G>
+static void run(const G& g, const typename G::T* prepared, char* workspace) {
+  typedef typename G::T T;
+  T* packed = gemm::aligned<T>(workspace);
+  T* base = packed + G::WEIGHT_SPACE;
+#pragma omp parallel num_threads(G::THREADS) if (G::THREADS > 1)
+  {
+    T* staged = base + omp_get_thread_num() * (G::STAGE_SPACE + G::SUM_SPACE + G::PANEL_SPACE);
+    T *sums = staged + G::STAGE_SPACE, *panel = sums + G::SUM_SPACE;
+    if constexpr (!G::PREPARED) {
+#pragma omp for schedule(static)
+      for (long index = 0; index < G::GROUPS * Conv<G>::OUT_TILES; ++index)
+        g.parts([&](auto part) { Conv<G>::template pack_tile<decltype(part)>(g, index, packed); });
+    }
+    const T* weights = G::PREPARED ? prepared : packed;
+    if constexpr (G::DYNAMIC) {
+#pragma omp for schedule(dynamic, 1)
+      for (long index = 0; index < G::TASKS; ++index) Conv<G>::task(g, index, weights, staged, sums, panel);
+    } else {
+#pragma omp for schedule(static)
+      for (long index = 0; index < G::TASKS; ++index) Conv<G>::task(g, index, weights, staged, sums, panel);
+    }
+  }
+}
+
+}  // namespace conv
