@@ -17,6 +17,7 @@ from foundry.knowledge.library.cuda_dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda_gemm_tiles import Tiling, choose
 from foundry.knowledge.library.cuda_launch import Launch
 from foundry.knowledge.library.cuda_space import (
+    Known,
     Space,
     body_leaves,
     buffers_of,
@@ -171,7 +172,7 @@ class _Operand:
 
     def _read(self, held: str) -> list[str]:
         plan = load_plan(self.space, leaves([self.expr]), self.vector)
-        known: dict[Expr, str] = {}
+        known: Known = []
         lines = []
         direct = self.vector > 1 and isinstance(self.expr, Load) and register(self.expr.dtype) == self.type
         if direct and isinstance(self.expr, Load) and self.expr.dtype in ("float32", "float64"):
@@ -180,7 +181,7 @@ class _Operand:
         for number, leaf in enumerate(plan.vectors):
             source = f"load_vec<{self.vector}>(b_{leaf.buffer} + {self.space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, self.vector)} v{number} = {source};")
-            known[leaf] = element_load(f"v{number}.at[j]", leaf.dtype)
+            known.append((leaf, element_load(f"v{number}.at[j]", leaf.dtype)))
         inner = self.space.with_inner(f"({self.inner} + j)") if self.vector > 1 else self.space
         body = emitter(inner, known, {})
         value = body.value(self.expr)
@@ -213,13 +214,13 @@ def _epilogue(
     """The stores at (m, n .. n + vector), the accumulator of element j being `acc`. Without aligned stores the four
     elements are stored one by one."""
     wide = all(space.aligned(store.view, vector) for store in stores) if vector > 1 else False
-    known: dict[Expr, str] = {}
+    known: Known = []
     lines: list[str] = []
     if wide:
         for number, leaf in enumerate(load_plan(space, body_leaves(stores), vector).vectors):
             source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, vector)} e{number} = {source};")
-            known[leaf] = element_load(f"e{number}.at[j]", leaf.dtype)
+            known.append((leaf, element_load(f"e{number}.at[j]", leaf.dtype)))
     inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
     body = emitter(inner, known, {"acc": acc})
     body.reserve(store.value for store in stores)

@@ -14,6 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library import cuda_launch
 from foundry.knowledge.library.cuda_dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda_space import (
+    Known,
     LoadPlan,
     Space,
     body_leaves,
@@ -32,7 +33,7 @@ from foundry.knowledge.library.cuda_space import (
     vector_type,
     widest_vector,
 )
-from foundry.knowledge.library.ir import Expr, Load, MapKernel, Plan, PrintedKernel, Store, View
+from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, Store, View
 
 THREADS = (64, 128, 256, 512, 1024)
 IN_FLIGHT = (1, 2, 4, 8)
@@ -108,19 +109,19 @@ def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Cho
     return _Shape(space, vector, threads, unroll), vectors
 
 
-def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], dict[Expr, str]]:
+def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
     """Declarations of the staged values, the statements that load them, and where each leaf then is."""
     declared, lines = [], []
-    known: dict[Expr, str] = {}
+    known: Known = []
     for i, leaf in enumerate(plan.vectors):
         declared.append(f"{vector_type(leaf.dtype, shape.vector)} v{i}[{shape.unroll}];")
         lines.append(f"v{i}[u] = load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)});")
-        known[leaf] = element_load(f"v{i}[u].at[j]", leaf.dtype)
+        known.append((leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)))
     for i, leaf in enumerate(plan.broadcast):
         declared.append(f"{register(leaf.dtype)} s{i}[{shape.unroll}];")
         source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
         lines.append(f"s{i}[u] = {source};")
-        known[leaf] = f"s{i}[u]"
+        known.append((leaf, f"s{i}[u]"))
     return declared, lines, known
 
 
@@ -137,7 +138,7 @@ def _position(shape: _Shape) -> list[str]:
     return lines
 
 
-def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: dict[Expr, str]) -> list[str]:
+def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known) -> list[str]:
     inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
     body = emitter(inner, known, {})
     body.reserve(store.value for store in stores)
@@ -164,7 +165,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
         loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, Load)))
     declared, loads, known = _loads(shape, loading)
     if shape.vector == 1:
-        known = {leaf: text.replace("[j]", "[0]") for leaf, text in known.items()}
+        known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
     reads, writes = buffers_of(found, kernel.stores)
     text, arguments = parameters(plan, reads, writes)
     per_block = shape.threads * shape.unroll

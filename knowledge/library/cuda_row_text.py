@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from foundry.knowledge.library.cuda_dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda_row_shape import STREAM_ROUNDS, RowShape
 from foundry.knowledge.library.cuda_space import (
+    Known,
     Leaf,
     Space,
     decompose,
@@ -21,6 +22,7 @@ from foundry.knowledge.library.cuda_space import (
 )
 from foundry.knowledge.library.cuda_stages import Accumulator, EmitPass, ReducePass, Step
 from foundry.knowledge.library.ir import EmitRow, Expr, Let, Load, Plan
+from foundry.knowledge.library.scalar import Numbering
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 
@@ -178,24 +180,24 @@ class RowText:
 
     # ------------------------------------------------------------ loads of a round
 
-    def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], dict[Expr, str]]:
+    def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
         """Statements that load the plain leaves of a round, and where each one then is (at element j)."""
         shape = self.shape
         plan = load_plan(shape.space, found, shape.vector)
-        known: dict[Expr, str] = {}
+        known: Known = []
         lines: list[str] = []
         size = f"[{rounds}]" if rounds > 1 else ""
         moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
         for i, leaf in enumerate(plan.vectors):
             source = f"load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)})"
             lines.append(self._assign(vector_type(leaf.dtype, shape.vector), f"v{i}", size, subscript, source))
-            known[leaf] = element_load(f"v{i}{subscript}.at[j]", leaf.dtype)
+            known.append((leaf, element_load(f"v{i}{subscript}.at[j]", leaf.dtype)))
         for i, leaf in enumerate(moving):
             if leaf not in plan.broadcast and shape.vector > 1:
                 continue  # neighbours are not neighbours in memory: read one by one where they are used
             source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
             lines.append(self._assign(register(leaf.dtype), f"s{i}", size, subscript, source))
-            known[leaf] = f"s{i}{subscript}"
+            known.append((leaf, f"s{i}{subscript}"))
         return lines, known
 
     @staticmethod
@@ -212,31 +214,29 @@ class RowText:
                 lines.append(f"{register(leaf.dtype)} s{i}[{rounds}];")
         return lines
 
-    def _staged_known(self) -> dict[Expr, str]:
-        known: dict[Expr, str] = {}
+    def _staged_known(self) -> Known:
+        known: Known = []
         for i, expr in enumerate(self.shape.kept):
             text = f"x{i}[{self._slot()}].at[j]"
-            known[expr] = element_load(text, expr.dtype) if isinstance(expr, Load) else text
+            known.append((expr, element_load(text, expr.dtype) if isinstance(expr, Load) else text))
         return known
 
     def _fresh_leaves(self, values: Iterable[Expr], kept: Iterable[Expr]) -> list[Leaf]:
-        """Leaves that must be read: those not inside a kept value."""
-        skip = set(kept)
-        found: dict[Leaf, None] = {}
-
-        def visit(node: Expr) -> None:
-            if node in skip:
-                return
+        """Loads that must be read: those not inside a kept value."""
+        numbering = Numbering()
+        seen = {numbering.number(expr) for expr in kept}
+        found: list[Leaf] = []
+        stack = [numbering.number(value) for value in values][::-1]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            node = numbering.nodes[current]
             if isinstance(node, Load):
-                found.setdefault(node)
-            for child in getattr(node, "args", ()):
-                visit(child)
-            if hasattr(node, "index") and not isinstance(node, Load):
-                visit(node.index)
-
-        for value in values:
-            visit(value)
-        return list(found)
+                found.append(node)
+            stack.extend(reversed(numbering.children[current]))
+        return found
 
     # ------------------------------------------------------------ passes
 
@@ -245,7 +245,7 @@ class RowText:
         if self.shape.staging != "stream":
             found = self._fresh_leaves(step.values, self.shape.kept)
             lines, known = self._loads(found, "", 1)
-            known.update(self._staged_known())
+            known += self._staged_known()
             return self._staged_loop([*lines, *self._work(step, known, "at", 1).text])
         shape = self.shape
         start = f"{begin} + lane * {shape.vector}" if begin else f"lane * {shape.vector}"
@@ -274,7 +274,7 @@ class RowText:
         loading = [*self._declare(found, rounds), *head, *place, *lines, "}"]
         return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]
 
-    def _work(self, step: ReducePass | EmitPass, known: dict[Expr, str], at: str, rounds: int) -> _Work:
+    def _work(self, step: ReducePass | EmitPass, known: Known, at: str, rounds: int) -> _Work:
         """The arithmetic of one vector; the states take a chunk when all rounds have their values."""
         if isinstance(step, EmitPass):
             return _Work([], self._stores(step, known), [])
@@ -295,7 +295,7 @@ class RowText:
             after.append(f"{state}.chunk({values});")
         return _Work(before, self._over_vector(body.lines), after)
 
-    def _stores(self, step: EmitPass, known: dict[Expr, str]) -> list[str]:
+    def _stores(self, step: EmitPass, known: Known) -> list[str]:
         shape = self.shape
         inner = self._inner()
         body = emitter(inner, known, self.names, self._scope())
@@ -360,13 +360,13 @@ class RowText:
         return lines
 
     def let(self, step: Let) -> list[str]:
-        body = emitter(self.shape.space, {}, self.names, self._scope())
+        body = emitter(self.shape.space, [], self.names, self._scope())
         value = body.value(step.value)
         self.names[step.name] = f"n_{identifier(step.name)}"
         return [*body.lines, f"const {register(step.value.dtype)} {self.names[step.name]} = {value};"]
 
     def emit_row(self, step: EmitRow, condition: str = "lane == 0") -> list[str]:
-        body = emitter(self.shape.space, {}, self.names, self._scope())
+        body = emitter(self.shape.space, [], self.names, self._scope())
         dtype = self.plan.buffers[step.store.buffer].dtype
         body.store(step.store, self.shape.space.offset, dtype)
         test = f"{condition} && {self.guard}" if self.guard else condition

@@ -64,7 +64,7 @@ template <class T> DEVICE T abs(T x) {
     else return x < (T)0 ? (T)-x : x;
 }
 template <class T> DEVICE T square(T x) { return x * x; }
-template <class T> DEVICE T sign(T x) { return isnan(x) ? x : (T)((x > (T)0) - (x < (T)0)); }
+template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
 template <class T> DEVICE T frac(T x) { return x - trunc(x); }
 
 // NaN propagates: the comparison with a NaN is false, hence the tests for x itself.
@@ -301,7 +301,7 @@ template <int LANES, class S> DEVICE S reduce_lanes(S state) {  // LANES: a powe
 
 // Shared memory for COUNT states, which have constructors and so cannot be declared there directly.
 #define SHARED_STATES(S, name, count)                                              \
-    __shared__ alignas(16) unsigned char name##_bytes[sizeof(S) * (count)];        \
+    __shared__ __align__(16) unsigned char name##_bytes[sizeof(S) * (count)];    \
     S* const name = reinterpret_cast<S*>(name##_bytes)
 
 // All threads of the block; every warp combines the warps' partials itself, which saves a second barrier.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cuda_dialect import CUDA_DIALECT, element, register
-from foundry.knowledge.library.ir import Expr, Gather, Iota, Load, Plan, Store, Tunable, View, walk
+from foundry.knowledge.library.ir import Apply, Expr, Gather, Iota, Load, Plan, Store, Tunable, View
 from foundry.knowledge.library.scalar import Emitter, affine, loader
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
@@ -24,12 +24,27 @@ def identifier(name: str) -> str:
 
 
 def leaves(exprs: Iterable[Expr]) -> list[Leaf]:
-    """The distinct loads, gathers and iotas of `exprs`, in order of appearance."""
+    """The distinct loads, gathers and iotas of `exprs`, in order of appearance.
+
+    Nodes are visited once by identity: expressions share sub-expressions, and their trees can be exponentially large.
+    """
     found: dict[Leaf, None] = {}
+    seen: set[int] = set()
+
+    def visit(node: Expr) -> None:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        if isinstance(node, Load | Gather | Iota):
+            found.setdefault(node)
+        if isinstance(node, Gather):
+            visit(node.index)
+        elif isinstance(node, Apply):
+            for argument in node.args:
+                visit(argument)
+
     for expr in exprs:
-        for node in walk(expr):
-            if isinstance(node, Load | Gather | Iota):
-                found.setdefault(node)
+        visit(expr)
     return list(found)
 
 
@@ -122,9 +137,14 @@ def widest_vector(dtypes: Iterable[DType]) -> int:
     return max(1, min(8, WIDEST_BYTES // min(sizes)))
 
 
-def emitter(space: Space, known: Mapping[Expr, str], names: Mapping[str, str], prefix: str = "t") -> Emitter:
-    """An expression printer over `space` in which the `known` leaves are already in registers."""
-    return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=dict(known), prefix=prefix)
+Known = list[tuple[Expr, str]]
+"""Expressions whose values are already in registers, with their C text. Pairs, because hashing an expression walks its
+whole tree."""
+
+
+def emitter(space: Space, known: Known, names: Mapping[str, str], prefix: str = "t") -> Emitter:
+    """An expression printer over `space` in which the `known` values are in registers."""
+    return Emitter(CUDA_DIALECT, loader(CUDA_DIALECT, space.offset), names, known=known, prefix=prefix)
 
 
 def body_leaves(stores: Iterable[Store]) -> list[Leaf]:
@@ -179,6 +199,3 @@ def element_load(text: str, dtype: DType) -> str:
 
 def zero(dtype: DType) -> str:
     return f"({register(dtype)})0"
-
-
-ViewMap = Callable[[View], View]

@@ -21,9 +21,8 @@ from foundry.knowledge.library.ir import (
     Load,
     Named,
     Reduction,
-    View,
-    walk,
 )
+from foundry.knowledge.library.scalar import Numbering
 
 Stage = Reduction | Let | Emit | EmitRow
 
@@ -104,7 +103,7 @@ def softmax_pairs(stages: Sequence[Stage]) -> dict[int, int]:
         wanted = _apply("exp", first.dtype, _apply("sub", first.dtype, first.value, Named(first.name, first.dtype)))
         for j in range(i + 1, len(stages)):
             second = stages[j]
-            if isinstance(second, Reduction) and second.op == "sum" and second.value == wanted:
+            if isinstance(second, Reduction) and second.op == "sum" and _same(second.value, wanted):
                 pairs[i] = j
                 break
     return pairs
@@ -144,8 +143,21 @@ def _online(first: Reduction, second: Reduction) -> Accumulator:
     return Accumulator(first.name, f"SoftmaxState<{kind}>", first.value, kind, False, defines, size)
 
 
-def names_in(expr: Expr) -> set[str]:
-    return {node.name for node in walk(expr) if isinstance(node, Named)}
+def _same(one: Expr, other: Expr) -> bool:
+    numbering = Numbering()
+    return numbering.number(one) == numbering.number(other)
+
+
+def names_in(exprs: Iterable[Expr]) -> set[str]:
+    """Names of the values computed by the kernel that `exprs` use."""
+    return {node.name for node in _distinct(exprs) if isinstance(node, Named)}
+
+
+def _distinct(exprs: Iterable[Expr]) -> list[Expr]:
+    numbering = Numbering()
+    for expr in exprs:
+        numbering.number(expr)
+    return numbering.nodes
 
 
 def passes(stages: Sequence[Stage], *, online: bool) -> list[Step]:
@@ -162,7 +174,7 @@ def passes(stages: Sequence[Stage], *, online: bool) -> list[Step]:
             last = steps[-1] if steps else None
             if isinstance(last, ReducePass):
                 made = {name for other in last.accumulators for name, _ in other.defines}
-                if not made & names_in(item.value):
+                if not made & names_in([item.value]):
                     steps[-1] = ReducePass((*last.accumulators, item))
                     continue
             steps.append(ReducePass((item,)))
@@ -177,15 +189,6 @@ def passes(stages: Sequence[Stage], *, online: bool) -> list[Step]:
     return steps
 
 
-def _varies(expr: Expr, outer: int) -> bool:
-    """True when some leaf of `expr` moves along the reduced dimensions."""
-    return any(isinstance(node, Load | Gather | Iota) and _moves(node.view, outer) for node in walk(expr))
-
-
-def _moves(view: View, outer: int) -> bool:
-    return any(view.strides[outer:])
-
-
 def cached(steps: Iterable[Step], outer: int) -> list[Expr]:
     """The values worth keeping on chip: those that several passes need and that no reduction's result enters.
 
@@ -193,28 +196,53 @@ def cached(steps: Iterable[Step], outer: int) -> list[Expr]:
     one register an element instead of two; a widened load is kept narrow.
     """
     loops = [step for step in steps if isinstance(step, ReducePass | EmitPass)]
-    free: list[set[Expr]] = []
-    for loop in loops:
-        found: set[Expr] = set()
-        for value in loop.values:
-            found.update(
-                node
-                for node in walk(value)
-                if isinstance(node, Apply | Load | Gather) and not names_in(node) and _varies(node, outer)
-            )
-        free.append(found)
-    taken: dict[Expr, None] = {}
+    numbering = Numbering()
+    roots = [[numbering.number(value) for value in loop.values] for loop in loops]
+    keepable = _keepable(numbering, outer)
+    uses = [0] * len(numbering.nodes)
+    for loop in roots:
+        for number in _reachable(numbering, loop):
+            uses[number] += 1
+    taken: dict[int, None] = {}
+    seen: set[int] = set()
 
-    def visit(node: Expr) -> None:
-        if isinstance(node, Apply | Load | Gather) and sum(node in found for found in free) > 1:
-            if isinstance(node, Apply) and node.op == "cast" and isinstance(node.args[0], Load):
-                node = node.args[0]
-            taken.setdefault(node)
-        elif isinstance(node, Apply):
-            for argument in node.args:
-                visit(argument)
+    def visit(number: int) -> None:
+        if number in seen:
+            return
+        seen.add(number)
+        if keepable[number] and uses[number] > 1:
+            node, children = numbering.nodes[number], numbering.children[number]
+            narrow = isinstance(node, Apply) and node.op == "cast" and isinstance(node.args[0], Load)
+            taken.setdefault(children[0] if narrow else number)
+            return
+        for child in numbering.children[number]:
+            visit(child)
 
-    for loop in loops:
-        for value in loop.values:
-            visit(value)
-    return list(taken)
+    for loop in roots:
+        for number in loop:
+            visit(number)
+    return [numbering.nodes[number] for number in taken]
+
+
+def _keepable(numbering: Numbering, outer: int) -> list[bool]:
+    """For each numbered node: it moves along the reduced dimensions and no computed name enters it. Children have
+    lower numbers than their parents."""
+    moves: list[bool] = []
+    free: list[bool] = []
+    for node, children in zip(numbering.nodes, numbering.children, strict=True):
+        own = isinstance(node, Load | Gather | Iota) and any(node.view.strides[outer:])
+        moves.append(own or any(moves[child] for child in children))
+        free.append(not isinstance(node, Named) and all(free[child] for child in children))
+    kinds = [isinstance(node, Apply | Load | Gather) for node in numbering.nodes]
+    return [a and b and c for a, b, c in zip(moves, free, kinds, strict=True)]
+
+
+def _reachable(numbering: Numbering, roots: Iterable[int]) -> set[int]:
+    found: set[int] = set()
+    stack = list(roots)
+    while stack:
+        number = stack.pop()
+        if number not in found:
+            found.add(number)
+            stack.extend(numbering.children[number])
+    return found
