@@ -151,6 +151,7 @@ class Timing:
     wall_ratio: float  # grader's wall clock over the runner's own clock; far from 1 is suspicious
     seconds: float = 0.0
     samples: list[list[float]] = field(default_factory=list)  # [baseline_ms, candidate_ms] pairs
+    problem: str = ""  # why this is no timing: it crashed, hung, or a timed output was wrong
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ class Evaluation:
 
     @property
     def accepted(self) -> bool:
-        return bool(self.verdict and self.verdict.correct and self.audit and self.audit.clean)
+        is_timed_right = self.timing is None or not self.timing.problem
+        return bool(self.verdict and self.verdict.correct and self.audit and self.audit.clean and is_timed_right)
 
     @property
     def speedup(self) -> float | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-POLL_S = 0.05  # how often a watched tree's memory is read
+POLL_S = 0.1  # how often a watched tree's memory is read
 OUTPUT_BYTES = 4 << 20  # a child's output beyond this is dropped
 
 _PR_SET_PDEATHSIG = 1

@@ -52,7 +52,7 @@ ALLOWED = frozenset(
     | {"LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "FOUNDRY_BUILD_CACHE"}
     | {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
 )
-PRELOAD = ("torch", "foundry.tools.runner", "foundry.tools.judge")
+PRELOAD = ("torch", "foundry.tools.runner", "foundry.tools.judge", "foundry.tools.intake")
 
 
 class WorkerDied(Exception):
@@ -67,8 +67,11 @@ class WorkerDied(Exception):
 class Worker:
     """A forked process as the main process sees it. One request at a time; blocking, for use in a thread."""
 
-    def __init__(self, zygote: Zygote, pid: int, channel: Channel, errors: int, limits: Limits) -> None:
+    def __init__(
+        self, zygote: Zygote, pid: int, channel: Channel, errors: int, limits: Limits, directory: Path | None
+    ) -> None:
         self.pid = pid
+        self.directory = directory
         self.channel = channel
         self.limits = limits
         self._zygote = zygote
@@ -199,7 +202,7 @@ class Zygote:
             answer = self._ask(message, [theirs.fileno(), errors])
         finally:
             theirs.close()
-        return Worker(self, int(answer["pid"]), ours, errors, limits)
+        return Worker(self, int(answer["pid"]), ours, errors, limits, directory)
 
     def end(self, pid: int) -> str:
         """Kills a worker's tree; returns how the worker ended, in words."""

@@ -1,0 +1,282 @@
+"""The reference as the judge knows it: models, states, hidden inputs and float64 truths. Runs in the judge.
+
+A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
+from foundry.knowledge.task import Task
+from foundry.tools import bundle, comparison, task_module
+from foundry.tools.channel import Message
+from foundry.tools.comparison import Expected
+from foundry.tools.protocol import EPSILON, Distribution, OutputError, Parameters
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
+
+    `tf32` is the error of PyTorch with TF32 allowed, where there is such a thing. `specs` are the outputs' shapes
+    and dtypes, contiguous. `inputs` is (description, sealed memory).
+    """
+
+    distribution: Distribution
+    seed: int
+    inputs: tuple[Message, int]
+    expected: list[Expected]
+    ieee: list[OutputError]
+    tf32: list[OutputError] | None
+    specs: list[TensorSpec]
+    note: str = ""
+
+
+@dataclass
+class Packed:
+    """A state as the runners get it: keys in order and (description, sealed memory) of the tensors."""
+
+    keys: list[str]
+    bundle: tuple[Message, int]
+    mutable: list[int] = field(default_factory=list)
+
+
+class Case:
+    """A task at one set of shapes and dtypes, with one seed for the initial parameters."""
+
+    def __init__(self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str) -> None:
+        self.overrides, self.dtype, self.seed = overrides, dtype, seed
+        self._device = torch.device(device)
+        self._loaded = task_module.load(task, overrides=overrides, dtype=dtype)
+        self._tolerance = task.options.tolerance
+        self.limited = task.options.input_range is not None
+        self.mode = task.options.mode
+        self._model = self._loaded.build_model(seed).to(self._device)
+        self._exact: nn.Module | None = None
+        self._states = {"seeded": _cloned(self._model)}
+        self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
+        self._packed: dict[str, Packed] = {}
+        self._mutable: list[int] | None = None
+        self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
+
+    @property
+    def name(self) -> str:
+        """In words, "" for the file's own shapes and dtypes."""
+        changed = [f"{name}={value}" for name, value in self.overrides.items()]
+        return ", ".join([*changed, *([self.dtype] if self.dtype else [])])
+
+    @property
+    def init(self) -> tuple[Message, int]:
+        """The model's constructor arguments."""
+        make = getattr(self._loaded.module, "get_init_inputs", None)
+        task_module.seed_everything(self.seed)
+        return bundle.pack(make() if make is not None else [])
+
+    def has_parameters(self) -> bool:
+        """Whether there is anything to randomise."""
+        return any(self._is_randomised(key, tensor) for key, tensor in self._states["seeded"].items())
+
+    def constant_parameter(self) -> str:
+        """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
+        for key, tensor in self._states["seeded"].items():
+            if self._is_randomised(key, tensor) and tensor.numel() > 1 and _is_constant(tensor):
+                return key
+        return ""
+
+    def randomise(self, seed: int) -> None:
+        """Draws the randomised parameters of the trials to come."""
+        seeded = self._states["seeded"]
+        chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
+        self._states["randomised"] = _randomised(seeded, chosen, seed)
+        if (old := self._packed.pop("randomised", None)) is not None:
+            os.close(old.bundle[1])
+
+    def state(self, kind: Parameters) -> Packed:
+        """Parameters and buffers of a kind; randomised ones as last drawn."""
+        if kind not in self._packed:
+            tensors = self._states[kind]
+            self._packed[kind] = Packed(list(tensors), bundle.pack([item.cpu() for item in tensors.values()]))
+        packed = self._packed[kind]
+        packed.mutable = self._mutable or []
+        return packed
+
+    def close(self) -> None:
+        """Gives the shared memory of its states back."""
+        for packed in self._packed.values():
+            os.close(packed.bundle[1])
+        self._packed.clear()
+
+    def trial(self, distribution: Distribution, seed: int) -> Trial:
+        """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
+        inputs = self._draw(distribution, seed)
+        packed = bundle.pack(inputs)
+        placed = _moved(inputs, self._device)
+        eager = self._run(self._model, distribution.parameters, _copied(placed))
+        truth, note = self._truth(distribution.parameters, placed, eager)
+        expected = [
+            comparison.expect(exact, output, task_module.dtype_name(output.dtype), self._tolerance)
+            for exact, output in zip(truth, eager, strict=True)
+        ]
+        ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        tf32 = self._tf32_errors(distribution.parameters, placed, expected)
+        return Trial(distribution, seed, packed, expected, ieee, tf32, [_contiguous(item) for item in eager], note)
+
+    def inputs(self, seed: int) -> tuple[Message, int]:
+        """Inputs as given, in sealed memory, for timing."""
+        return bundle.pack(self._loaded.inputs(seed))
+
+    # ------------------------------------------------------------ running the reference
+
+    def _run(self, model: nn.Module, kind: Parameters, inputs: Any) -> list[torch.Tensor]:
+        self._load_state(model, kind)
+        result = self._loaded.run(model, inputs)
+        outputs = [leaf for leaf in task_module.flatten(result) if isinstance(leaf, torch.Tensor)]
+        if self._mutable is None:
+            self.returns_views = _share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
+            before = self._states[kind]
+            self._mutable = [
+                index
+                for index, (key, tensor) in enumerate(model.state_dict().items())
+                if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(before[key]))
+            ]
+        return outputs
+
+    def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
+        """The float64 run; where the model cannot run in float64, its own run, and a note that says so."""
+        try:
+            if self._exact is None:
+                self._exact = self._loaded.build_model(self.seed).to(self._device).double()
+            truth = self._run(self._exact, kind, _widened(inputs))
+        except (TaskError, torch.OutOfMemoryError) as error:
+            return [item.double() if item.is_floating_point() else item for item in eager], f"no float64 run: {error}"
+        matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
+        if not matching:
+            return [item.double() for item in eager], "no float64 run: its outputs have other shapes"
+        return truth, ""
+
+    def _tf32_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError] | None:
+        if self._device.type != "cuda":
+            return None
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        try:
+            outputs = self._run(self._model, kind, _copied(inputs))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+
+    def _load_state(self, model: nn.Module, kind: Parameters) -> None:
+        with torch.no_grad():
+            for (_, own), tensor in zip(model.state_dict().items(), self._states[kind].values(), strict=True):
+                own.copy_(tensor)
+
+    def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
+        """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
+        is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
+        return tensor.is_floating_point() and (is_statistic or key in self._learned)
+
+    def _draw(self, distribution: Distribution, seed: int) -> list[Any]:
+        inputs = self._loaded.inputs(seed)
+        generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+        return [_transformed(value, distribution, generator) for value in inputs]
+
+
+def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
+    """The file's own shapes first, then extra shapes, then further dtypes."""
+    wanted: list[tuple[dict[str, int], DType | None]] = [({}, None)]
+    if not only_first:
+        wanted += [(dict(shape), None) for shape in task.options.extra_shapes]
+        wanted += [({}, _as_dtype(dtype)) for dtype in task.options.dtypes]
+    return [
+        Case(task, overrides, dtype, seed, device)
+        for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
+    ]
+
+
+def _as_dtype(name: str) -> DType:
+    for dtype in EPSILON:
+        if dtype == name:
+            return dtype
+    raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
+
+
+def _transformed(value: Any, distribution: Distribution, generator: torch.Generator) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_transformed(item, distribution, generator) for item in value)
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    if distribution.scale != 1.0:
+        value = value * distribution.scale
+    if distribution.mixed:
+        powers = torch.randint(-6, 7, value.shape, generator=generator)
+        value = torch.ldexp(value, powers).to(value.dtype)
+    return value
+
+
+def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
+    biases of zero) become different elements. Running variances stay positive."""
+    generator = torch.Generator().manual_seed(seed)
+    changed: dict[str, torch.Tensor] = {}
+    for key, tensor in state.items():
+        if key not in chosen:
+            changed[key] = tensor
+            continue
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.device)
+        if "var" in key.rsplit(".", 1)[-1]:
+            value = tensor.float() * (0.5 + torch.rand(tensor.shape, generator=generator).to(tensor.device))
+        elif _is_constant(tensor):
+            value = tensor.float() + 0.3 * noise
+        else:
+            value = tensor.float() * (1.0 + 0.5 * noise)
+        changed[key] = value.to(tensor.dtype)
+    return changed
+
+
+def _is_constant(tensor: torch.Tensor) -> bool:
+    return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())
+
+
+def _cloned(model: nn.Module) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
+    places = {other.untyped_storage().data_ptr() for other in others if isinstance(other, torch.Tensor)}
+    return any(one.untyped_storage().data_ptr() in places for one in ones)
+
+
+def _contiguous(tensor: torch.Tensor) -> TensorSpec:
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(shape, contiguous_strides(shape), task_module.dtype_name(tensor.dtype))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return _mapped(value, lambda tensor: tensor.to(device))
+
+
+def _copied(value: Any) -> Any:
+    return _mapped(value, torch.clone)
+
+
+def _widened(value: Any) -> Any:
+    return _mapped(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return value

@@ -1,0 +1,324 @@
+"""The main process's side of grading: judges, the resident reference, one fresh process a candidate. Free of torch.
+
+Blocking and thread-safe; the workbench calls it from threads. A candidate that hangs, crashes, floods or forks costs
+its own process and one answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Baseline, Build, Stage, Timing, Verdict
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
+from foundry.knowledge.task import Task
+from foundry.tools.channel import Channel, ChannelClosed, Message
+from foundry.tools.process import Limits, machine_memory_bytes
+from foundry.tools.timing import EFFORTS, combined_ratio, relative_spread
+from foundry.tools.zygote import Worker, WorkerDied, Zygote
+
+CHECK_S, CAPTURE_S, BASELINE_S, JUDGE_S = 60.0, 150.0, 180.0, 900.0
+LOAD_S = 20.0  # a file whose library is built already
+SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
+COMPILE_BASELINE_S = 120.0
+TASK_MEMORY_SHARE = 0.5  # of the machine's memory, for a process that runs the task
+CANDIDATE_MEMORY_SHARE = 0.35
+LANES = 2  # judges: one evaluation that hangs does not stop the others
+
+Record = TypeVar("Record")
+Pairs = list[tuple[float, float]]
+_ERRORS: dict[str, type[FoundryError]] = {
+    "TaskError": TaskError,
+    "UsageError": UsageError,
+    "MissingTool": MissingTool,
+    "NotComparable": NotComparable,
+}
+
+
+@dataclass
+class Notes:
+    """What evaluations leave behind besides their records, for audit and receipt; keys are candidates' digests."""
+
+    operators: dict[str, list[Any]] = field(default_factory=dict)
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
+    seeds: dict[str, int] = field(default_factory=dict)  # by purpose
+
+
+class Grader:
+    """Everything that needs the warm process, for one task on one device."""
+
+    def __init__(self, task: Task, device: Device, scratch: Path, *, seed: int, zygote: Zygote) -> None:
+        self.notes = Notes()
+        self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
+        self._scratch = scratch / f"workers-{os.getpid()}"
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._numbers = itertools.count()
+        self._reference: Worker | None = None
+        self._own_errors: list[list[float]] = []
+        self._lanes = threading.Semaphore(LANES)
+        self._idle: list[Worker] = []
+        self._tf32 = device.target == "cuda" and task.options.policy != "strict"
+
+    def close(self) -> None:
+        """Ends every process and removes their directories."""
+        self._zygote.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # ------------------------------------------------------------ requests
+
+    def examine(self) -> tuple[Message, Message]:
+        """(shapes of inputs and outputs, graphs and note) of the task; raises TaskError."""
+        worker = self._zygote.fork("foundry.tools.intake:serve", self._task_limits(CHECK_S), directory=self._scratch)
+        message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
+        try:
+            checked = _ask_about_task(worker, {"do": "check", **message}, CHECK_S)
+            try:
+                captured = _ask_about_task(worker, {"do": "capture", **message}, CAPTURE_S)
+            except TaskError as error:
+                captured = {"graphs": [], "note": f"tracing it failed: {error}"}
+        finally:
+            worker.end()
+        return checked, captured
+
+    def baseline(self) -> Baseline:
+        """Times the reference and measures its own error; raises TaskError."""
+        with self._judge() as judge, self._links([self._resident()]) as handles:
+            answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
+        self._own_errors = answer["errors"]
+        self.notes.seeds.update(answer["seeds"])
+        return decoded(Baseline, answer["baseline"])
+
+    def compile_baseline(self, baseline: Baseline) -> Baseline:
+        """Adds torch.compile's time, or the reason why there is none."""
+        message: Message = {"do": "time", "stage": "screen", "compiled": True, "text": "", "errors": self._own_errors}
+        message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S, "budget_s": 3.0}
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        try:
+            with self._judge() as judge:
+                answer, ended = self._with_candidate(judge, message, self._resident(), cache)
+        except FoundryError as error:
+            return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
+        if "pairs" not in answer:
+            return replace(baseline, compile_note=f"torch.compile could not be timed: {_problem(answer, ended)}")
+        pairs = _pairs(answer)
+        compile_ms = statistics.median(second for _, second in pairs)
+        return replace(baseline, compile_ms=compile_ms, compile_speedup=combined_ratio([pairs]).ratio, compile_note="")
+
+    def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
+        """Correctness of one candidate, in a process of its own."""
+        message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
+        with self._judge() as judge:
+            start = time.monotonic()
+            answer, ended = self._with_candidate(judge, {**message, "load_limit_s": _load_limit(build)})
+            seconds = time.monotonic() - start
+        if "verdict" not in answer:
+            return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
+        self.notes.operators[digest_of(text)] = answer["operators"]
+        self.notes.phases[digest_of(text)] = answer["phases"]
+        self.notes.seeds.update(answer["seeds"])
+        verdict = decoded(Verdict, answer["verdict"])
+        gates = tuple(replace(gate, evidence=_named_death(gate.evidence, ended)) for gate in verdict.gates)
+        return replace(verdict, evidence=_named_death(verdict.evidence, ended), gates=gates, seconds=seconds)
+
+    def time(
+        self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
+    ) -> Timing:
+        """ABBA pairs; beyond the screen in several fresh pairs of processes. The caller holds the device lock."""
+        effort = EFFORTS[stage]
+        message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
+        message |= {"errors": self._own_errors, "load_limit_s": _load_limit(build), "incumbent_ms": incumbent_ms}
+        message["budget_s"] = effort.budget_s / effort.processes
+        groups: list[Pairs] = []
+        walls: list[float] = []
+        with self._judge() as judge:
+            start = time.monotonic()
+            for _ in range(effort.processes):
+                reference = self._resident() if stage == "screen" else self._runner()
+                try:
+                    answer, ended = self._with_candidate(judge, message, reference)
+                finally:
+                    if stage != "screen":
+                        self._discard(reference)
+                if "pairs" not in answer:
+                    return no_timing(stage, _problem(answer, ended), time.monotonic() - start)
+                groups.append(_pairs(answer))
+                walls.append(float(answer["wall_ratio"]))
+        return timing_of(stage, groups, walls, time.monotonic() - start)
+
+    # ------------------------------------------------------------ processes
+
+    def _task_limits(self, wall_s: float) -> Limits:
+        return Limits(wall_s=wall_s, memory_bytes=int(TASK_MEMORY_SHARE * machine_memory_bytes()), cpu_s=36_000)
+
+    @contextlib.contextmanager
+    def _judge(self) -> Iterator[Worker]:
+        """A judge for one request, opened when none is idle; one that died is not used again."""
+        with self._lanes:
+            judge = self._idle.pop() if self._idle else self._open_judge()
+            try:
+                yield judge
+            finally:
+                if judge.alive:
+                    self._idle.append(judge)
+
+    def _open_judge(self) -> Worker:
+        judge = self._zygote.fork("foundry.tools.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch)
+        message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
+        _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, CHECK_S)
+        return judge
+
+    def _runner(self, environment: dict[str, str] | None = None) -> Worker:
+        """A fresh process for one model, in a directory of its own."""
+        folder = self._scratch / f"runner-{next(self._numbers)}"
+        folder.mkdir(parents=True)
+        memory = int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
+        limits = Limits(wall_s=JUDGE_S, memory_bytes=memory, cpu_s=3600, file_bytes=1 << 30)
+        own = {"TMPDIR": str(folder), **(environment or {})}
+        return self._zygote.fork("foundry.tools.runner:serve", limits, directory=folder, environment=own)
+
+    def _resident(self) -> Worker:
+        """The reference's runner that stays for the whole search."""
+        if self._reference is None or not self._reference.alive:
+            self._reference = self._runner()
+        return self._reference
+
+    def _discard(self, worker: Worker) -> str:
+        ended = worker.end()
+        if worker.directory is not None:
+            shutil.rmtree(worker.directory, ignore_errors=True)
+        return ended
+
+    @contextlib.contextmanager
+    def _links(self, workers: Sequence[Worker]) -> Iterator[list[int]]:
+        """An open link to each runner, for the judge to take over."""
+        links: list[Channel] = []
+        try:
+            for worker in workers:
+                ours, theirs = Channel.pair()
+                links.append(ours)
+                worker.channel.send({"threads": thread_count(self._device), "tf32": self._tf32}, [theirs.fileno()])
+                theirs.close()
+            yield [link.fileno() for link in links]
+        finally:
+            for link in links:
+                link.close()
+
+    def _with_candidate(
+        self,
+        judge: Worker,
+        message: Message,
+        reference: Worker | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> tuple[Message, str]:
+        """Asks the judge about a candidate; returns its answer and how the candidate's process ended.
+
+        A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
+        """
+        candidate = self._runner(environment)
+        broken: list[str] = []
+
+        def tick() -> None:
+            if reason := candidate.excess():
+                broken.append(reason)
+                candidate.end()
+
+        try:
+            with self._links([candidate] if reference is None else [reference, candidate]) as handles:
+                answer, _ = judge.request(message, handles, timeout_s=JUDGE_S, tick=tick)
+        except (WorkerDied, ChannelClosed) as died:
+            answer = {"failed": ["crash", f"the judge {died}"]}
+        finally:
+            ended = self._discard(candidate)
+        _raise_error(answer)
+        return answer, broken[0] if broken else ended
+
+
+# ---------------------------------------------------------------- records from answers
+
+
+def timing_of(stage: Stage, groups: Sequence[Pairs], walls: Sequence[float], seconds: float) -> Timing:
+    """The record of one timing from the pairs of each pair of processes."""
+    ratio = combined_ratio(groups)
+    pairs = [pair for group in groups for pair in group]
+    return Timing(
+        stage=stage,
+        candidate_ms=statistics.median(second for _, second in pairs),
+        baseline_ms=statistics.median(first for first, _ in pairs),
+        speedup=ratio.ratio,
+        speedup_ci95=(ratio.low, ratio.high),
+        pairs=len(pairs),
+        noise=relative_spread([first for first, _ in pairs]),
+        wall_ratio=max(walls, key=lambda wall: abs(wall - 1.0)),
+        seconds=seconds,
+        samples=[list(pair) for pair in pairs],
+    )
+
+
+def no_timing(stage: Stage, problem: str, seconds: float = 0.0) -> Timing:
+    """The record of a candidate that could not be timed."""
+    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem)
+
+
+def decoded(kind: type[Record], item: Any) -> Record:
+    """A record from a judge's answer."""
+    return codec.decode(kind, json.dumps(item))
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def thread_count(device: Device) -> int:
+    """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
+    return device.cores if device.target == "cpu" else min(8, len(os.sched_getaffinity(0)))
+
+
+def _ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
+    """A request whose failure is the task's; raises TaskError in one line."""
+    try:
+        answer, _ = worker.request(message, handles, timeout_s=limit_s)
+    except WorkerDied as died:
+        if died.outcome == "timeout":
+            raise TaskError(f"the task did not finish in {limit_s:g} s", "make its sizes smaller") from died
+        if "memory" in died.evidence:
+            raise TaskError(f"the task {died.evidence}", "make its sizes smaller") from died
+        raise TaskError(f"the process that ran the task {died.evidence}") from died
+    _raise_error(answer)
+    if "failed" in answer:
+        raise TaskError(f"the reference failed: {answer['failed'][1]}")
+    return answer
+
+
+def _raise_error(answer: Message) -> None:
+    if "error" in answer:
+        kind, problem, remedy = answer["error"]
+        raise _ERRORS.get(kind, FoundryError)(problem, remedy)
+
+
+def _problem(answer: Message, ended: str) -> str:
+    return _named_death(str(answer.get("failed", ["", ended])[1]), ended)
+
+
+def _named_death(evidence: str, ended: str) -> str:
+    return evidence.replace("the process died", f"the process {ended}")
+
+
+def _pairs(answer: Message) -> Pairs:
+    return [(float(first), float(second)) for first, second in answer["pairs"]]
+
+
+def _load_limit(build: Build) -> float:
+    return LOAD_S if build.artifact else SELF_BUILD_S

@@ -1,0 +1,284 @@
+"""The grader's own process: it makes the inputs, knows the truth, orders the calls and decides. Imports torch.
+
+It runs the task's code, which the user wrote, but never a candidate's. One judge serves one task; every request of
+the main process brings the links to the runners it needs. Answers are plain JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Baseline, Stage
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.task import AccuracyClass, Task
+from foundry.tools import bundle, comparison, paired_timing
+from foundry.tools.cases import Case, Trial, cases_of
+from foundry.tools.channel import Channel, Message, close_all
+from foundry.tools.correctness import Examination, released
+from foundry.tools.paired_timing import ColdCache, Question
+from foundry.tools.protocol import (
+    AS_GIVEN,
+    ILL_CONDITIONED,
+    OutputError,
+    Seeds,
+    accepts,
+    allowed,
+    distributions,
+)
+from foundry.tools.runner_link import RunnerFailed, RunnerLink
+from foundry.tools.timing import EFFORTS, relative_spread
+
+RUN_LIMIT_S = 4.0  # one forward, at least
+RUN_LIMIT_FACTOR = 30.0  # times the baseline's
+_PR_SET_DUMPABLE = 4
+
+
+class Judge:
+    """One task's grader. The first case of the screen is also what is timed while searching."""
+
+    def __init__(self, message: Message) -> None:
+        self._task = codec.decode(Task, message["task"])
+        self._device = codec.decode(Device, message["device"])
+        self._seeds = Seeds(int(message["seed"]))
+        self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
+        self._screen_case: Case | None = None
+        self._screen_trials: list[Trial] = []
+        self._screen_question: Question | None = None
+        self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
+
+    # ------------------------------------------------------------ requests
+
+    def baseline(self, message: Message, handles: list[int]) -> Message:
+        """Times the reference, measures its own error, and asks whether the task can prove anything."""
+        trials = self._screen()
+        degenerate = self._degenerate(trials[0])
+        question = self._question("screen", trials[0].ieee)
+        link = self._link(handles[0], RUN_LIMIT_S * 15)
+        try:
+            self._prepare(link, question, self._case(), "screen", self._reference())
+            samples = paired_timing.time_alone(link, question, self._cache)
+        finally:
+            link.close()
+        baseline = Baseline(
+            eager_ms=statistics.median(samples),
+            noise=relative_spread(samples),
+            output_shapes=[spec.shape for spec in trials[0].specs],
+            degenerate=degenerate,
+        )
+        own = trials[0].tf32 or trials[0].ieee
+        errors = [[error.norm, error.violation] for error in own]
+        return {"baseline": codec.to_plain(baseline), "errors": errors, "seeds": self._seeds.drawn}
+
+    def verify(self, message: Message, handles: list[int]) -> Message:
+        """Correctness of the candidate behind the link."""
+        stage: Stage = message["stage"]
+        link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
+        worst: AccuracyClass = self._task.options.accuracy or "tf32"
+        examination = Examination(link, stage, worst)
+        load = {"text": message["text"], "device": self._place}
+        try:
+            if stage == "screen":
+                verdict = examination.run(load, [self._case()], lambda case: self._screen())
+            else:
+                verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
+        finally:
+            link.close()
+        return {
+            "verdict": codec.to_plain(verdict),
+            "operators": examination.operators,
+            "phases": link.seconds,
+            "seeds": self._seeds.drawn if stage != "screen" else {},
+        }
+
+    def time(self, message: Message, handles: list[int]) -> Message:
+        """ABBA pairs between the reference and the candidate behind the two links."""
+        stage: Stage = message["stage"]
+        errors = [OutputError(*pair) for pair in message["errors"]]
+        case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
+        question = self._question(stage, errors, case)
+        limit_s = self._run_limit(message)
+        baseline = self._link(handles[0], limit_s)
+        candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
+        try:
+            token = "screen" if stage == "screen" else f"{stage}-{case.seed}"
+            self._prepare(baseline, question, case, token, self._reference())
+            load = self._reference(compiled=True) if message.get("compiled") else {"text": message["text"]}
+            self._prepare(candidate, question, case, token, {**load, "device": self._place})
+            seed = random.SystemRandom().getrandbits(31)
+            samples = paired_timing.time_pairs(
+                baseline,
+                candidate,
+                question,
+                self._cache,
+                EFFORTS[stage],
+                budget_s=float(message["budget_s"]),
+                seed=seed,
+                give_up_ms=message.get("incumbent_ms"),
+            )
+        finally:
+            baseline.close()
+            candidate.close()
+            if stage != "screen":
+                close_all([handle for _, handle in question.inputs])
+                case.close()
+        return {
+            "pairs": samples.pairs,
+            "wall_ratio": samples.wall_ratio,
+            "checked": samples.checked,
+            "phases": candidate.seconds,
+            "seconds": samples.seconds,
+        }
+
+    # ------------------------------------------------------------ what is asked
+
+    def _case(self) -> Case:
+        if self._screen_case is None:
+            seed = self._seeds.draw("screen", "parameters")
+            self._screen_case = cases_of(self._task, [seed], self._place, only_first=True)[0]
+        return self._screen_case
+
+    def _screen(self) -> list[Trial]:
+        """The screen's trials, computed once."""
+        if not self._screen_trials:
+            case = self._case()
+            if case.has_parameters():
+                case.randomise(self._seeds.draw("screen", "randomised parameters"))
+            for distribution in distributions("screen", limited=case.limited):
+                if distribution.parameters == "randomised" and not case.has_parameters():
+                    continue
+                seed = self._seeds.draw("screen", distribution.name)
+                self._screen_trials.append(case.trial(distribution, seed))
+        return self._screen_trials
+
+    def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
+        seed = self._seeds.draw(stage, f"{stage}: parameters")
+        return cases_of(self._task, [seed], self._place, only_first=only_first)
+
+    def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
+        """Fresh trials of a case; all distributions for the file's own shapes, the screen's for the others."""
+
+        def make() -> Iterator[Trial]:
+            chosen = distributions(stage if not case.name else "screen", limited=case.limited)
+            for distribution in chosen:
+                if distribution.parameters == "randomised":
+                    if not case.has_parameters():
+                        continue
+                    case.randomise(self._seeds.draw(stage, f"{stage}: randomised parameters {case.name}"))
+                yield case.trial(distribution, self._seeds.draw(stage, f"{stage}: {distribution.name} {case.name}"))
+            case.close()
+
+        return released(make())
+
+    def _question(self, stage: Stage, errors: list[OutputError], case: Case | None = None) -> Question:
+        """Sets of inputs to time on; the screen's are kept."""
+        if stage == "screen" and self._screen_question is not None:
+            return self._screen_question
+        case = case or self._case()
+        specs = self._screen()[0].specs
+        packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"))]
+        size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
+        for index in range(1, paired_timing.slots_for(size)):
+            packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}")))
+        question = Question(packed, specs, errors)
+        if stage == "screen":
+            self._screen_question = question
+        return question
+
+    def _prepare(self, link: RunnerLink, question: Question, case: Case, token: str, load: Message) -> None:
+        """Model, parameters and inputs, unless the runner has them from an earlier link."""
+        if link.token() == token:
+            for slot in range(len(question.inputs)):
+                link.restore(slot)  # earlier pairs permuted them
+            return
+        link.load(load)
+        link.build(0, case)
+        link.state(0, case, "seeded")
+        for slot, packed in enumerate(question.inputs):
+            link.inputs(slot, 0, packed)
+        link.token(token)
+
+    def _reference(self, *, compiled: bool = False) -> Message:
+        return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
+
+    def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0) -> RunnerLink:
+        return RunnerLink(os.dup(handle), load_limit_s=load_limit_s, run_limit_s=run_limit_s)
+
+    def _run_limit(self, message: Message) -> float:
+        """Seconds one forward may take: a multiple of the baseline's time, with a floor."""
+        if "run_limit_s" in message:
+            return float(message["run_limit_s"])
+        return max(RUN_LIMIT_S, RUN_LIMIT_FACTOR * float(message.get("eager_ms", 0.0)) / 1e3)
+
+    # ------------------------------------------------------------ what the task can prove
+
+    def _degenerate(self, trial: Trial) -> str:
+        """Why right and wrong kernels cannot be told apart on this task, or ""."""
+        worst = max(error.norm for error in trial.ieee)
+        if trial.expected[0].is_floating and worst > ILL_CONDITIONED:
+            return f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm"
+        other = self._case().trial(AS_GIVEN, self._seeds.draw("screen", "degenerate"))
+        os.close(other.inputs[1])
+        fakes: list[tuple[str, list[torch.Tensor]]] = [
+            ("zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]),
+            (
+                "a constant is accepted as its output",
+                [torch.full_like(item.truth, _middle(item.truth)) for item in trial.expected],
+            ),
+            ("its output does not depend on the inputs", [item.truth for item in other.expected]),
+        ]
+        for reason, outputs in fakes:
+            shapes = [output.shape for output in outputs]
+            if shapes == [item.truth.shape for item in trial.expected] and self._is_accepted(outputs, trial):
+                return reason
+        return ""
+
+    def _is_accepted(self, outputs: list[torch.Tensor], trial: Trial) -> bool:
+        for output, expected, own, spec in zip(outputs, trial.expected, trial.ieee, trial.specs, strict=True):
+            if not accepts(comparison.measure(output, expected), allowed(own, spec.dtype, spec.numel)):
+                return False
+        return True
+
+
+def _middle(truth: torch.Tensor) -> Any:
+    finite = truth[torch.isfinite(truth)]
+    return finite.double().mean().to(truth.dtype).item() if finite.numel() else 0
+
+
+def serve(control: Channel) -> None:
+    """Entry of a judge process: `open` first, then requests with links."""
+    # Same user as the candidates' processes: at least not readable through /proc or ptrace by a plain user.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    judge: Judge | None = None
+    while True:
+        message, handles = control.receive()
+        start = time.perf_counter()
+        try:
+            if message["do"] == "open":
+                torch.set_num_threads(int(message["threads"]))
+                judge = Judge(message)
+                answer: Message = {}
+            else:
+                request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])
+                answer = request(message, handles)
+        except FoundryError as error:
+            answer = {"error": [type(error).__name__, error.problem, error.remedy]}
+        except RunnerFailed as failed:
+            answer = {"failed": [failed.outcome, failed.evidence], "died": failed.died}
+        finally:
+            close_all(handles)
+        gc.collect()
+        control.send({**answer, "spent_s": time.perf_counter() - start})

@@ -1,0 +1,127 @@
+"""What "correct" means here: input distributions, tolerances, and the rule that accepts an output (design section 5).
+
+Free of torch, so that the main process and receipts can use it. The numbers come from measurements of eager PyTorch
+against float64: a fixed tolerance against a float32 or TF32 reference rejects the more accurate kernel, so the budget
+of a candidate is set by PyTorch's own error on the same inputs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+from foundry.knowledge.candidate import Outcome, Stage
+from foundry.knowledge.opgraph import DType
+
+PROTOCOL_VERSION = "foundry-1"
+
+ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
+FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
+EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
+TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
+NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
+ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
+
+Parameters = Literal["seeded", "randomised"]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How the floating inputs of `get_inputs` are changed. Integers and booleans (indices, masks) stay as given.
+
+    `mixed` multiplies each element by 2**k, k uniform in -6..6.
+    """
+
+    name: str
+    scale: float = 1.0
+    mixed: bool = False
+    parameters: Parameters = "seeded"
+
+    @property
+    def leaves_range(self) -> bool:
+        """Whether inputs with declared limits could leave them."""
+        return self.mixed or self.scale != 1.0
+
+
+AS_GIVEN = Distribution("as given")
+RANDOMISED = Distribution("randomised parameters", parameters="randomised")
+MIXED = Distribution("mixed exponents", mixed=True)
+DISTRIBUTIONS = (
+    AS_GIVEN,
+    Distribution("x3", scale=3.0),
+    Distribution("x0.01", scale=0.01),
+    Distribution("x-1", scale=-1.0),
+    MIXED,
+    RANDOMISED,
+)
+SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
+
+
+def distributions(stage: Stage, *, limited: bool) -> tuple[Distribution, ...]:
+    """What a stage tries; `limited` when the task declares a range that its inputs may not leave."""
+    chosen = SCREEN if stage == "screen" else DISTRIBUTIONS
+    return tuple(item for item in chosen if not (limited and item.leaves_range))
+
+
+class Seeds:
+    """Seeds that no candidate can know, noted for the receipt.
+
+    The screen's follow from the run's seed, because its truths are computed once for a whole run; those of the other
+    stages come from the system's entropy, after the candidate exists.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.drawn: dict[str, int] = {}
+
+    def draw(self, stage: Stage, purpose: str) -> int:
+        """A seed below 2**31, noted under its purpose."""
+        text = f"{self._seed}:{purpose}"
+        derived = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
+        self.drawn[purpose] = derived if stage == "screen" else secrets.randbits(31)
+        return self.drawn[purpose]
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """Error of one output tensor against the float64 truth.
+
+    Floating: `norm` = |out - truth| / |truth| (Euclidean), `violation` = the largest |out - truth| in units of
+    tolerance * (|truth| + standard deviation of the truth). Integer: both are the number of elements that differ.
+    `misplaced` counts elements whose non-finite kind differs from what is expected.
+    """
+
+    norm: float
+    violation: float
+    misplaced: int = 0
+
+
+def norm_floor(dtype: DType, elements: int) -> float:
+    """Norm error that is never held against a candidate: a few units in the last place."""
+    if dtype not in EPSILON:
+        return 0.0
+    units = 0.5 if dtype in ("float16", "bfloat16") else 4.0
+    return EPSILON[dtype] * units * (4.0 if elements < FEW_ELEMENTS else 1.0)
+
+
+def allowed(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
+    """The largest errors a candidate may have, given PyTorch's own on the same inputs."""
+    if dtype not in EPSILON:
+        return OutputError(ALLOWED_FACTOR * baseline.norm, ALLOWED_FACTOR * baseline.violation)
+    return OutputError(
+        max(ALLOWED_FACTOR * baseline.norm, norm_floor(dtype, elements)),
+        max(ALLOWED_FACTOR * baseline.violation, 1.0),
+    )
+
+
+def accepts(error: OutputError, limit: OutputError) -> bool:
+    """Written so that NaN errors are refused."""
+    return error.misplaced == 0 and error.norm <= limit.norm and error.violation <= limit.violation
+
+
+def failure(error: OutputError, dtype: DType) -> Outcome:
+    """What a refused output is called."""
+    nearly = dtype in EPSILON and error.misplaced == 0 and error.norm <= NEARLY_RIGHT
+    return "inaccurate" if nearly else "wrong_result"

@@ -1,0 +1,461 @@
+"""The process in which one model runs: the reference's or a candidate's, never both, never the grader's truth.
+
+It receives parameters and inputs as tensors over a link from the judge, calls `forward`, writes the outputs into
+memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded.
+Whatever the candidate raises is an answer; whatever it destroys destroys only this process. Imports torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import traceback
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from foundry.knowledge import codec
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.knowledge.task import Task
+from foundry.tools import bundle, task_module
+from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
+
+MESSAGE_CHARS = 400
+NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
+
+Clock = Callable[[], int]
+
+
+class Refused(Exception):
+    """An answer that is no result: `kind` is an Outcome."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        self.kind = kind
+        super().__init__(line)
+
+
+@dataclass
+class Slot:
+    """One set of inputs: private copies that forward gets, and the judge's originals to compare them with."""
+
+    case: int
+    arguments: list[Any]
+    tensors: list[torch.Tensor]
+    originals: list[torch.Tensor]
+
+
+@dataclass
+class State:
+    """The model's tensors, the judge's originals of them, and which ones the reference's forward writes to."""
+
+    tensors: list[torch.Tensor]
+    originals: list[torch.Tensor]
+    mutable: list[int]
+
+
+@dataclass
+class Previous:
+    """Outputs of the last checked call, kept alive so that a reused buffer shows."""
+
+    tensors: list[torch.Tensor] = field(default_factory=list)
+
+
+class Runner:
+    """Answers the judge's commands; one model per case (a case is one set of shapes and dtypes)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._device = torch.device("cpu")
+        self._make: Callable[[Message, Any], nn.Module] | None = None
+        self._where = ""
+        self._models: dict[int, nn.Module] = {}
+        self._states: dict[int, State] = {}
+        self._slots: dict[int, Slot] = {}
+        self._previous = Previous()
+        self._result: Any = None
+        self._time_calls: Callable[[Callable[[], Any], int], tuple[Any, float]]
+        self._compiled = False
+        self._token = ""
+
+    def serve(self, link: Channel) -> None:
+        """Until the judge hangs up."""
+        commands: dict[str, Callable[[Message, list[int]], Message]] = {
+            "load": self._load,
+            "build": self._build,
+            "state": self._state,
+            "inputs": self._inputs,
+            "call": self._call,
+            "run": self._run,
+            "collect": self._collect,
+            "perturb": self._perturb,
+            "restore": self._restore,
+            "forget": self._forget,
+            "token": self._exchange_token,
+        }
+        while True:
+            message, handles = link.receive()
+            try:
+                answer = commands[message["do"]](message, handles)
+            except Refused as refusal:
+                answer = {"refused": refusal.kind, "line": str(refusal)}
+            finally:
+                close_all(handles)
+            link.send(answer)
+
+    # ------------------------------------------------------------ loading
+
+    def _load(self, message: Message, handles: list[int]) -> Message:
+        """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
+        self._device = torch.device(message["device"])
+        self._compiled = bool(message.get("compiled"))
+        if self._device.type == "cuda":
+            from foundry.tools import timing_cuda  # its clock is taken here, before the candidate's code runs
+
+            self._time_calls = timing_cuda.time_calls
+        start = self._clock()
+        if "task" in message:
+            self._make = _reference_maker(message)
+        else:
+            self._where = str(Path("candidate.py").absolute())
+            self._make = self._guard("compile_error", lambda: _candidate_maker(message["text"], self._where))
+        return {"seconds": (self._clock() - start) / 1e9}
+
+    def _build(self, message: Message, handles: list[int]) -> Message:
+        """Constructs the model of a case as KernelBench does: same seed, same init arguments."""
+        make = self._make
+        if make is None:
+            raise Refused("crash", "nothing is loaded")
+        arguments = bundle.unpack(message["init"], handles[0])
+        model = self._guard("crash", lambda: make(message, arguments))
+        if message["dtype"]:
+            model = model.to(task_module.torch_dtype(message["dtype"]))
+        if message["mode"] != "as_given":
+            model.train(message["mode"] == "train")
+        model = self._guard("crash", lambda: model.to(self._device))
+        if self._compiled:
+            model = self._guard("crash", lambda: _compiled(model))
+        self._models[message["case"]] = model
+        return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
+
+    def _state(self, message: Message, handles: list[int]) -> Message:
+        """Copies the reference's parameters and buffers in; says how they were matched."""
+        model = self._models[message["case"]]
+        given = bundle.shared(message["bundle"], handles[0])
+        own = _plain_state(model)
+        names = _match(message["keys"], given, own, message.get("seeded"))
+        if isinstance(names, str):
+            return {"unmatched": names}
+        with torch.no_grad():
+            for key, tensor in zip(message["keys"], given, strict=True):
+                own[names[key]].copy_(tensor)
+        self._states[message["case"]] = State([own[names[key]] for key in message["keys"]], given, message["mutable"])
+        return {"matched": sum(key != name for key, name in names.items())}
+
+    def _inputs(self, message: Message, handles: list[int]) -> Message:
+        """A set of inputs, copied into this process (and to the device)."""
+        originals = bundle.shared(message["bundle"], handles[0])
+        arguments = _to_device(bundle.unpack(message["bundle"], handles[0]), self._device)
+        self._slots[message["slot"]] = Slot(message["case"], arguments, bundle.tensors_in(arguments), originals)
+        return {}
+
+    def _forget(self, message: Message, handles: list[int]) -> Message:
+        """Drops a slot, outputs and, when asked, a case."""
+        self._slots.pop(message.get("slot", -1), None)
+        self._models.pop(message.get("case", -1), None)
+        self._previous, self._result = Previous(), None
+        gc.collect()
+        return {}
+
+    def _exchange_token(self, message: Message, handles: list[int]) -> Message:
+        """Remembers, for a reference that serves many links, what it was prepared with."""
+        self._token = message.get("given") or self._token
+        return {"token": self._token}
+
+    # ------------------------------------------------------------ running
+
+    def _call(self, message: Message, handles: list[int]) -> Message:
+        """One checked call: poisoned memory before, inputs, aliases and outputs looked at after."""
+        slot = self._slots[message["slot"]]
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        state = self._states[slot.case]
+        for index in state.mutable:  # buffers that forward updates, as the judge sent them
+            state.tensors[index].copy_(state.originals[index])
+        _poison(wanted, message["poison"], self._device)
+        result, operators = self._forward(slot, record=bool(message.get("record")))
+        tensors = self._output_tensors(result)
+        answer: Message = {
+            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
+            "changed": _changed(slot),
+            "alias": _alias(tensors, slot, state.tensors, self._previous.tensors),
+            "operators": operators,
+        }
+        self._previous = Previous(tensors)
+        answer["written"] = _write(tensors, wanted, handles)
+        return answer
+
+    def _run(self, message: Message, handles: list[int]) -> Message:
+        """One timed sample: `calls` calls in a row. Time in ns by the clock from before the candidate was loaded."""
+        slot = self._slots[message["slot"]]
+        model, arguments, calls = self._models[slot.case], slot.arguments, int(message["calls"])
+        self._result = None  # its memory is free for this call, as in any loop
+        if self._device.type == "cuda":
+            return self._run_cuda(model, arguments, calls)
+
+        def repeat() -> Any:
+            result = None
+            for _ in range(calls):
+                result = model(*arguments)
+            return result
+
+        def timed() -> int:
+            start = self._clock()
+            self._result = repeat()
+            return self._clock() - start
+
+        return {"ns": self._guard("crash", timed)}
+
+    def _run_cuda(self, model: nn.Module, arguments: list[Any], calls: int) -> Message:
+        time_calls = self._time_calls
+
+        def timed() -> float:
+            self._result, milliseconds = time_calls(lambda: model(*arguments), calls)
+            return milliseconds
+
+        return {"ns": int(1e6 * self._guard("launch_failure", timed))}
+
+    def _collect(self, message: Message, handles: list[int]) -> Message:
+        """Writes the outputs of the last timed sample."""
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        tensors = self._output_tensors(self._result)
+        specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
+        return {"specs": specs, "written": _write(tensors, wanted, handles)}
+
+    def _perturb(self, message: Message, handles: list[int]) -> Message:
+        """Swaps blocks of elements inside input tensors, in place: the same values at new positions."""
+        slot = self._slots[message["slot"]]
+        for index, one, other, length in message["swaps"]:
+            tensor = slot.tensors[index]
+            flat = tensor.as_strided((bundle.extent(task_module.spec_of(tensor)),), (1,))
+            kept = flat[one : one + length].clone()
+            flat[one : one + length] = flat[other : other + length]
+            flat[other : other + length] = kept
+        return {}
+
+    def _forward(self, slot: Slot, *, record: bool) -> tuple[Any, list[Any]]:
+        model = self._models[slot.case]
+        if not record:
+            return self._guard("crash", lambda: model(*slot.arguments)), []
+        from foundry.tools.audit.provenance import record_ops
+
+        results: list[Any] = []
+        operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))
+        return results[0], operators
+
+    def _restore(self, message: Message, handles: list[int]) -> Message:
+        """Inputs of a slot as the judge sent them."""
+        slot = self._slots[message["slot"]]
+        for tensor, original in zip(slot.tensors, slot.originals, strict=True):
+            tensor.copy_(original)
+        return {}
+
+    def _output_tensors(self, result: Any) -> list[torch.Tensor]:
+        leaves = [
+            leaf for leaf in task_module.flatten(result) if leaf is not None and not isinstance(leaf, int | float)
+        ]
+        for leaf in leaves:
+            if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:
+                raise Refused("wrong_result", f"forward returned a {type(leaf).__name__}, not a tensor")
+        return leaves
+
+    def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
+        specs: list[TensorSpec] = self._guard("wrong_result", lambda: [task_module.spec_of(item) for item in tensors])
+        return specs
+
+    def _guard(self, kind: str, work: Callable[[], Any]) -> Any:
+        """Runs foreign code; turns anything it raises into a Refused with its own line."""
+        try:
+            result = work()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+            return result
+        except Refused:
+            raise
+        except BaseException as error:  # foreign code may raise anything, SystemExit included
+            raise Refused(_kind(kind, error), _one_line(error, self._where)) from error
+
+
+def serve(control: Channel) -> None:
+    """Entry of a runner process: each message brings a link (and options); serves it until it is hung up."""
+    clock = time.perf_counter_ns
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    gc.disable()
+    runner = Runner(clock)
+    while True:
+        message, handles = control.receive()
+        torch.set_num_threads(int(message["threads"]))
+        if message.get("tf32"):
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        link = Channel.from_handle(handles[0])
+        try:
+            runner.serve(link)
+        except ChannelClosed:
+            link.close()
+
+
+# ---------------------------------------------------------------- models
+
+
+def _reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
+    task = codec.decode(Task, message["task"])
+
+    def make(order: Message, arguments: Any) -> nn.Module:
+        loaded = task_module.load(task, overrides=order["overrides"], dtype=order["dtype"])
+        return loaded.build_model(order["seed"])
+
+    return make
+
+
+def _candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
+    """Executes the file under a module of its own and finds ModelNew."""
+    Path(path).write_text(text)
+    module = types.ModuleType("candidate")
+    module.__file__ = path
+    sys.modules["candidate"] = module
+    with torch.enable_grad():  # as at any import
+        exec(compile(text, path, "exec"), module.__dict__)
+    found = getattr(module, "ModelNew", None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
+
+    def make(order: Message, arguments: Any) -> nn.Module:
+        task_module.seed_everything(order["seed"])
+        if isinstance(arguments, dict):
+            return found(**arguments)
+        return found(*arguments)
+
+    return make
+
+
+def _compiled(model: nn.Module) -> nn.Module:
+    return cast(nn.Module, torch.compile(model))
+
+
+def _plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by name, without the prefix that torch.compile adds."""
+    state = model.state_dict(keep_vars=True)
+    return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _match(
+    keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor], seeded: bool | None
+) -> dict[str, str] | str:
+    """Which of the model's own tensors takes which of the reference's: by name, else by equal values, else a complaint.
+
+    Renamed parameters are found while the model still holds its seeded initial values: equal seeds and equal layers
+    give equal tensors; equal constants (ones, zeros) are taken in order.
+    """
+    by_name = {key: key for key in keys}
+    if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
+        return by_name
+    if not seeded:
+        return "parameters were not matched"
+    names: dict[str, str] = {}
+    free = dict(own)
+    for key, tensor in zip(keys, given, strict=True):
+        same = [name for name, mine in free.items() if mine.shape == tensor.shape and torch.equal(mine.cpu(), tensor)]
+        if not same:
+            return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
+        names[key] = same[0]
+        del free[same[0]]
+    return names
+
+
+# ---------------------------------------------------------------- tensors
+
+
+def _to_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device) if device.type != "cpu" else value
+    if isinstance(value, list | tuple):
+        return type(value)(_to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_device(item, device) for key, item in value.items()}
+    return value
+
+
+def _poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
+    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows."""
+    for spec in specs:
+        block = torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device)
+        block.fill_(byte)
+
+
+def _changed(slot: Slot) -> list[int]:
+    """Which input tensors differ, bit by bit, from what the judge sent."""
+    return [
+        index
+        for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals, strict=True))
+        if tensor.shape != original.shape or not torch.equal(_bits(tensor.cpu()), _bits(original))
+    ]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(kinds[tensor.element_size()])
+
+
+def _alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], previous: list[torch.Tensor]) -> str:
+    """What an output shares memory with, in words, or ""."""
+    for index, output in enumerate(outputs):
+        for name, others in (("input", slot.tensors), ("parameter", state), ("an earlier call's output", previous)):
+            for place, other in enumerate(others):
+                if _overlap(output, other):
+                    return f"output {index} shares memory with {name} {place}"
+    return ""
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.device != other.device or not one.numel() or not other.numel():
+        return False
+    first, second = one.untyped_storage(), other.untyped_storage()
+    low, high = first.data_ptr(), second.data_ptr()
+    return low < high + second.nbytes() and high < low + first.nbytes()
+
+
+def _write(tensors: list[torch.Tensor], wanted: list[TensorSpec], handles: list[int]) -> bool:
+    """Copies outputs into the judge's memory when they have the shapes and dtypes it made room for."""
+    have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    if not handles or have != [(spec.shape, task_module.torch_dtype(spec.dtype)) for spec in wanted]:
+        return False
+    for tensor, flat in zip(tensors, bundle.flat_views(wanted, handles[0], writable=True), strict=True):
+        flat.view(tensor.shape).copy_(tensor)
+    return True
+
+
+# ---------------------------------------------------------------- errors in words
+
+
+def _kind(kind: str, error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
+        return "crash"
+    return "launch_failure" if kind == "crash" and ("CUDA" in text or "cuLaunch" in text) else kind
+
+
+def _one_line(error: BaseException, where: str) -> str:
+    """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "error:" in line]
+    first = (telling or lines or [""])[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    place = f" (line {line})" if line else ""
+    return f"{type(error).__name__}: {first}"[:MESSAGE_CHARS] + place
