@@ -123,7 +123,9 @@ def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
         return [f"The auditor vetoed it: {failed}"]
     if verdict is not None:
         lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
-    if timing is not None:
+    if timing is not None and timing.problem:
+        lines.append(f"It could not be timed: {timing.problem}")
+    elif timing is not None:
         low, high = timing.speedup_ci95
         lines.append(
             f"{timing.candidate_ms:.4g} ms against {timing.baseline_ms:.4g} ms eager: {timing.speedup:.2f}x "

@@ -11,6 +11,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer, Send
 
 from foundry.graph import nodes
+from foundry.graph.dev_server import begin, end, services_of
 from foundry.graph.island import make_island
 from foundry.graph.services import Services
 from foundry.graph.state import RunState
@@ -22,11 +23,14 @@ def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> 
     """The node with a span in the trace; at the root an error ends the run with its one line."""
 
     async def run(state: RunState, runtime: Runtime[Services]) -> Update:
-        services = runtime.context
+        begun = await begin(state, runtime) if name == "intake" else {}
+        services = await services_of({**state, **begun}, runtime)
         with services.log.at(None, name), services.log.span("node", name):
             update = await node(state, services)
         services.log.seen()
-        return update
+        if name == "finish":
+            await end(state)
+        return {**begun, **update}
 
     run.__name__ = name
     return run
@@ -34,9 +38,10 @@ def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> 
 
 async def fan_out(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
     """One `Send` an island, or straight to the end when there is nothing to search."""
-    if not nodes.wants_islands(state, runtime.context):
+    services = await services_of(state, runtime)
+    if not nodes.wants_islands(state, services):
         return "compare"
-    return [Send("island", inputs) for inputs in nodes.island_inputs(state, runtime.context)]
+    return [Send("island", inputs) for inputs in nodes.island_inputs(state, services)]
 
 
 async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:

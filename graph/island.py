@@ -17,6 +17,7 @@ from langgraph.runtime import Runtime
 
 from foundry.graph import island_search, island_tests
 from foundry.graph.database import StorageFailed
+from foundry.graph.dev_server import services_of
 from foundry.graph.journal import Diverged
 from foundry.graph.services import Services
 from foundry.graph.state import IslandOutput, IslandState
@@ -74,7 +75,7 @@ def contained(name: str, step: Step) -> Any:
     """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
-        services = runtime.context
+        services = await services_of(state, runtime)
         here = island_search.next_step(state) if name == "select" else step_name(state)
         with services.log.at(state["island"], here):
             try:
@@ -95,7 +96,7 @@ def contained(name: str, step: Step) -> Any:
 
 async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Reports to the root graph what the next round starts from."""
-    services = runtime.context
+    services = await services_of(state, runtime)
     with services.log.at(state["island"], step_name(state)):
         services.log.note_once("note", "island ends", reason=state.get("stop", ""), round=state.get("round", 0))
     return {"islands": {str(state["island"]): island_search.report(state)}}

@@ -343,15 +343,29 @@ def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
         "fraction_of_floor": profile.fraction_of_floor if profile else None,
         "cell": cell_of(evaluation.coordinates) if evaluation.coordinates else None,
         "gain": gain,
-        "evidence": evaluation.build.first_error or (evaluation.verdict.evidence if evaluation.verdict else ""),
+        "evidence": _evidence(evaluation),
     }
 
 
 def outcome_of(evaluation: Evaluation) -> str:
-    """The verdict's outcome, or that the auditor vetoed a correct candidate."""
+    """The verdict's outcome, or why a correct candidate still failed: the auditor's veto, or no valid timing."""
     if evaluation.audit is not None and not evaluation.audit.clean:
         return "cheating"
+    if evaluation.timing is not None and evaluation.timing.problem:
+        return "untimed"
     return evaluation.verdict.outcome if evaluation.verdict else "compile_error"
+
+
+def _evidence(evaluation: Evaluation) -> str:
+    """The first failing fact, "" for a candidate without one."""
+    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
+    if evaluation.build.first_error:
+        return evaluation.build.first_error
+    if audit is not None and not audit.clean:
+        return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
+    if timing is not None and timing.problem:
+        return timing.problem
+    return verdict.evidence if verdict else ""
 
 
 def _expert_of(services: Services, candidate: Candidate) -> str:

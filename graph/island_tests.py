@@ -38,8 +38,8 @@ async def time(state: IslandState, services: Services) -> Update:
     """Times it against the baseline, a few pairs."""
     best = services.best()
     incumbent = best.timing.candidate_ms if best and best.timing else None
-    await services.measure.time(services.run.text(state["text"]), "screen", incumbent)
-    return {}
+    timing = await services.measure.time(services.run.text(state["text"]), "screen", incumbent)
+    return {"outcome": "untimed" if timing.problem else ""}
 
 
 async def profile(state: IslandState, services: Services) -> Update:

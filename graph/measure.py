@@ -131,7 +131,12 @@ class Measurements:
             "time",
             Timing,
             lambda: self.workbench.time(text, build, stage, incumbent_ms=incumbent_ms),
-            lambda answer: {"speedup": answer.speedup, "pairs": answer.pairs, "busy_s": answer.seconds},
+            lambda answer: {
+                "speedup": answer.speedup,
+                "pairs": answer.pairs,
+                "busy_s": answer.seconds,
+                "problem": answer.problem,
+            },
         )
 
     async def profile(self, text: str, stage: Stage, lowered: Lowered | None) -> Profiled:
@@ -161,6 +166,8 @@ class Measurements:
         if not audit.clean:
             return Evaluation(candidate, build, verdict, audit)
         timing = await self.time(text, stage)
+        if timing.problem:
+            return Evaluation(candidate, build, verdict, audit, timing)
         profiled = await self.profile(text, stage, lowered)
         return Evaluation(candidate, build, verdict, audit, timing, profiled.profile, profiled.coordinates)
 
