@@ -107,14 +107,15 @@ class ChatModelBrain:
 
     async def answer(self, question: str, context: str) -> str:
         """Plain text; "" when the model gives none."""
-        asked = _Asked("chat", "all", "answer", render("question", {"question": question, "context": context}))
+        prompt = render("question", {"question": question, "context": context})
+        asked = _Asked("chat", "diagnostician", "answer", prompt)
         return await self._ask(asked, None, lambda text: text) or ""
 
     async def _ask(self, asked: _Asked, kind: type[Answer] | None, use: Callable[..., Result]) -> Result | None:
         """The checked answer, after at most one repair round; None when the playbook must take over."""
         if self._gone:
             return None
-        system = template(asked.expert if asked.expert in experts() else "diagnostician")
+        system = template(experts()[asked.expert].prompt)
         messages: list[Message] = [("system", system), ("human", asked.prompt)]
         started, replies, problem = time.monotonic(), [], ""
         try:

@@ -117,7 +117,12 @@ class Obedience:
         if "value2" not in command:
             yield from ((kernel, tunable, command["value"]) for kernel, tunable in found)
             return
-        for kernel in dict.fromkeys(pair[0].name for pair in found):  # AxB: the first two sides of each kernel's tile
+        named = f"{command['value']}x{command['value2']}"
+        whole = [pair for pair in found if named in pair[1].values]
+        if whole:  # a tile that is one tunable, "6x2"
+            yield from ((*pair, named) for pair in whole)
+            return
+        for kernel in dict.fromkeys(pair[0].name for pair in found):  # the first two sides of each kernel's tile
             sides = [pair for pair in found if pair[0].name == kernel][:2]
             yield from (
                 (*pair, value) for pair, value in zip(sides, (command["value"], command["value2"]), strict=False)

@@ -77,6 +77,5 @@ def _hinted(move: Move, situation: Situation) -> float:
         words = hint.lower()
         for coordinate, aspects in COORDINATES.items():
             if coordinate in words and move.aspect in aspects:
-                falls = any(word in words for word in ("down", "lower", "decrease", "falls", "worse"))
-                factor *= 0.8 if falls else 1.4
+                factor *= 0.8 if f"{coordinate} down" in words else 1.4
     return min(2.0, max(0.5, factor))

@@ -67,9 +67,8 @@ def ranking(brief: Brief, diagnosis: Diagnosis) -> tuple[ExpertName, ...]:
     order: list[ExpertName] = []
     while weights:
         names = sorted(weights)
-        chosen = stream.choices(names, [weights[name] for name in names])[0]
-        order.append(next(expert.name for expert in makers if expert.name == chosen))
-        del weights[next(name for name in weights if name == chosen)]
+        order.append(stream.choices(names, [weights[name] for name in names])[0])
+        del weights[order[-1]]
     return tuple(order)
 
 

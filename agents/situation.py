@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
 from foundry.agents.brief import Brief
-from foundry.knowledge.candidate import Profile, Timing
+from foundry.knowledge.candidate import Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir import KernelSummary, Tunable
 from foundry.knowledge.thought import Diagnosis, Move
@@ -36,6 +37,14 @@ COSTLY_KINDS = frozenset(
         *["log_softmax", "_log_softmax", "cross_entropy", "cross_entropy_loss"],
     ]
 )
+
+
+def size_of(value: Choice | None) -> int | None:
+    """A number as it is, a tile "6x2" as its area; None for other names."""
+    if value is None or isinstance(value, int):
+        return value
+    sides = value.lower().split("x")
+    return math.prod(map(int, sides)) if len(sides) > 1 and all(side.isdigit() for side in sides) else None
 
 
 @dataclass(frozen=True)
@@ -181,10 +190,9 @@ class Situation:
         return found[0] if found else None
 
     def is_larger(self, move: Move) -> bool | None:
-        """Whether a "set" move raises a number; None for names."""
-        if isinstance(move.value, int) and isinstance(move.was, int):
-            return move.value > move.was
-        return None
+        """Whether a "set" move raises a size; None for names."""
+        value, was = size_of(move.value), size_of(move.was)
+        return None if value is None or was is None else value > was
 
     def tile_bytes(self, move: Move) -> int | None:
         """float32 bytes of the kernel's largest two-dimensional tile after the move; None when it has none."""

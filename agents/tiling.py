@@ -52,8 +52,12 @@ def _vector(move: Move, situation: Situation) -> Opinion:
 def _memory(move: Move, situation: Situation) -> Opinion:
     """Streaming stores pay when the output will not be read from cache again; staging pays under latency."""
     device, graph = situation.brief.device, situation.brief.graph
-    word = f"{move.name}={move.value}".lower()
-    if any(part in word for part in ("stream", "nontemporal", "nt_store")) and graph is not None:
+    if "staging" in move.name.lower():
+        stays = move.value != "stream"
+        return Opinion(
+            1.5 if stays else 0.6, "the row waits on the chip between its passes" if stays else "reads it again"
+        )
+    if any(part in move.name.lower() for part in ("stream", "nontemporal")) and graph is not None:
         written = sum(situation.value_bytes(name) for name in graph.output_names)
         turns_on = str(move.value).lower() not in ("0", "off", "no", "none", "false")
         beyond = written > device.cache_bytes

@@ -7,7 +7,7 @@ from typing import Literal
 
 from foundry.knowledge.candidate import Choice, Recipe
 
-ExpertName = Literal["tiling", "fusion", "diagnostician", "auditor"]
+ExpertName = str  # of agents/*.py: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file
 Role = Literal["fusion", "memory", "parameters", "algorithm"]
 Failure = Literal[
     "compile_error", "launch_failure", "crash", "timeout", "wrong_result", "inaccurate", "nondeterministic", "cheating"

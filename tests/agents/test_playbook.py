@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -224,3 +225,48 @@ async def test_repair_of_a_compile_error_without_relatives_steps_back_and_ends(t
 async def test_a_parent_outside_the_library_leaves_the_playbook_without_a_step(toy: Any) -> None:
     brief = toy.brief(parent=toy.evaluation(None), lowered=None)
     assert await propose(toy, "tiling", brief) is None
+
+
+def toy_ms(recipe: Recipe) -> float:
+    """A landscape with one best point: block 128 and unroll 4 only pay together, online passes save a third."""
+    chosen = recipe.choices["k0"]
+    block, unroll = int(chosen["block"]), int(chosen["unroll"])
+    ms = 4.0 * (0.65 if chosen["passes"] == "online" else 1.0) * (1.0 if chosen["threads"] == 2 else 1.7)
+    ms *= 1 + 0.12 * abs(math.log2(block / 128)) + 0.15 * abs(math.log2(unroll / 4))
+    return ms + (2.0 if recipe.materialise else 0.0) - (0.3 if recipe.rewrites else 0.0)
+
+
+async def evaluations_to_reach(toy: Any, seed: int, goal_ms: float) -> int:
+    """How many candidates the playbook evaluates until one is as fast as `goal_ms`."""
+    brain = PlaybookBrain(toy.library)
+    seen = {toy.recipe().digest: (toy_ms(toy.recipe()), toy.recipe())}
+    for step in range(200):
+        best_ms, best = min(seen.values(), key=lambda item: item[0])
+        if best_ms <= goal_ms:
+            break
+        parent = toy.evaluation(best, candidate_ms=best_ms)
+        brief = toy.brief(best, parent=parent, step=f"i0g{step}", seed=seed, tried=frozenset(seen))
+        diagnosis = await brain.diagnose(brief)
+        for expert in ranking(brief, diagnosis):
+            proposal = await brain.propose(expert, replace(brief, diagnosis=diagnosis))
+            if proposal is not None and proposal.recipe is not None:
+                complete = toy.library.lower(proposal.recipe).recipe
+                seen[complete.digest] = (toy_ms(complete), complete)
+                break
+    return len(seen)
+
+
+async def test_the_search_needs_far_fewer_evaluations_than_sampling(toy: Any) -> None:
+    space = [
+        toy.recipe(block=block, unroll=unroll, passes=passes, threads=threads, rewrites=rewrites)
+        for block in (16, 32, 64, 128, 256)
+        for unroll in (1, 2, 4, 8)
+        for passes in ("two", "online")
+        for threads in (1, 2)
+        for rewrites in ((), ("shift_invariance",))
+    ]
+    goal_ms = min(toy_ms(recipe) for recipe in space)
+    counts = sorted([await evaluations_to_reach(toy, seed, goal_ms) for seed in range(15)])
+    # one point of 160 is the best: sampling without repetition needs 80 evaluations in the median
+    assert counts[len(counts) // 2] <= 25
+    assert counts[-1] <= 60
