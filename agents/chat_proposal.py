@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from foundry.agents.answers import AnswerError, EditAnswer, ProposalAnswer
+from foundry.agents.answers import AnswerError, ProposalAnswer
 from foundry.agents.brief import Brief
+from foundry.agents.chat_source import unfolded
 from foundry.agents.chat_words import MOST_MOVES
 from foundry.agents.expert import Expert
 from foundry.agents.obedience import Obedience
@@ -57,10 +59,10 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_checked(answer.source, brief))
+        return replace(proposal, source=_checked(unfolded(answer.source), brief))
     if answer.edits:
-        edits = tuple(Edit(edit.old, edit.new) for edit in answer.edits)
-        _checked(edited(brief.parent_text, answer.edits), brief)
+        edits = tuple(Edit(unfolded(edit.old), unfolded(edit.new)) for edit in answer.edits)
+        _checked(edited(brief.parent_text, edits), brief)
         return replace(proposal, edits=edits)
     if answer.moves:
         moves, recipe = _chosen(answer.moves, menu)
@@ -68,7 +70,7 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
     raise AnswerError("it changes nothing: give moves, edits or source")
 
 
-def edited(text: str, edits: list[EditAnswer]) -> str:
+def edited(text: str, edits: Sequence[Edit]) -> str:
     """The parent's file after the edits; raises AnswerError when an `old` does not occur exactly once."""
     for number, edit in enumerate(edits):
         count = text.count(edit.old) if edit.old else 0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from foundry.agents.auditor import AuditEvidence
 from foundry.agents.brief import Brief
+from foundry.agents.chat_source import shown
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Evaluation
@@ -13,7 +14,6 @@ from foundry.knowledge.cards import cards
 from foundry.knowledge.device import Device
 from foundry.knowledge.thought import Diagnosis, Move
 
-SOURCE_CHARS = 60_000  # about 15,000 tokens; longer files are shown by their two ends
 MOST_MOVES = 48
 RULES = {
     "fair": "The dominant operations run in the candidate's own kernels; exact algebra; TF32 as eager may use it.",
@@ -32,7 +32,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "instructions": f"The user says: {brief.task.options.instructions}\n"
             if brief.task.options.instructions
             else "",
-            "reference": shortened(brief.task.source),
+            "reference": shown(brief.task.source),
             "device": _device(brief.device),
             "baseline": f"PyTorch eager {brief.baseline.eager_ms:.4g} ms",
             "island": str(brief.island),
@@ -50,7 +50,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "policy": brief.task.options.policy,
             "rules": RULES[brief.task.options.policy],
             "contract": template("contract"),
-            "source": shortened(brief.parent_text),
+            "source": shown(brief.parent_text),
         },
     )
 
@@ -65,8 +65,8 @@ def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> str:
             "failure": diagnosis.failure or "",
             "evidence": diagnosis.evidence,
             "card": _card(diagnosis),
-            "reference": shortened(brief.task.source),
-            "source": shortened(brief.parent_text),
+            "reference": shown(brief.task.source),
+            "source": shown(brief.parent_text),
         },
     )
 
@@ -85,18 +85,10 @@ def judge_prompt(evidence: AuditEvidence, numbers: str) -> str:
             "rules": RULES[evidence.task.options.policy],
             "gates": "\n".join(gates) or "none ran",
             "numbers": numbers,
-            "reference": shortened(evidence.task.source),
-            "source": shortened(evidence.text),
+            "reference": shown(evidence.task.source),
+            "source": shown(evidence.text),
         },
     )
-
-
-def shortened(text: str) -> str:
-    """A file's two ends when it is too long to show."""
-    if len(text) <= SOURCE_CHARS:
-        return text
-    half = SOURCE_CHARS // 2
-    return f"{text[:half]}\n# ... {len(text) - 2 * half} characters are not shown ...\n{text[-half:]}"
 
 
 def _device(device: Device) -> str:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from foundry.agents.auditor import AuditEvidence
 from foundry.agents.brain import Call
 from foundry.agents.chat_client import Limits
 from foundry.agents.chat_model import ChatModelBrain
+from foundry.agents.chat_source import shown, unfolded
 from foundry.agents.ledger import Ledger
 from foundry.agents.playbook import PlaybookBrain
 from foundry.knowledge.candidate import Audit, Gate
@@ -204,6 +206,17 @@ async def test_nobody_listening_and_no_access_end_the_asking(toy: Any, scripted:
     for _ in range(5):
         assert await silent.is_playbooks(await silent.propose())
     assert len(silent.calls) == 3
+
+
+async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:
+    header = (resources.files("foundry.knowledge.library") / "cpu_runtime.h").read_text()
+    parent = f'SOURCE = r"""{header}\nint foundry_forward(void** b) {{ return 0; }}\n"""\n' + FASTER
+    folded = shown(parent)
+    assert len(folded) < len(parent) - len(header) + 200 and unfolded(folded) == parent
+    session = Session(toy, scripted(answer(move(moves=[], source=folded.replace("return x + x", "return 2 * x")))))
+    proposal = await session.propose(parent_text=parent)
+    assert proposal.source == parent.replace("return x + x", "return 2 * x")
+    assert "FOUNDRY_INLINE" not in session.server.prompt() and "return 0;" in session.server.prompt()
 
 
 async def test_a_server_without_response_formats_is_asked_without(toy: Any, scripted: Any) -> None:
