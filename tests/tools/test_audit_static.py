@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import subprocess
 from pathlib import Path
 
@@ -49,6 +50,13 @@ extern "C" int foundry_forward(void** buffers) {
   return 0;
 }
 """
+
+
+def foundry_binding_text() -> list[str]:
+    """Foundry's binding as candidates carry it, statement by statement."""
+    template = importlib.resources.files("foundry.knowledge.library").joinpath("module_cpu.py.txt").read_text()
+    return template.split("\n\n\n")
+
 
 HONEST = (
     MODEL
@@ -114,6 +122,9 @@ class ModelNew(nn.Module):
 """
 
 
+BINDING = next(text for text in foundry_binding_text() if text.startswith("def _library_path"))
+
+
 def forward(body: str, *, top: str = "", init: str = "") -> str:
     """A candidate whose forward has the given body (one statement a line)."""
     constructor = f"    def __init__(self):\n        super().__init__()\n        {init}\n\n" if init else ""
@@ -152,6 +163,11 @@ CHEATS = {
     "method": ("torch_compute", forward("y = x\nreturn y.softmax(-1)")),
     "infix operator": ("torch_compute", forward("return x @ self.linear.weight")),
     "arithmetic in a helper": ("torch_compute", forward("return helper(x)", top="def helper(v):\n    return v * 2")),
+    "lambda": ("torch_compute", forward("return helper(x)", top="helper = lambda v: v * 2")),
+    "nested function": ("torch_compute", forward("def inner(v):\n    return v @ v\nreturn inner(x)")),
+    "handed on": ("torch_compute", forward("return list(map(helper, [x]))[0]", top="def helper(v):\n    return -v")),
+    "binding redefined": ("global_state", forward("return x", top="def _library_path():\n    return '/tmp/other.so'")
+                          + f"\n{BINDING}"),
     "computed getattr": ("dynamic_code", forward("return getattr(torch, 'soft' + 'max')(x, -1)")),
     "exec payload": ("dynamic_code", forward("exec(PAYLOAD)\nreturn x", top="PAYLOAD = 'x = 1'")),
     "encoded payload": ("dynamic_code", forward("return x", top="import base64\nDATA = base64.b64decode('eA==')")),

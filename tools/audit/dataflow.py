@@ -68,6 +68,12 @@ def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
     for name, flow in flows.items():
         if name.endswith(".forward"):
             flow.inputs.update(_parameters(flow.function, skip_self=True))
+        elif source.trusts_model:  # Foundry's ModelNew calls its forwards with (inputs, parameters, state)
+            first, *others = [*_parameters(flow.function, skip_self=True), ""]
+            flow.inputs.add(first)
+            flow.kept.update(others[1:])
+    for flow in flows.values():
+        _taint_indirect(flow, flows)
     for _ in range(len(flows) + 4):  # arguments carry taint into callees; bounded by the length of call chains
         before = sum(len(flow.inputs) + len(flow.kept) for flow in flows.values())
         for flow in flows.values():
@@ -77,6 +83,18 @@ def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
             break
     for flow in flows.values():
         yield from _check(flow)
+
+
+def _taint_indirect(flow: _Flow, flows: dict[str, _Flow]) -> None:
+    """Functions that are handed on or nested may be called with anything: their parameters count as inputs."""
+    called = {id(node.func) for node in ast.walk(flow.function) if isinstance(node, ast.Call)}
+    for node in ast.walk(flow.function):
+        if isinstance(node, ast.Lambda | ast.FunctionDef) and node is not flow.function:
+            flow.inputs.update(argument.arg for argument in node.args.args)
+        elif isinstance(node, ast.Name | ast.Attribute) and id(node) not in called:
+            handed = flows.get(ast.unparse(node))
+            if handed is not None and handed is not flow:
+                handed.inputs.update(_parameters(handed.function, skip_self=True))
 
 
 def _parameters(function: Function, *, skip_self: bool) -> list[str]:

@@ -55,7 +55,8 @@ def audit(
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
-    labels = {*declared, *_labels(text, policy, task_source)}
+    labels = {label if ":" in label else label.replace("_", "-") for label in declared}
+    labels |= _labels(text, policy, task_source)
     labels.update(f"torch:{row['op']}" for row in computing_rows(op_log or ()))
     return Audit(
         clean=all(gate.passed for gate in gates),
@@ -105,7 +106,8 @@ def _labels(text: str, policy: Policy, task_source: str) -> set[str]:
     labels: set[str] = set()
     about = foundry_literals(source.tree).get("FOUNDRY")
     if isinstance(about, dict):
-        labels.update(str(label) for label in about.get("labels", []) if isinstance(label, str))
+        declared = (label for label in about.get("labels", []) if isinstance(label, str))
+        labels.update(label if ":" in label else label.replace("_", "-") for label in declared)
         if about.get("shapes"):
             labels.add("shape-specialised")
     native = "\n".join(strip_comments(part) for _, part in native_texts(source))

@@ -72,7 +72,7 @@ _FLAG = re.compile(
     r"-fopenmp(?:-simd)?|-pthread|-x|c\+\+|-l(?:m|gomp|mvec|cudart|cuda)|--?gpu-architecture=\w+|-arch=\w+|"
     r"-gencode(?:=[\w=,_]+)?|arch=\w+,code=\w+|-cubin|--cubin|-ptx|-lineinfo|--?use_fast_math|--?expt-[\w-]+|"
     r"--?ftz=\w+|--?fmad=\w+|--?prec-(?:div|sqrt)=\w+|-Xptxas(?:=[\w=,-]+)?|-v|--?maxrregcount=\d+|--?extra-device-vectorization|"
-    r"-Xcompiler(?:=[\w=,-]+)?|--param(?:=[\w=-]+)?|[\w-]+=\d+|-rdc=false|--?restrict|-lto|-flto"
+    r"--?diag-suppress=[\d,]+|-Xcompiler(?:=[\w=,-]+)?|--param(?:=[\w=-]+)?|[\w-]+=\d+|-rdc=false|--?restrict|-lto|-flto"
 )  # fmt: skip
 _FORBIDDEN_FLAG = re.compile(
     r"-f(?:plugin|profile-use|dump|opt-info|include)\S*|-Wl\S*|-Wa\S*|-Wp\S*|-wrapper|-specs\S*"

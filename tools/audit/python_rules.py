@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from foundry.tools.audit.forbidden import RANDOM, forbidden
-from foundry.tools.audit.source import CandidateSource, Finding, Function, methods_of
+from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
 from foundry.tools.words import words
 
 ALLOWED_IMPORTS = frozenset(
@@ -42,6 +42,9 @@ def python_findings(source: CandidateSource) -> Iterator[Finding]:
             yield from _stores(source, node)
             yield from _classes(source, node)
             yield from _tables(node)
+        for name in defined_names(statement):
+            if name in source.trusted_names and not name.isupper():
+                yield Finding("global_state", statement.lineno, f"redefines {name} of the task or of the binding")
     yield from _model(source)
     for function, _ in source.reached().values():
         yield from _handlers(function)
@@ -94,9 +97,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
 
 def _is_local(source: CandidateSource, name: str) -> bool:
     """A name of the file's own that equals a forbidden builtin or module, e.g. a function called `compile`."""
-    return name not in source.aliases and (
-        name in source.functions or name in source.module_names or name in source.trusted_names
-    )
+    return name not in source.aliases and (name in source.functions or name in source.module_names)
 
 
 def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Finding]:
@@ -148,7 +149,8 @@ def _classes(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
 
 def _model(source: CandidateSource) -> Iterator[Finding]:
     model = source.model
-    assert model is not None
+    if model is None or source.trusts_model:
+        return
     definitions = [node for node in source.tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
     for again in definitions[:-1]:
         yield Finding("readable", again.lineno, "ModelNew is defined twice")

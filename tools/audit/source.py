@@ -57,11 +57,13 @@ class CandidateSource:
     tree: ast.Module
     own: list[ast.stmt]
     aliases: dict[str, str] = field(default_factory=dict)  # local name -> dotted path it stands for
-    functions: dict[str, Function] = field(default_factory=dict)  # own module-level functions
+    functions: dict[str, Function] = field(default_factory=dict)  # module-level functions
+    assigned: dict[str, list[ast.expr]] = field(default_factory=dict)  # what module-level names are assigned
     trusted_names: set[str] = field(default_factory=set)  # functions of the task or of Foundry's binding
     module_names: set[str] = field(default_factory=set)  # names bound at module level by assignment
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # own classes
     model: ast.ClassDef | None = None
+    trusts_model: bool = False  # ModelNew is Foundry's own, word for word
 
     @property
     def methods(self) -> dict[str, Function]:
@@ -85,10 +87,10 @@ class CandidateSource:
         """Own functions and methods that ModelNew.forward can reach by name, with the class of each method.
 
         Methods of the file's other classes count as reached: an own layer's forward is called through nn.Module.
-        Triton kernels are left out: they are device code in Python's clothes.
+        Triton kernels are left out: they are device code in Python's clothes. Trusted code is followed, not returned.
         """
         found: dict[str, tuple[Function, ast.ClassDef | None]] = {}
-        pending = ["self.forward"]
+        pending, seen = ["self.forward"], set[str]()
         for owner in self.classes.values():
             if owner is not self.model:
                 for name, method in methods_of(owner).items():
@@ -97,11 +99,16 @@ class CandidateSource:
                         pending += _mentions(method)
         while pending:
             name = pending.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            pending += [item for value in self.assigned.get(name, ()) for item in _mentions(value)]
             in_model = name.startswith("self.")
             function = self.methods.get(name.removeprefix("self.")) if in_model else self.functions.get(name)
-            if function is None or name in found or _is_triton(self, function):
+            if function is None or _is_triton(self, function):
                 continue
-            found[name] = (function, self.model if in_model else None)
+            if not (self.trusts_model if in_model else name in self.trusted_names):
+                found[name] = (function, self.model if in_model else None)
             pending += _mentions(function)
         return found
 
@@ -111,10 +118,10 @@ def methods_of(owner: ast.ClassDef | None) -> dict[str, Function]:
     return {node.name: node for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def _mentions(function: Function) -> list[str]:
-    """Names a function uses; methods as "self.name"."""
+def _mentions(part: ast.AST) -> list[str]:
+    """Names a part of the file uses; methods as "self.name"."""
     found: list[str] = []
-    for node in ast.walk(function):
+    for node in ast.walk(part):
         if isinstance(node, ast.Name):
             found.append(node.id)
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls", "ModelNew"):
@@ -137,7 +144,7 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
     source = CandidateSource(text, tree, [])
     for node in tree.body:
         if ast.dump(node) in trusted:
-            source.trusted_names.update(_defined(node))
+            source.trusted_names.update(defined_names(node))
         else:
             source.own.append(node)
     for part in ast.walk(tree):
@@ -151,20 +158,34 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
 
 
 def _register(source: CandidateSource, node: ast.stmt) -> None:
-    if isinstance(node, Function) and node in source.own:
+    if isinstance(node, Function):
         source.functions[node.name] = node
-    elif isinstance(node, ast.ClassDef) and node in source.own:
-        source.classes[node.name] = node
-        source.model = node if node.name == "ModelNew" else source.model
+    elif isinstance(node, ast.ClassDef):
+        if node in source.own:
+            source.classes[node.name] = node
+        if node.name == "ModelNew":
+            source.model, source.trusts_model = node, node not in source.own
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-        names = _defined(node)
+        names = defined_names(node)
         source.module_names.update(names)
+        for name in names:
+            source.assigned.setdefault(name, []).append(node.value)
+            if isinstance(node.value, ast.Lambda):
+                source.functions[name] = _as_function(name, node.value)
         path = source.dotted(node.value) if isinstance(node.value, ast.Name | ast.Attribute | ast.Call) else ""
         if path.split(".")[0] in ("torch", "os", "sys", "ctypes", "builtins", "subprocess"):
             source.aliases.update(dict.fromkeys(names, path))
 
 
-def _defined(node: ast.stmt) -> list[str]:
+def _as_function(name: str, value: ast.Lambda) -> ast.FunctionDef:
+    """`name = lambda ...` as the function it is."""
+    returned = ast.copy_location(ast.Return(value.body), value.body)
+    made = ast.FunctionDef(name=name, args=value.args, body=[returned], decorator_list=[], returns=None)
+    return ast.copy_location(made, value)
+
+
+def defined_names(node: ast.stmt) -> list[str]:
+    """Names a top-level statement binds."""
     if isinstance(node, Function | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []

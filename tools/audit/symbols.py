@@ -25,7 +25,7 @@ _ALLOWED = frozenset(
         "__tls_get_addr __cxa_atexit __cxa_guard_acquire __cxa_guard_release __cxa_begin_catch __cxa_end_catch "
         "__cxa_throw __cxa_allocate_exception __cxa_free_exception __cxa_rethrow __cxa_pure_virtual "
         "__cxa_throw_bad_array_new_length __gxx_personality_v0 _Unwind_Resume __assert_fail sched_getcpu "
-        "__memcpy_chk __memset_chk __memmove_chk strlen qsort __errno_location"
+        "__memcpy_chk __memset_chk __memmove_chk strlen qsort __errno_location madvise"
     )
 )
 _ALLOWED_PATTERNS = re.compile(
