@@ -98,7 +98,7 @@ def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputErr
     got, want = flat[first].item(), truth[first].item()
     text = f"first wrong element {index}: got {got:.6g}, want {want:.6g}; {_share(count, flat.numel())} wrong"
     where = _where(wrong.reshape(expected.shape)) if 0 < flat.numel() <= MAX_PATTERN else ""
-    factor = _factor(flat, truth) if expected.is_floating else ""
+    factor = _factor(flat, expected) if expected.is_floating else ""
     return text + where + factor
 
 
@@ -150,12 +150,13 @@ def _where(wrong: torch.Tensor) -> str:
     return "; " + ", ".join(found) if found else ""
 
 
-def _factor(output: torch.Tensor, truth: torch.Tensor) -> str:
+def _factor(output: torch.Tensor, expected: Expected) -> str:
     """A constant factor between output and truth, in words, or ""."""
-    usable = torch.isfinite(output) & torch.isfinite(truth) & (truth != 0)
-    ratio = (output[usable] / truth[usable])[:CHUNK]
-    if ratio.numel() < 8:
+    usable = torch.isfinite(output) & torch.isfinite(expected.truth)
+    given, truth = output[usable][:CHUNK], expected.truth[usable][:CHUNK]
+    large = truth.abs() > 0.1 * expected.spread
+    if int(large.sum()) < 8:
         return ""
-    middle = float(ratio.median())
-    is_constant = float((ratio - middle).abs().max()) < 1e-3 * abs(middle)
+    middle = float((given[large] / truth[large]).median())
+    is_constant = float((given - middle * truth).abs().max()) <= expected.tolerance * abs(middle) * expected.spread
     return f"; everything is {middle:.4g} times the truth" if is_constant and abs(middle - 1) > 1e-3 else ""

@@ -58,13 +58,29 @@ class Notes:
 
 
 class Grader:
-    """Everything that needs the warm process, for one task on one device."""
+    """Everything that needs the warm process, for one task on one device.
 
-    def __init__(self, task: Task, device: Device, scratch: Path, *, seed: int, zygote: Zygote) -> None:
+    `run_limit_s` replaces the limit of one forward (a multiple of the baseline's time, with a floor);
+    `memory_bytes` is a candidate's.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        device: Device,
+        scratch: Path,
+        *,
+        seed: int,
+        zygote: Zygote,
+        run_limit_s: float | None = None,
+        memory_bytes: int | None = None,
+    ) -> None:
         self.notes = Notes()
         self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)
+        self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
+        self._memory_bytes = memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
         self._numbers = itertools.count()
         self._reference: Worker | None = None
         self._own_errors: list[list[float]] = []
@@ -184,8 +200,7 @@ class Grader:
         """A fresh process for one model, in a directory of its own."""
         folder = self._scratch / f"runner-{next(self._numbers)}"
         folder.mkdir(parents=True)
-        memory = int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
-        limits = Limits(wall_s=JUDGE_S, memory_bytes=memory, cpu_s=3600, file_bytes=1 << 30)
+        limits = Limits(wall_s=JUDGE_S, memory_bytes=self._memory_bytes, cpu_s=3600, file_bytes=1 << 30)
         own = {"TMPDIR": str(folder), **(environment or {})}
         return self._zygote.fork("foundry.tools.runner:serve", limits, directory=folder, environment=own)
 
@@ -237,7 +252,7 @@ class Grader:
 
         try:
             with self._links([candidate] if reference is None else [reference, candidate]) as handles:
-                answer, _ = judge.request(message, handles, timeout_s=JUDGE_S, tick=tick)
+                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except (WorkerDied, ChannelClosed) as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
         finally:

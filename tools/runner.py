@@ -29,6 +29,7 @@ from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 
 MESSAGE_CHARS = 400
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
+POISON_COPIES, POISON_BYTES = 4, 64 << 20
 
 Clock = Callable[[], int]
 
@@ -76,6 +77,7 @@ class Runner:
         self._make: Callable[[Message, Any], nn.Module] | None = None
         self._where = ""
         self._models: dict[int, nn.Module] = {}
+        self._names: dict[int, dict[str, str]] = {}
         self._states: dict[int, State] = {}
         self._slots: dict[int, Slot] = {}
         self._previous = Previous()
@@ -149,9 +151,10 @@ class Runner:
         model = self._models[message["case"]]
         given = bundle.shared(message["bundle"], handles[0])
         own = _plain_state(model)
-        names = _match(message["keys"], given, own, message.get("seeded"))
+        names = self._names.get(message["case"]) or _match(message["keys"], given, own)
         if isinstance(names, str):
             return {"unmatched": names}
+        self._names[message["case"]] = names
         with torch.no_grad():
             for key, tensor in zip(message["keys"], given, strict=True):
                 own[names[key]].copy_(tensor)
@@ -169,6 +172,7 @@ class Runner:
         """Drops a slot, outputs and, when asked, a case."""
         self._slots.pop(message.get("slot", -1), None)
         self._models.pop(message.get("case", -1), None)
+        self._names.pop(message.get("case", -1), None)
         self._previous, self._result = Previous(), None
         gc.collect()
         return {}
@@ -354,19 +358,15 @@ def _plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def _match(
-    keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor], seeded: bool | None
-) -> dict[str, str] | str:
-    """Which of the model's own tensors takes which of the reference's: by name, else by equal values, else a complaint.
+def _match(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
+    """Which of the model's own tensors takes which of the reference's seeded ones: by name, else by equal values.
 
-    Renamed parameters are found while the model still holds its seeded initial values: equal seeds and equal layers
-    give equal tensors; equal constants (ones, zeros) are taken in order.
+    A text says which has none. Renamed parameters are found while the model still holds its seeded initial values:
+    equal seeds and equal layers give equal tensors; equal constants (ones, zeros) are taken in order.
     """
     by_name = {key: key for key in keys}
     if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
         return by_name
-    if not seeded:
-        return "parameters were not matched"
     names: dict[str, str] = {}
     free = dict(own)
     for key, tensor in zip(keys, given, strict=True):
@@ -392,10 +392,15 @@ def _to_device(value: Any, device: torch.device) -> Any:
 
 
 def _poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
-    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows."""
+    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows.
+
+    Several blocks of each size, because temporaries may take the first ones.
+    """
+    held: list[torch.Tensor] = []
     for spec in specs:
-        block = torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device)
-        block.fill_(byte)
+        copies = max(1, min(POISON_COPIES, POISON_BYTES // max(spec.nbytes, 1)))
+        for _ in range(copies):
+            held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
 
 
 def _changed(slot: Slot) -> list[int]:
@@ -452,7 +457,8 @@ def _kind(kind: str, error: BaseException) -> str:
 
 def _one_line(error: BaseException, where: str) -> str:
     """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "error:" in line]
     first = (telling or lines or [""])[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]

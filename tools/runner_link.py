@@ -85,7 +85,7 @@ class RunnerLink:
         packed: Packed = case.state(kind)
         description, handle = packed.bundle
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
-        message |= {"bundle": description, "seeded": kind == "seeded"}
+        message["bundle"] = description
         return str(self.ask(message, [handle], self._run_limit_s).get("unmatched", ""))
 
     def inputs(self, slot: int, number: int, packed: tuple[Message, int]) -> None:

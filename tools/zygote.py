@@ -44,6 +44,7 @@ STEADY = {
     "OMP_WAIT_POLICY": "passive",
     "GOMP_SPINCOUNT": "0",
     "OMP_DYNAMIC": "false",
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
     "PYTHONDONTWRITEBYTECODE": "1",
 }
 # Nothing else of the user's environment, above all no key, reaches code that a model may have written.
@@ -52,7 +53,16 @@ ALLOWED = frozenset(
     | {"LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "FOUNDRY_BUILD_CACHE"}
     | {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
 )
-PRELOAD = ("torch", "foundry.tools.runner", "foundry.tools.judge", "foundry.tools.intake")
+# torch._dynamo is what the first use of a dispatch mode or of export imports: a second in each worker otherwise.
+PRELOAD = (
+    "torch",
+    "torch._dynamo",
+    "torch.export",
+    "foundry.tools.audit.provenance",
+    "foundry.tools.runner",
+    "foundry.tools.judge",
+    "foundry.tools.intake",
+)
 
 
 class WorkerDied(Exception):

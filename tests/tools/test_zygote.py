@@ -75,7 +75,7 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     folder = tmp_path_factory.mktemp("entries")
     (folder / "worker_entries.py").write_text(ENTRIES)
     os.environ["SECRET_KEY"] = "sk-1"
-    warm = Zygote.start(threads=2, preload=["torch"], environment={"PYTHONPATH": str(folder)})
+    warm = Zygote.start(threads=2, environment={"PYTHONPATH": str(folder)})
     yield warm
     warm.close()
     del os.environ["SECRET_KEY"]
