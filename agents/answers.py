@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-_FENCE = re.compile(r"```[ \t]*([\w+-]*)[^\n]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
+# possessive, because a long line without an end must not cost quadratic time
+_FENCE = re.compile(r"```[ \t]*+([\w+-]*+)[^\n]*+\n(.*?)(?:\n```|\Z)", re.DOTALL)
 _MOST_STARTS = 40  # "{" positions tried in a text
 
 
@@ -116,4 +117,13 @@ def _documents(text: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             continue
         if isinstance(document, dict):
-            yield document
+            yield _writable(document)
+
+
+def _writable(value: Any) -> Any:
+    """The document with lone surrogates, which no file can hold, replaced."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    return {key: _writable(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -6,6 +6,7 @@ step that the model fails: after one repair round, an exhausted budget or a serv
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from foundry.agents.expert import experts
 from foundry.agents.ledger import BudgetExhausted, Ledger
 from foundry.agents.playbook import PlaybookBrain
 from foundry.agents.prompt import render, template
+from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 GIVE_UP_AFTER = 3  # calls in a row without any reply: the rest of the run is the playbook's
@@ -51,7 +53,8 @@ class _Asked:
 
 
 class ChatModelBrain:
-    """Implements Brain. `listener` is told of every call, also of those that a cap forbade."""
+    """Implements Brain. `listener` is told of every call, and when a cap forbids them. Raises UsageError without any
+    access to a model."""
 
     def __init__(
         self,
@@ -64,12 +67,15 @@ class ChatModelBrain:
         seed: int | None = None,
         listener: Listener | None = None,
     ) -> None:
+        if not (base_url or any(os.environ.get(name) for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"))):
+            raise UsageError(f"no access to the model {model}", "set OPENAI_API_KEY, or name a server with --base-url")
         self.name = model
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
         self.client = ChatClient(model, base_url, ledger=ledger, limits=limits, seed=seed)
         self.listener = listener
         self._silent = 0  # calls in a row without a reply
+        self._is_broke = False  # the caps' end has been told
         self._gone = ""  # why the model is not asked any more
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
@@ -122,7 +128,7 @@ class ChatModelBrain:
             for _ in range(2):
                 reply = await self.client.ask(messages, schema_of(kind) if kind else None)
                 replies.append(reply)
-                self._silent = 0
+                self._silent, self._is_broke = 0, False
                 try:
                     result = use(_read(reply, kind))
                     self._tell(asked, replies, started, "repaired" if problem else "answered", problem)
@@ -132,7 +138,9 @@ class ChatModelBrain:
                 messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", render("repair", {"problem": problem}))]
             self._fail(asked, replies, started, "failed", problem)
         except BudgetExhausted as error:
-            self._fail(asked, replies, started, "budget", str(error))
+            if replies or not self._is_broke:  # once is enough: every later step would say the same
+                self._tell(asked, replies, started, "budget", str(error))
+            self._is_broke = True
         except Unreachable as error:
             self._lose(error)
             self._fail(asked, replies, started, "unreachable", str(error), requests=error.requests)

@@ -27,6 +27,8 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("status | best | why c17", "ask about the run"),
 )
 
+LONGEST_LINE_CHARS = 2000
+
 _EXPERTS = {
     "tiling": "tiling",
     "memory-tiling": "tiling",
@@ -99,7 +101,7 @@ def forms() -> str:
 
 def parse(text: str) -> Parsed:
     """A line of chat as a command, a question, or NotUnderstood; never raises."""
-    line = " ".join(text.split())
+    line = " ".join(text[:LONGEST_LINE_CHARS].split())
     addressed = re.match(r"@([\w\-]+)[:,]?\s*(.*)$", line)
     to = _EXPERTS.get(addressed[1].lower(), "") if addressed else ""
     if addressed and not to:

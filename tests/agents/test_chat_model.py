@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests.agents.scripted_server import Reply, answer, endless, garbage, status, truncated
 
-from foundry.agents.answers import ProposalAnswer, parse, schema_of
+from foundry.agents import directives
+from foundry.agents.answers import AnswerError, ProposalAnswer, parse, schema_of
 from foundry.agents.auditor import AuditEvidence
 from foundry.agents.brain import Call
 from foundry.agents.chat_client import Limits
@@ -23,6 +24,7 @@ from foundry.agents.chat_source import shown, unfolded
 from foundry.agents.ledger import Ledger
 from foundry.agents.playbook import PlaybookBrain
 from foundry.knowledge.candidate import Audit, Gate
+from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Diagnosis, Directive, Edit
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
@@ -298,6 +300,35 @@ async def test_the_auditors_model_adds_doubt_and_never_clears_a_gate(toy: Any, s
     failed = replace(evidence, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
     praising = Session(toy, scripted(answer({"judgement": "Fine.", "doubt": False, "reason": ""})))
     assert (await praising.brain.judge(failed)).text.startswith("Vetoed") and not praising.server.requests
+
+
+async def test_a_cap_is_told_once_and_counts_no_failed_step(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move())), max_tokens=300)
+    for _ in range(3):
+        assert await session.is_playbooks(await session.propose())
+    assert [call.outcome for call in session.calls] == ["budget"] and not session.server.requests
+    assert session.ledger.spent.failed_steps == 0
+
+
+async def test_text_that_no_file_can_hold_is_made_writable(toy: Any, scripted: Any) -> None:
+    proposal = await Session(toy, scripted(answer(move(rationale="half \ud800 pair")))).propose()
+    assert proposal.rationale.encode() == b"half ? pair"
+
+
+def test_a_model_without_any_access_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(UsageError, match="set OPENAI_API_KEY, or name a server with --base-url"):
+        ChatModelBrain("gpt-5.4", ledger=Ledger())
+
+
+def test_hostile_text_is_parsed_in_linear_time() -> None:
+    started = time.monotonic()
+    for text in ("```" + "a" * 200_000, "```\n" * 20_000, "{" * 200_000, "@tiling " + "block " * 50_000):
+        with pytest.raises(AnswerError):
+            parse(text, ProposalAnswer)
+        directives.parse(text)
+    assert time.monotonic() - started < 5
 
 
 async def test_questions_are_answered_from_the_trace(toy: Any, scripted: Any) -> None:

@@ -1,0 +1,63 @@
+"""What thinking costs: prices, caps and reservations."""
+
+from __future__ import annotations
+
+import pytest
+
+from foundry.agents.ledger import BudgetExhausted, Ledger, Usage
+from foundry.agents.prices import PRICES, Price, price_of
+
+TEN = Price(10.0, 1.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8080/v1", "http://127.0.0.1:1/v1", "http://[::1]/v1", "http://10.0.0.7/v1"]
+)
+def test_models_on_this_machine_or_network_are_free(url: str) -> None:
+    assert price_of("gpt-5.5", url).dollars(10**6, 0, 10**6) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("gpt-5.4", "gpt-5.4"),
+        ("gpt-5.4-2026-03-05", "gpt-5.4"),
+        ("openai/GPT-5.4-mini", "gpt-5.4-mini"),
+        ("claude-sonnet-4-5-20250929", "claude-sonnet-4.5"),
+        ("claude-opus-5-latest", "claude-opus-5"),
+    ],
+)
+def test_dated_and_prefixed_names_find_their_price(model: str, known: str) -> None:
+    assert price_of(model, "https://api.example.com/v1") is PRICES[known]
+
+
+@pytest.mark.parametrize("model", ["gpt-5.4-pro", "gpt-7", "some-new-model"])
+def test_an_unknown_model_counts_as_the_dearest(model: str) -> None:
+    price = price_of(model, None)
+    assert price.answer == max(known.answer for known in PRICES.values()) and "not in the price table" in price.note
+
+
+def test_cached_prompt_tokens_are_part_of_the_prompt() -> None:
+    assert TEN.dollars(1_000_000, 400_000, 100_000) == pytest.approx(6.0 + 0.4 + 5.0)
+
+
+def test_a_dollar_cap_shortens_the_last_answer_and_then_ends() -> None:
+    ledger = Ledger(max_dollars=0.10)
+    first = ledger.reserve(1000, 1000, TEN)  # 0.01 + 0.05
+    assert first.answer_tokens == 1000
+    second = ledger.reserve(1000, 1000, TEN)  # 0.04 left while the first runs: 0.01 and 600 tokens
+    assert second.answer_tokens == pytest.approx(600, abs=1)
+    with pytest.raises(BudgetExhausted, match=r"\$0.0000 of \$0.10"):
+        ledger.reserve(1000, 1000, TEN)
+    assert ledger.settle(first, Usage(1000, 100)) == pytest.approx(0.015)
+    assert ledger.reserve(1000, 500, TEN).answer_tokens == 500  # what the first did not use is free again
+    ledger.settle(second, None)
+    assert ledger.spent.requests == 1 and ledger.spent.dollars == pytest.approx(0.015)
+
+
+def test_both_caps_hold_and_can_be_raised() -> None:
+    ledger = Ledger(max_tokens=1000, max_dollars=100.0)
+    with pytest.raises(BudgetExhausted, match="0 of 1000 tokens"):
+        ledger.reserve(900, 500, TEN)
+    ledger.extend(tokens=1000)
+    assert ledger.reserve(900, 500, TEN).answer_tokens == 500
