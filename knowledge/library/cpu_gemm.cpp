@@ -21,9 +21,9 @@ GEMM_INLINE T* aligned(char* p) {
   return (T*)(((uintptr_t)p + 63) & ~(uintptr_t)63);
 }
 
-// tile[MR][NV * W] = (or +=, when `add`) A[MR x kc] B[kc x NV * W]. A is read by broadcast at strides RS and CS, B by
+// tile[MR][NV * W] (rows PITCH apart) = (or +=, when `add`) A[MR x kc] B[kc x NV * W]. A is read by broadcast at strides RS and CS, B by
 // whole vectors at row stride BS. Each call starts its sums at zero, so rounding errors grow with kc, not with K.
-template <class T, int VB, int MR, int NV, long RS, long CS, long BS, int AHEAD>
+template <class T, int VB, int MR, int NV, long RS, long CS, long BS, int AHEAD, long PITCH = NV * (VB / sizeof(T))>
 static void micro(long kc, const T* a, const T* b, T* tile, bool add) {
   typedef typename vec<T, VB>::type V;
   constexpr int W = VB / sizeof(T);
@@ -53,7 +53,7 @@ static void micro(long kc, const T* a, const T* b, T* tile, bool add) {
   for (int i = 0; i < MR; ++i)
 #pragma GCC unroll 8
     for (int j = 0; j < NV; ++j) {
-      V* to = (V*)(tile + (i * NV + j) * W);
+      V* to = (V*)(tile + i * PITCH + j * W);
       *to = add ? *to + acc[i][j] : acc[i][j];
     }
 }
@@ -93,7 +93,7 @@ GEMM_INLINE void transpose(const T* src, long src_stride, T* dst, long dst_strid
 #endif
 }
 
-// out[k][WIDTH] from runs along k: `run(j, k0, count, to)` writes column j. Columns past `columns` become zero.
+// out[k][WIDTH] from runs along k: `run(k, j, count, to)` reads `count` of column j. Columns past `columns` become zero.
 template <class T, int VB, int WIDTH, class Run>
 static void pack_transposed(long kc, long columns, T* out, Run run) {
   constexpr int W = VB / sizeof(T), DEPTH = 4 * W;
@@ -102,7 +102,7 @@ static void pack_transposed(long kc, long columns, T* out, Run run) {
     for (long k = 0; k < kc; k += DEPTH) {
       const long depth = kc - k < DEPTH ? kc - k : DEPTH;
       for (long i = 0; i < W; ++i) {
-        if (j + i < columns) run(j + i, k, depth, rows + i * DEPTH);
+        if (j + i < columns) run(k, j + i, depth, rows + i * DEPTH);
         const long have = j + i < columns ? depth : 0;
         if (have < DEPTH) memset(rows + i * DEPTH + have, 0, (DEPTH - have) * sizeof(T));
       }
@@ -115,6 +115,19 @@ static void pack_transposed(long kc, long columns, T* out, Run run) {
         }
       }
     }
+}
+
+// A panel of B, [kc][PANEL]. `run(k, j, count, to)` reads along n or along k; columns past `columns` become zero.
+template <class T, int VB, int PANEL, bool ALONG_N, class Run>
+static GEMM_INLINE void pack_panel(long kc, long columns, T* out, Run run) {
+  if constexpr (ALONG_N) {
+    for (long k = 0; k < kc; ++k, out += PANEL) {
+      run(k, 0, columns, out);
+      for (long j = columns; j < PANEL; ++j) out[j] = 0;
+    }
+  } else {
+    pack_transposed<T, VB, PANEL>(kc, columns, out, run);
+  }
 }
 
 template <class G>
@@ -144,16 +157,9 @@ struct Blocked {
 
   template <int PANEL>
   static GEMM_INLINE void pack_columns(const G& g, long batch, long k0, long kc, long n0, long columns, T* out) {
-    if constexpr (G::B_ALONG_N) {
-      for (long k = 0; k < kc; ++k, out += PANEL) {
-        g.b_run(batch, k0 + k, n0, columns, out);
-        for (long j = columns; j < PANEL; ++j) out[j] = 0;
-      }
-    } else {
-      pack_transposed<T, G::VB, PANEL>(kc, columns, out, [&](long j, long k, long count, T* to) {
-        g.b_run(batch, k0 + k, n0 + j, count, to);
-      });
-    }
+    gemm::pack_panel<T, G::VB, PANEL, G::B_ALONG_N>(kc, columns, out, [&](long k, long j, long count, T* to) {
+      g.b_run(batch, k0 + k, n0 + j, count, to);
+    });
   }
 
   static void pack_rows(const G& g, long batch, long i0, long i1, long k0, long kc, T* out) {

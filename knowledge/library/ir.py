@@ -290,7 +290,8 @@ class AttentionKernel:
 
     q: batch + (rows, head), k: batch + (columns, head), v: batch + (columns, value_head), as Loads with views over
     those; `mask` is an additive expression over batch + (rows, columns), or None; `causal` masks column > row.
-    Stores over batch + (rows, value_head) with Named("acc").
+    Stores over batch + (rows, value_head) with Named("acc"). A row whose scores are all -inf gives zeros as PyTorch's
+    scaled_dot_product_attention does, or NaN as a softmax written out does (`empty_rows`).
     """
 
     name: str
@@ -308,6 +309,7 @@ class AttentionKernel:
     stores: tuple[Store, ...]
     dtype: DType
     ops: tuple[str, ...] = ()
+    empty_rows: Literal["zero", "nan"] = "zero"
 
 
 Kernel = MapKernel | RowKernel | ScanKernel | GemmKernel | ConvKernel | PoolKernel | AttentionKernel
