@@ -1,0 +1,176 @@
+"""From an operator graph to a plan: every operator by its rule, then fusion, then tidy kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library import (
+    rules_attention,
+    rules_contract,
+    rules_conv,
+    rules_index,
+    rules_loss,
+    rules_norm,
+    rules_pointwise,
+    rules_pool,
+    rules_reduce,
+    rules_scan,
+    rules_shape,
+)
+from foundry.knowledge.library.access import touched
+from foundry.knowledge.library.builder import RULES, Builder, Tensor, Unsupported
+from foundry.knowledge.library.fusion import Fusion, fuse
+from foundry.knowledge.library.ir import Buffer, Load, OutputView, Plan, TorchCall
+from foundry.knowledge.library.tidy import tidy
+from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, contiguous_strides
+
+# Importing a rules module registers its rules.
+RULE_MODULES = (
+    rules_pointwise,
+    rules_shape,
+    rules_reduce,
+    rules_norm,
+    rules_loss,
+    rules_contract,
+    rules_conv,
+    rules_pool,
+    rules_scan,
+    rules_attention,
+    rules_index,
+)
+
+
+def plan(graph: OpGraph, recipe: Recipe, *, refused: frozenset[str] = frozenset()) -> Plan:
+    """The steps of one forward. Operators without a template, and those named in `refused`, call PyTorch.
+
+    Raises CannotLower when a value cannot be expressed at all.
+    """
+    builder = lowered_graph(graph, recipe, refused)
+    outputs, kept, write_backs = _results(builder, graph)
+    fusion = fuse(builder.buffers, builder.steps, kept, recipe)
+    return _assembled(builder, graph, recipe, fusion, outputs, write_backs)
+
+
+def lowered_graph(graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset()) -> Builder:
+    """Every operator as its own kernels, without fusion."""
+    builder = Builder(graph, rewrites=frozenset(recipe.rewrites))
+    for value in [*graph.inputs, *graph.state]:
+        if value.role != "constant" or value.data is not None:
+            builder.leaf(value)
+    for op in graph.ops:
+        missing = [name for name in op.reads if name not in builder.tensors]
+        if missing:
+            raise CannotLower(f"{op.target} reads {missing[0]}, which has no value")
+        _lower_op(builder, op, refused)
+    return builder
+
+
+def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
+    rule = RULES.get(op.kind)
+    if rule is None or op.name in refused or not op.target.startswith("aten."):
+        _call_torch(builder, op)
+        return
+    buffers, names, taken, steps = dict(builder.buffers), dict(builder.names), set(builder.taken), len(builder.steps)
+    try:
+        rule(builder, op)
+    except Unsupported:
+        builder.buffers, builder.names, builder.taken = buffers, names, taken
+        del builder.steps[steps:]
+        _call_torch(builder, op)
+
+
+def _call_torch(builder: Builder, op: Op) -> None:
+    """The operator as PyTorch's own: its tensors are written out first, its results are contiguous buffers."""
+
+    def plain(item: Argument) -> object:
+        if isinstance(item, Ref):
+            tensor = builder.contiguous(builder.tensor(item), op, f"{item.ref}_plain")
+            assert isinstance(tensor.expr, Load)
+            builder.tensors[item.ref] = tensor
+            return Ref(tensor.expr.buffer)
+        if isinstance(item, list):
+            return [plain(member) for member in item]
+        return item
+
+    args = tuple(plain(item) for item in op.args)
+    kwargs = {key: plain(item) for key, item in op.kwargs.items()}
+    results = []
+    for value in op.outputs:
+        if value.spec.numel == 0:
+            results.append("")  # a result that the operator leaves undefined
+            continue
+        tensor = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
+        assert isinstance(tensor.expr, Load)
+        builder.tensors[value.name] = tensor
+        results.append(tensor.expr.buffer)
+    builder.labels.append(f"torch:{op.kind}")
+    builder.emit(TorchCall(f"t_{builder.identifier(op.name)}", op.target, args, kwargs, tuple(results), (op.name,)))
+
+
+# ---------------------------------------------------------------- results
+
+
+def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[str], dict[str, str]]:
+    """What forward returns, the buffers that must exist for it, and the new values of the model's own buffers."""
+    last = graph.ops[-1] if graph.ops else None
+    outputs: list[OutputView] = []
+    kept: set[str] = set()
+    for item in graph.outputs:
+        if isinstance(item, Ref):
+            view = _returned(builder, builder.tensor(item), last, item.ref)
+            kept.add(view.buffer)
+            outputs.append(view)
+        elif item is None or isinstance(item, bool | int | float):
+            outputs.append(OutputView("", literal=item))
+        else:
+            raise CannotLower("forward returns nested results")
+    write_backs: dict[str, str] = {}
+    for key, name in graph.mutations.items():
+        view = _returned(builder, builder.tensors[name], last, name)
+        if view.strides != contiguous_strides(view.shape):
+            raise CannotLower(f"the new value of {key} is a view")
+        write_backs[key] = view.buffer
+        kept.add(view.buffer)
+    return outputs, kept, write_backs
+
+
+def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
+    """A result as a view of a buffer that the candidate allocates: never an input, a parameter or a constant."""
+    load = tensor.expr
+    if not isinstance(load, Load) or builder.buffers[load.buffer].role not in ("temporary", "output"):
+        if op is None:
+            raise CannotLower("forward computes nothing")
+        copy = builder.store(f"{name}_out", tensor.shape, tensor.expr, tensor.dtype, op)
+        load = copy.expr
+        assert isinstance(load, Load)
+    builder.buffers[load.buffer] = replace(builder.buffers[load.buffer], role="output")
+    return OutputView(load.buffer, tensor.shape, load.view.strides, load.view.offset)
+
+
+def _assembled(
+    builder: Builder,
+    graph: OpGraph,
+    recipe: Recipe,
+    fusion: Fusion,
+    outputs: list[OutputView],
+    write_backs: dict[str, str],
+) -> Plan:
+    steps = tuple(tidy(step) for step in fusion.steps)
+    used = {name for step in steps for name in touched(step)} | {view.buffer for view in outputs if view.buffer}
+    used |= set(write_backs.values())
+    buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
+    applied = [name for name in dict.fromkeys(builder.applicable) if name in recipe.rewrites]
+    labels = list(dict.fromkeys([*(f"rewrite:{name}" for name in applied), *builder.labels]))
+    return Plan(
+        buffers=buffers,
+        steps=steps,
+        outputs=tuple(outputs),
+        output_kind=graph.output_kind,
+        labels=tuple(labels),
+        fused=fusion.fused,
+        materialised=fusion.materialised,
+        rewrites=tuple(dict.fromkeys(builder.applicable)),
+        write_backs=write_backs,
+    )

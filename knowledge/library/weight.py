@@ -1,0 +1,45 @@
+"""How much work an expression is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foundry.knowledge.library import views
+from foundry.knowledge.library.builder import EXPENSIVE
+from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Load
+
+_CHEAP_OPERATIONS = 12
+
+
+@dataclass(frozen=True)
+class Weight:
+    operations: int
+    expensive: int
+    large_loads: int  # of at least half as many distinct elements as the space has
+
+    @property
+    def cheap(self) -> bool:
+        return self.expensive == 0 and self.operations <= _CHEAP_OPERATIONS
+
+    @property
+    def nothing(self) -> bool:
+        """A copy or a constant."""
+        return self.operations == 0 and self.large_loads <= 1
+
+
+def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
+    operations = expensive = 0
+    large: set[Load | tuple[str, int]] = set()
+    for node in views.nodes(expr):
+        if isinstance(node, Apply):
+            simple_power = node.op == "pow" and isinstance(node.args[1], Const)
+            operations += 1
+            expensive += node.op in EXPENSIVE and not simple_power
+        elif isinstance(node, Load):
+            distinct = math.prod(size for size, stride in zip(shape, node.view.strides, strict=True) if stride)
+            if 2 * distinct >= math.prod(shape):
+                large.add(node)
+        elif isinstance(node, Gather):
+            large.add((node.buffer, id(node)))
+    return Weight(operations, expensive, len(large))
