@@ -73,13 +73,20 @@ def _ignore(_event: Event) -> None:
 class EventLog:
     """Appends to the run's database and tells one listener. Each process that works on the run is a session."""
 
-    def __init__(self, database: Database, on_event: Callable[[Event], None] = _ignore, *, reading: bool = False):
+    def __init__(
+        self,
+        database: Database,
+        on_event: Callable[[Event], None] = _ignore,
+        *,
+        reading: bool = False,
+        began: float | None = None,
+    ) -> None:
         self._database = database
         self._tell = on_event
         self.session = 0
         if not reading:
             now = time.time()
-            self.session = database.insert("INSERT INTO sessions (started, seen) VALUES (?, ?)", (now, now))
+            self.session = database.insert("INSERT INTO sessions (started, seen) VALUES (?, ?)", (began or now, now))
 
     @contextlib.contextmanager
     def at(self, island: int | None, step: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -45,6 +46,12 @@ class Parts:
         from foundry.tools.device import describe
 
         return describe(request.target)
+
+    async def ceilings(self, device: Device) -> Device:
+        """The device with its best measured rates; measured once per machine, in seconds."""
+        from foundry.tools.ceilings import measured
+
+        return await asyncio.to_thread(measured, device)
 
     def library(self) -> Library:
         return KernelLibrary()
@@ -114,25 +121,34 @@ async def open_services(
     on_event: Callable[[Event], None],
     *,
     recorded: RunDirectory | None = None,
+    began: float | None = None,
 ) -> Opened:
     """Everything the nodes need for a run; a replay answers from `recorded` and opens no machine and no store.
-    Raises NotComparable when the run was begun on another device."""
+    `began`: when the work on the run started, in seconds since the epoch. Raises NotComparable when the run was begun
+    on another device."""
     request = run.request
     task = decode(Task, run.get("task"))
     device = decode(Device, run.get("device"))
     if recorded is None and (here := parts.device(request)).key != device.key:
         raise NotComparable(f"run {run.id} was begun on {device.key}, this is {here.key}", "start a new run here")
-    log = EventLog(run.database, on_event)
+    log = EventLog(run.database, on_event, began=began)
     thoughts = request.model is not None
     journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
     ledger = Ledger(request, run, log)
-    scratch = run.path / "scratch"
+    scratch = run.path.resolve() / "scratch"
     workbench = None
     store = None
     if recorded is None:
         scratch.mkdir(exist_ok=True)
-        store = parts.store(request)
-        workbench = await parts.workbench(task, device, scratch, request.seed)
+        with log.at(None, "open"):
+            if device.present and device.ceilings is None:
+                with log.span("tool", "ceilings", category="run"):
+                    device = await parts.ceilings(device)
+                run.set("device", encode(device))
+            with log.span("tool", "start workers", category="run"):
+                opening = asyncio.ensure_future(parts.workbench(task, device, scratch, request.seed))
+                store = await asyncio.to_thread(parts.store, request)  # its imports take as long as the workers
+                workbench = await opening
 
     def hear(call: Call) -> None:
         log.note("expert", call.expert, **_call_facts(call, run))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +39,10 @@ async def solve(
 ) -> Summary:
     """Runs the whole graph on a task. `stop`, once set, ends it at once with its state kept: the summary's verdict is
     then "interrupted". Raises TaskError, UsageError, MissingTool, StorageFailed."""
+    began = time.time()
     parts = parts or Parts()
     run = create(request, parts)
-    return await _work(run, parts, on_event, stop)
+    return await _work(run, parts, on_event, stop, began)
 
 
 async def resume(
@@ -51,22 +54,25 @@ async def resume(
 ) -> Summary:
     """Goes on with a run where it was stopped or killed; a finished run only tells its summary again. Raises
     UsageError (no run, corrupt, in use), NotComparable (begun on another device)."""
+    began = time.time()
     run = RunDirectory.open(run_dir)
     if run.get("status") == "finished":
         try:
             return summarise(run)
         finally:
             run.close()
-    return await _work(run, parts or Parts(), on_event, stop)
+    return await _work(run, parts or Parts(), on_event, stop, began)
 
 
 async def _work(
-    run: RunDirectory, parts: Parts, on_event: Callable[[Event], None], stop: asyncio.Event | None
+    run: RunDirectory, parts: Parts, on_event: Callable[[Event], None], stop: asyncio.Event | None, began: float
 ) -> Summary:
     try:
         with _one_line(run):
             run.set("status", "running")
-            opened = await open_services(run, parts, on_event)
+            imported = asyncio.ensure_future(asyncio.to_thread(_import_graph))  # while the workers start
+            opened = await open_services(run, parts, on_event, began=began)
+            await imported
             try:
                 finished = await run_graph(opened, stop)
             finally:
@@ -80,6 +86,11 @@ async def _work(
         raise
     finally:
         run.close()
+
+
+def _import_graph() -> None:
+    for name in ("foundry.graph.app", "langgraph.checkpoint.sqlite.aio"):
+        importlib.import_module(name)
 
 
 async def run_graph(opened: Opened, stop: asyncio.Event | None = None) -> bool:

@@ -63,6 +63,7 @@ def summarise(run: RunDirectory) -> Summary:
     baseline = _baseline(run)
     timing = best.timing if best else None
     compile_ms = baseline.compile_ms if baseline else None
+    vs_eager = baseline.compile_speedup if baseline else None  # both ratios are paired; raw times drift
     kernel, receipt = run.path / "kernel.py", run.path / "receipt.json"
     split = time_split(events, wall_s)
     first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
@@ -76,7 +77,7 @@ def summarise(run: RunDirectory) -> Summary:
         verdict=_verdict(run, winner),
         speedup=timing.speedup if timing else None,
         speedup_ci95=timing.speedup_ci95 if timing else None,
-        speedup_vs_compile=compile_ms / timing.candidate_ms if compile_ms and timing else None,
+        speedup_vs_compile=timing.speedup / vs_eager if vs_eager and timing else None,
         evaluations=run.evaluation_count(),
         wall_s=round(wall_s, 3),
         kernel=str(kernel) if kernel.exists() else None,
