@@ -29,7 +29,7 @@ from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 
 MESSAGE_CHARS = 400
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
-POISON_COPIES, POISON_BYTES = 4, 64 << 20
+POISON_BYTES = 48 << 20
 
 Clock = Callable[[], int]
 
@@ -394,11 +394,11 @@ def _to_device(value: Any, device: torch.device) -> Any:
 def _poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
     """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows.
 
-    Several blocks of each size, because temporaries may take the first ones.
+    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones.
     """
     held: list[torch.Tensor] = []
     for spec in specs:
-        copies = max(1, min(POISON_COPIES, POISON_BYTES // max(spec.nbytes, 1)))
+        copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
         for _ in range(copies):
             held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
 

@@ -135,7 +135,6 @@ def test_the_reference_itself_is_correct_at_every_stage(grader: Grader, baseline
         ("os.kill(os.getpid(), 6)", "crash", "the process was killed by SIGABRT"),
         ("time.sleep(60)", "timeout", "forward did not finish in 1.5 s"),
         ("while True: pass", "timeout", "forward did not finish in 1.5 s"),
-        ("self.k = [torch.ones(5 << 20) for _ in range(2000)]\nreturn r", "crash", "needs more than 1.0 GB of memory"),
     ],
 )
 def test_bad_candidates_are_data(grader: Grader, baseline: Baseline, forward: str, outcome: str, evidence: str) -> None:
@@ -160,6 +159,12 @@ def test_bad_candidates_are_data(grader: Grader, baseline: Baseline, forward: st
 def test_files_that_do_not_load(grader: Grader, baseline: Baseline, text: str, outcome: str, evidence: str) -> None:
     verdict = verify(grader, baseline, text)
     assert (verdict.outcome, evidence in verdict.evidence) == (outcome, True), verdict.evidence
+
+
+def test_eaten_memory_ends_the_candidate(grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "_limits", {"run_limit_s": 30.0})
+    verdict = verify(grader, baseline, candidate("self.k = [torch.ones(5 << 20) for _ in range(2000)]\nreturn r"))
+    assert (verdict.outcome, "needs more than 1.0 GB of memory" in verdict.evidence) == ("crash", True)
 
 
 def test_memory_that_nobody_wrote_is_not_an_answer(grader: Grader, baseline: Baseline) -> None:
