@@ -7,7 +7,7 @@ The kernel itself stands in `cuda_gemm.cu`; this file fills in how operands are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from foundry.knowledge.candidate import Choice
@@ -85,48 +85,31 @@ def _spans(*counts: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-class _Operand:
-    """How a tile of one operand is read: along which axis, how wide, and the statements that do it."""
+@dataclass(frozen=True)
+class Tile:
+    """How a tile of one operand travels: global memory to registers (`fetch`), registers to shared memory (`keep`).
 
-    def __init__(self, kernel: GemmKernel, spaces: _Spaces, which: str, tiling: Tiling) -> None:
-        self.which = which
-        self.expr: Expr = kernel.a if which == "a" else kernel.b
-        where = spaces.a if which == "a" else spaces.b
-        # `out` is the axis shared with the result (m or n), k the contracted one
-        self.out, self.out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
-        self.tile_out = tiling.tile_m if which == "a" else tiling.tile_n
-        self.tiling = tiling
-        self.k_size = kernel.k
-        self.type = register(kernel.dtype)
-        inner_last = self._walks_last(where)
-        last, other = ("k", self.out) if which == "a" else (self.out, "k")
-        self.inner = last if inner_last else other
-        order = (-2, -1) if inner_last else (-1, -2)
-        sizes = {"k": kernel.k, self.out: self.out_size}
-        names = (*spaces.batch_names, *((other, last) if inner_last else (last, other)))
-        shape = (*spaces.batch_sizes, *(sizes[name] for name in names[-2:]))
-        moved = {
-            v: View(s.offset, (*s.strides[:-2], s.strides[order[0]], s.strides[order[1]])) for v, s in where.items()
-        }
-        self.space = Space(shape, names, moved, index_type(shape, moved.values()))
-        self.vector = self._widest()
+    `inner` is the axis along which a thread's vector and the threads' neighbours lie: "k" or the one shared with the
+    result. `read` gives the statements that put the vector at (m or n, k) into `held[i]`.
+    """
 
-    def _walks_last(self, where: dict[View, View]) -> bool:
-        """True when neighbours along the operand's last axis are neighbours in memory."""
-        for leaf in leaves([self.expr]):
-            if isinstance(leaf, Load) and any(where[leaf.view].strides[-2:]):
-                strides = where[leaf.view].strides
-                return strides[-1] == 1 or strides[-2] != 1
-        return True
+    which: str  # "a" or "b"
+    out_size: int
+    k_size: int
+    tiling: Tiling
+    type: str
+    index: str
+    inner: str
+    vector: int
+    read: Callable[[str], list[str]]
 
-    def _widest(self) -> int:
-        loads = [leaf for leaf in leaves([self.expr]) if isinstance(leaf, Load) and self.space.stride(leaf.view)]
-        extent = self.tiling.tile_k if self.inner == "k" else self.tile_out
-        widths = (4, 2) if self.type == "float" else (2,)
-        for vector in widths:
-            if extent % vector == 0 and loads and all(self.space.aligned(leaf.view, vector) for leaf in loads):
-                return vector
-        return 1
+    @property
+    def out(self) -> str:
+        return "m" if self.which == "a" else "n"
+
+    @property
+    def tile_out(self) -> int:
+        return self.tiling.tile_m if self.which == "a" else self.tiling.tile_n
 
     @property
     def items(self) -> int:
@@ -146,47 +129,23 @@ class _Operand:
             f"const int in_{self.inner} = item % {extent}{scale}, in_{outer} = item / {extent};",
         ]
 
-    def _inside(self) -> str:
-        tests = []
-        if self.items % self.tiling.threads:
-            tests.append(f"item < {self.items}")
-        return " && ".join(tests)
+    def _inside(self) -> list[str]:
+        return [f"item < {self.items}"] if self.items % self.tiling.threads else []
 
     def fetch(self) -> list[str]:
         """Global memory to registers; what lies outside the matrix is zero."""
         held = f"held_{self.which}"
-        tests = [self._inside()] if self._inside() else []
+        tests = self._inside()
         if self.out_size % self.tile_out:
             tests.append(f"{self.out} < {self.out_size}")
         if self.k_size % self.tiling.tile_k:
             tests.append(f"k < {self.k_size}")
-        index = self.space.index
         lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self._place()]
-        lines.append(f"const {index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;")
+        lines.append(f"const {self.index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;")
         if tests:
             lines.append(f"{held}[i] = Vec<{self.type}, {self.vector}>{{}};")
-            lines += [f"if ({' && '.join(tests)}) {{", *self._read(held), "}"]
-        else:
-            lines += self._read(held)
-        return [*lines, "}"]
-
-    def _read(self, held: str) -> list[str]:
-        plan = load_plan(self.space, leaves([self.expr]), self.vector)
-        known: Known = []
-        lines = []
-        direct = self.vector > 1 and isinstance(self.expr, Load) and register(self.expr.dtype) == self.type
-        if direct and isinstance(self.expr, Load) and self.expr.dtype in ("float32", "float64"):
-            source = f"b_{self.expr.buffer} + {self.space.offset(self.expr.view)}"
-            return [f"{held}[i] = load_vec<{self.vector}>({source});"]
-        for number, leaf in enumerate(plan.vectors):
-            source = f"load_vec<{self.vector}>(b_{leaf.buffer} + {self.space.offset(leaf.view)})"
-            lines.append(f"const {vector_type(leaf.dtype, self.vector)} v{number} = {source};")
-            known.append((leaf, element_load(f"v{number}.at[j]", leaf.dtype)))
-        inner = self.space.with_inner(f"({self.inner} + j)") if self.vector > 1 else self.space
-        body = emitter(inner, known, {})
-        value = body.value(self.expr)
-        body.lines.append(f"{held}[i].at[j] = ({self.type})({value});")
-        return [*lines, *_over_vector(self.vector, body.lines)]
+            return [*lines, f"if ({' && '.join(tests)}) {{", *self.read(held), "}", "}"]
+        return [*lines, *self.read(held), "}"]
 
     def keep(self) -> list[str]:
         """Registers to shared memory, with the result's axis innermost."""
@@ -198,8 +157,60 @@ class _Operand:
         else:
             moves = [f"store_vec<{self.vector}>({to} + in_k * {pitch} + in_{self.out}, {held});"]
         if self._inside():
-            moves = [f"if ({self._inside()}) {{", *moves, "}"]
+            moves = [f"if ({self._inside()[0]}) {{", *moves, "}"]
         return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self._place(), *moves, "}"]
+
+
+def _operand(kernel: GemmKernel, spaces: _Spaces, which: str, tiling: Tiling) -> Tile:
+    """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory."""
+    expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+    out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
+    kind = register(kernel.dtype)
+    walks_last = _walks_last(expr, where)
+    last, other = ("k", out) if which == "a" else (out, "k")
+    axes = (other, last) if walks_last else (last, other)
+    order = (-2, -1) if walks_last else (-1, -2)
+    sizes = {"k": kernel.k, out: out_size}
+    shape = (*spaces.batch_sizes, *(sizes[name] for name in axes))
+    moved = {v: View(s.offset, (*s.strides[:-2], s.strides[order[0]], s.strides[order[1]])) for v, s in where.items()}
+    space = Space(shape, (*spaces.batch_names, *axes), moved, index_type(shape, moved.values()))
+    extent = tiling.tile_k if axes[-1] == "k" else tiling.tile_m if which == "a" else tiling.tile_n
+    loads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load) and space.stride(leaf.view)]
+    vector = 1
+    for wide in (2, 4) if kind == "float" else (2,):
+        if extent % wide == 0 and loads and all(space.aligned(leaf.view, wide) for leaf in loads):
+            vector = wide
+
+    def read(held: str) -> list[str]:
+        return _read_vector(expr, space, vector, kind, held)
+
+    return Tile(which, out_size, kernel.k, tiling, kind, space.index, axes[-1], vector, read)
+
+
+def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
+    """True when neighbours along the operand's last axis are neighbours in memory."""
+    for leaf in leaves([expr]):
+        if isinstance(leaf, Load) and any(where[leaf.view].strides[-2:]):
+            strides = where[leaf.view].strides
+            return strides[-1] == 1 or strides[-2] != 1
+    return True
+
+
+def _read_vector(expr: Expr, space: Space, vector: int, kind: str, held: str) -> list[str]:
+    """Puts `vector` neighbours of `expr` into `held[i]`, as plain vectors where no arithmetic is needed."""
+    if vector > 1 and isinstance(expr, Load) and expr.dtype in ("float32", "float64") and register(expr.dtype) == kind:
+        return [f"{held}[i] = load_vec<{vector}>(b_{expr.buffer} + {space.offset(expr.view)});"]
+    known: Known = []
+    lines = []
+    for number, leaf in enumerate(load_plan(space, leaves([expr]), vector).vectors):
+        source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
+        lines.append(f"const {vector_type(leaf.dtype, vector)} v{number} = {source};")
+        known.append((leaf, element_load(f"v{number}.at[j]", leaf.dtype)))
+    inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
+    body = emitter(inner, known, {})
+    value = body.value(expr)
+    body.lines.append(f"{held}[i].at[j] = ({kind})({value});")
+    return [*lines, *_over_vector(vector, body.lines)]
 
 
 def _over_vector(vector: int, body: Sequence[str]) -> list[str]:
@@ -208,7 +219,7 @@ def _over_vector(vector: int, body: Sequence[str]) -> list[str]:
     return ["#pragma unroll", f"for (int j = 0; j < {vector}; ++j) {{", *body, "}"]
 
 
-def _epilogue(
+def epilogue_lines(
     space: Space, stores: Sequence[Store], plan: Plan, acc: str, vector: int, guard: str, element_guard: str
 ) -> list[str]:
     """The stores at (m, n .. n + vector), the accumulator of element j being `acc`. Without aligned stores the four
@@ -241,16 +252,64 @@ def _epilogue(
     return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
 
+def tiled_source(
+    name: str,
+    signature: str,
+    a: Tile,
+    b: Tile,
+    index: str,
+    tiles: tuple[int, int],
+    batch: Sequence[str],
+    steps: tuple[str, str],
+    epilogue: Sequence[str],
+) -> str:
+    """The kernel of `cuda_gemm.cu`: `tiles` of the result, `batch` defines what operands and epilogue index besides
+    m, n and k, `steps` bound the tiles of k."""
+    tiling = a.tiling
+    values: dict[str, object] = {
+        "NAME": name,
+        "PARAMETERS": signature,
+        "TYPE": a.type,
+        "INDEX": index,
+        "BM": tiling.tile_m,
+        "BN": tiling.tile_n,
+        "BK": tiling.tile_k,
+        "TM": tiling.thread_m,
+        "TN": tiling.thread_n,
+        "THREADS": tiling.threads,
+        "STAGES": tiling.stages,
+        "MIN_BLOCKS": tiling.resident_blocks(8 if a.type == "double" else 4, scalar=a.vector == 1 or b.vector == 1),
+        "GROUP": GROUP,
+        "TILES": tiles[0] * tiles[1],
+        "TILES_M": tiles[0],
+        "TILES_N": tiles[1],
+        "BATCH": indent(batch),
+        "VECTOR_A": a.vector,
+        "VECTOR_B": b.vector,
+        "LOADS_A": a.loads,
+        "LOADS_B": b.loads,
+        "FETCH_A": indent(a.fetch(), 2),
+        "FETCH_B": indent(b.fetch(), 2),
+        "KEEP_A": indent(a.keep(), 2),
+        "KEEP_B": indent(b.keep(), 2),
+        "FIRST_STEP": steps[0],
+        "END_STEP": steps[1],
+        "EPILOGUE": indent(epilogue, 3),
+    }
+    return fill(read_library_text("cuda_gemm.cu"), {key: str(value) for key, value in values.items()})
+
+
 class _Printer:
     def __init__(self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel = kernel
         self.plan = plan
-        self.tiling, self.tunables = choose(kernel, device, choices)
         self.spaces = _spaces(kernel)
+        scalar = any(_operand(kernel, self.spaces, which, Tiling()).vector == 1 for which in ("a", "b"))
+        self.tiling, self.tunables = choose(kernel, device, choices, scalar=scalar)
         self.type = register(kernel.dtype)
         self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
-        self.a = _Operand(kernel, self.spaces, "a", self.tiling)
-        self.b = _Operand(kernel, self.spaces, "b", self.tiling)
+        self.a = _operand(kernel, self.spaces, "a", self.tiling)
+        self.b = _operand(kernel, self.spaces, "b", self.tiling)
         sizes = (*self.spaces.batch_sizes, kernel.m, kernel.n)
         names = (*self.spaces.batch_names, "m", "n")
         index = index_type(sizes, self.spaces.out.values())
@@ -294,7 +353,7 @@ class _Printer:
             reads, writes = buffers_of(found, [])
         else:
             acc = "acc[i][h * 4 + j]"
-            epilogue = _epilogue(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
+            epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
             reads, writes = buffers_of([*found, *body_leaves(kernel.stores)], kernel.stores)
         signature, arguments = parameters(self.plan, reads, writes)
         if tiling.splits > 1:
@@ -302,37 +361,13 @@ class _Printer:
             arguments.append(cuda_launch.workspace(0))
         per_split = math.ceil(self.steps / tiling.splits)
         last = f"(split + 1) * {per_split} < {self.steps} ? (split + 1) * {per_split} : {self.steps}"
-        values: dict[str, object] = {
-            "NAME": self.name,
-            "PARAMETERS": signature,
-            "TYPE": self.type,
-            "INDEX": self.out.index,
-            "BM": tiling.tile_m,
-            "BN": tiling.tile_n,
-            "BK": tiling.tile_k,
-            "TM": tiling.thread_m,
-            "TN": tiling.thread_n,
-            "THREADS": tiling.threads,
-            "STAGES": tiling.stages,
-            "MIN_BLOCKS": tiling.resident_blocks(8 if self.type == "double" else 4),
-            "GROUP": GROUP,
-            "TILES": self.tiles_m * self.tiles_n,
-            "TILES_M": self.tiles_m,
-            "TILES_N": self.tiles_n,
-            "BATCH": indent(self._position()),
-            "VECTOR_A": self.a.vector,
-            "VECTOR_B": self.b.vector,
-            "LOADS_A": self.a.loads,
-            "LOADS_B": self.b.loads,
-            "FETCH_A": indent(self.a.fetch(), 2),
-            "FETCH_B": indent(self.b.fetch(), 2),
-            "KEEP_A": indent(self.a.keep(), 2),
-            "KEEP_B": indent(self.b.keep(), 2),
-            "FIRST_STEP": f"split * {per_split}" if tiling.splits > 1 else "0",
-            "END_STEP": last if tiling.splits > 1 else str(self.steps),
-            "EPILOGUE": indent(epilogue, 3),
-        }
-        source = fill(read_library_text("cuda_gemm.cu"), {name: str(value) for name, value in values.items()})
+        first, end = "0", str(self.steps)
+        if tiling.splits > 1:
+            first, end = f"split * {per_split}", last
+        grid_tiles = (self.tiles_m, self.tiles_n)
+        source = tiled_source(
+            self.name, signature, self.a, self.b, self.out.index, grid_tiles, self._position(), (first, end), epilogue
+        )
         grid = (self.tiles_m * self.tiles_n * self.batch * tiling.splits, 1, 1)
         shared = tiling.shared_bytes(8 if self.type == "double" else 4)
         return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), shared)
@@ -349,7 +384,7 @@ class _Printer:
         place = decompose("point", sizes, names, self.out.index)
         if vector > 1:
             place.append(f"const {self.out.index} n = nv * {vector};")
-        epilogue = _epilogue(self.out, kernel.stores, self.plan, "total.at[j]", vector, "", "")
+        epilogue = epilogue_lines(self.out, kernel.stores, self.plan, "total.at[j]", vector, "", "")
         values: dict[str, object] = {
             "NAME": self.name,
             "PARAMETERS": ", ".join([signature, f"const {self.type}* __restrict__ partial"]),

@@ -50,9 +50,10 @@ class Tiling:
     def shared_bytes(self, item_bytes: int) -> int:
         return self.stages * self.tile_k * (self.tile_m + 4 + self.tile_n + 4) * item_bytes
 
-    def resident_blocks(self, item_bytes: int) -> int:
-        """Blocks of a multiprocessor the compiler should leave registers for: accumulators and about 64 more."""
-        registers = (64 + self.thread_m * self.thread_n) * item_bytes // 4
+    def resident_blocks(self, item_bytes: int, *, scalar: bool) -> int:
+        """Blocks of a multiprocessor the compiler should leave registers for: accumulators and about 64 more, twice
+        that where operands are gathered element by element and every element has its own address."""
+        registers = ((128 if scalar else 64) + self.thread_m * self.thread_n) * item_bytes // 4
         return max(1, 65536 // (self.threads * registers))
 
     def legal(self, item_bytes: int, arch: str) -> bool:
@@ -76,8 +77,10 @@ _CANDIDATES: tuple[tuple[Tiling, float], ...] = (
 )
 
 
-def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device) -> Tiling:
-    """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
+def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device, *, scalar: bool) -> Tiling:
+    """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split.
+
+    `scalar`: an operand is read element by element; shallower tiles then keep addresses in registers."""
     batch = math.prod(kernel.batch)
     best: tuple[float, Tiling] | None = None
     for tiling, rate in _CANDIDATES:
@@ -85,7 +88,7 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device) -> Tilin
             depth = math.ceil(kernel.k / splits)
             if splits > 1 and depth < 128:
                 break
-            candidate = replace(tiling, splits=splits)
+            candidate = replace(tiling, splits=splits, tile_k=tiling.tile_k // 2 if scalar else tiling.tile_k)
             if not candidate.legal(item_bytes, device.arch):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
@@ -97,10 +100,12 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device) -> Tilin
     return best[1] if best else Tiling(64, 64, 8, 4, 4)
 
 
-def choose(kernel: GemmKernel, device: Device, choices: dict[str, Choice]) -> tuple[Tiling, tuple[Tunable, ...]]:
+def choose(
+    kernel: GemmKernel, device: Device, choices: dict[str, Choice], *, scalar: bool
+) -> tuple[Tiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
     item_bytes = 8 if kernel.dtype == "float64" else ITEM_BYTES["float32"]
-    default = default_tiling(kernel, item_bytes, device)
+    default = default_tiling(kernel, item_bytes, device, scalar=scalar)
     wanted = {name: value for name, value in choices.items() if value in _VALUES.get(name, ())}
     tiling = replace(default, **{name: int(value) for name, value in wanted.items()})
     if not tiling.legal(item_bytes, device.arch) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):

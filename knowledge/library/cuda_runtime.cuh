@@ -70,6 +70,10 @@ template <class T> DEVICE T frac(T x) { return x - trunc(x); }
 // NaN propagates: the comparison with a NaN is false, hence the tests for x itself.
 template <class T> DEVICE T maximum(T x, T y) { return (x > y || x != x) ? x : y; }
 template <class T> DEVICE T minimum(T x, T y) { return (x < y || x != x) ? x : y; }
+template <class T> DEVICE T logaddexp(T x, T y) {
+    const T top = maximum(x, y);
+    return isinf(top) ? top : top + log(exp(x - top) + exp(y - top));
+}
 template <class T> DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
 template <class T> DEVICE T where(bool condition, T x, T y) { return condition ? x : y; }
 
