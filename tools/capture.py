@@ -5,9 +5,12 @@ Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -70,8 +73,7 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
     problems: list[str] = []
     for name, tracer in tracers:
         try:
-            with warnings.catch_warnings(), torch.no_grad():
-                warnings.simplefilter("ignore")
+            with _quietly(), torch.no_grad():
                 traced = tracer(model, tuple(inputs))
             return _to_graph(traced, name, model.training, dict(overrides or {}))
         except CannotCapture:
@@ -79,6 +81,20 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
         except Exception as error:  # tracers raise anything; each one's reason is kept for the message
             problems.append(f"{name}: {_first_line(error)}")
     raise CannotCapture("no tracer could follow the model: " + "; ".join(problems))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """A tracer that gives up prints its whole trace; the reason is in its exception, which is kept."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(level)
 
 
 def _first_line(error: Exception) -> str:
@@ -169,6 +185,8 @@ def _add_call(builder: _Builder, node: fx.Node) -> None:
         return
     if kind in _RANDOM:
         raise CannotCapture(f"the model draws random numbers ({kind}), so no kernel can be proven against it")
+    if kind == "instance_norm" and node.args[3] is not None and node.args[5]:
+        raise CannotCapture("instance_norm updates running statistics, which its operator does not show")
     if node.target._schema.is_mutable:
         raise CannotCapture(f"{kind} still writes in place in the functional trace")
     _add_op(builder, node, str(node.target))

@@ -116,6 +116,7 @@ def _kind_of_program(program: ExportedProgram) -> Kind:
     spec = program.call_spec.out_spec
     if spec is None or spec.is_leaf():
         return "tensor"
-    if spec.type in (tuple, list) and all(child.is_leaf() for child in spec.children()):
-        return "list" if spec.type is list else "tuple"
+    kind = spec.type
+    if kind is not None and issubclass(kind, tuple | list) and all(child.is_leaf() for child in spec.children()):
+        return "list" if issubclass(kind, list) else "tuple"
     raise TypeError("forward returns a nested structure; only a tensor or a flat tuple or list is supported")

@@ -22,7 +22,7 @@ MOVES = frozenset(
         "lift_fresh_copy empty zeros ones full zeros_like ones_like full_like empty_like arange tril triu where "
         "masked_fill gather index index_select select_scatter slice_scatter scatter embedding flip roll repeat "
         "pad constant_pad_nd fill one_hot item dropout unfold as_strided _unsafe_view new_zeros new_ones "
-        "new_full new_empty eye diagonal movedim swapaxes"
+        "new_full new_empty eye diagonal diag broadcast_tensors movedim swapaxes"
     )
 )
 
@@ -54,6 +54,7 @@ PER_INPUT_ELEMENT = {
     "kl_div": 4,
     "binary_cross_entropy": 8,
     "cosine_similarity": 6,
+    "triplet_margin_loss": 9,
     "linalg_vector_norm": 2,
     "norm": 2,
     "std": 4,

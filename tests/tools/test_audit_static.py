@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import importlib.resources
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from foundry.knowledge.candidate import Build, Gate
+from foundry.knowledge.candidate import Build, Gate, Recipe
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.library import cpu_print, cuda_print
+from foundry.knowledge.library.ir import TorchCall
+from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.plan import plan
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates, symbol_gates
 from foundry.tools.capture import capture
+from foundry.tools.task_file import read_task
+from foundry.tools.task_module import load
 
 TASK = """\
 import torch
@@ -35,6 +43,8 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(ROWS, 32)]
 """
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DEVICE = Device("cpu", "test", "x86-64-v3", 2, 1 << 25, 32, 1 << 34)
 MODEL = TASK.split("def get_inputs")[0]
 
 KERNEL = """\
@@ -122,6 +132,56 @@ class ModelNew(nn.Module):
 """
 
 
+TRITON = """\
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 1024})], key=["n"])
+@triton.jit
+def gelu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(y_ptr + offsets, x * 0.5 * (1.0 + tl.erf(x * 0.70710678)), mask=offsets < n)
+
+
+class ModelNew(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_cuda and x.is_contiguous()
+        batch, width = x.shape
+        x = x.view(-1)
+        y = torch.empty_like(x)
+        n = x.numel()
+        vectorised = x.data_ptr() % 16 == 0 and width % 4 == 0
+        if vectorised:
+            grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+            gelu_kernel[grid](x, y, n)
+        else:
+            gelu_kernel[(triton.cdiv(n, 64),)](x, y, n)
+        return y.view(batch, width)
+"""
+
+BOUND_CUDA = LOAD_INLINE.replace(
+    "#include <cuda_runtime.h>",
+    """#include "ATen/cuda/CUDAContext.h"
+#include <c10/cuda/CUDAGuard.h>
+static int multiprocessors = 0;
+static inline int blocks(int n) { if (multiprocessors == 0) multiprocessors = 132; return (n + 255) / 256; }""",
+).replace(
+    "    TORCH_CHECK(x.is_cuda());",
+    """    TORCH_CHECK(x.is_cuda() && x.dtype() == torch::kFloat32);
+    const at::cuda::OptionalCUDAGuard guard(device_of(x));
+    cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+    if (blocks(3) < 0) printf("CUDA error: %s", cudaGetErrorString(cudaGetLastError()));""",
+)
+
+
 BINDING = next(text for text in foundry_binding_text() if text.startswith("def _library_path"))
 
 
@@ -142,9 +202,26 @@ def failures(text: str, policy: Policy = "fair") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("policy", ["fair", "open", "strict"])
-@pytest.mark.parametrize("text", [HONEST, LOAD_INLINE], ids=["ctypes", "load_inline"])
+@pytest.mark.parametrize(
+    "text", [HONEST, LOAD_INLINE, BOUND_CUDA, TRITON], ids=["ctypes", "load_inline", "bound", "triton"]
+)
 def test_honest_kernels_pass(text: str, policy: Policy) -> None:
     assert failures(text, policy) == {}
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", ["pointwise_chain", "layernorm_gelu", "gemm_bias_relu"])
+def test_library_candidates_pass_even_strict(name: str, target: TargetName) -> None:
+    task = read_task(EXAMPLES / f"{name}.py")
+    loaded = load(task, overrides={"ROWS": 32} if name != "layernorm_gelu" else {"TOKENS": 32})
+    graph = capture(loaded.build_model(0), loaded.inputs(0))
+    device = replace(DEVICE, target=target, arch="sm_90" if target == "cuda" else "x86-64-v3")
+    steps = plan(graph, Recipe(target))
+    printer = cuda_print if target == "cuda" else cpu_print
+    kernels = [printer.print_kernel(step, steps, device, {}) for step in steps.steps if not isinstance(step, TorchCall)]
+    text = module_file(task.source, [Entry(steps, tuple(kernels))], device)
+    gates = static_gates(text, "strict", task_source=task.source)
+    assert [gate for gate in gates if not gate.passed] == []
 
 
 def test_what_the_task_itself_does_is_not_held_against_the_candidate() -> None:

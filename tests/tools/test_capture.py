@@ -162,6 +162,18 @@ def test_make_fx_gives_the_same_answer_shape_where_export_cannot(monkeypatch: py
     assert {"norm.weight", "conv.weight"} <= {value.source for value in graph.state}
 
 
+def test_hidden_updates_of_state_are_refused() -> None:
+    init = "self.n = nn.InstanceNorm1d(4, track_running_stats=True)"
+    with pytest.raises(CannotCapture, match="updates running statistics"):
+        graph_of(loaded("return self.n(x)", init=init, inputs="[torch.randn(2, 4, 8)]"))
+
+
+def test_a_tracer_that_gives_up_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CannotCapture):
+        graph_of(loaded("return x * x.sum().item()"))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_data_dependent_models_are_refused_with_the_reasons() -> None:
     with pytest.raises(CannotCapture, match="no tracer could follow the model: export: "):
         graph_of(loaded("return x + 1 if x.sum() > 0 else x - 1"))

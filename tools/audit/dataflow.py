@@ -15,9 +15,8 @@ from foundry.tools.words import words
 
 METADATA = frozenset(
     words(
-        "shape dtype device ndim layout is_cuda requires_grad itemsize nbytes size stride dim numel "
-        "is_contiguous element_size get_device is_floating_point storage_offset type is_complex is_sparse names "
-        "grad_fn"
+        "shape dtype device ndim layout is_cuda requires_grad itemsize nbytes size stride dim numel is_contiguous "
+        "element_size get_device is_floating_point storage_offset type is_complex is_sparse names grad_fn"
     )
 )
 # PyTorch functions that only make or describe memory; their result does not carry an input's content.
@@ -26,8 +25,8 @@ ALLOCATIONS = frozenset(
         "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like new_empty new_zeros "
         "new_full new_empty_strided Size device dtype finfo iinfo is_tensor promote_types result_type no_grad "
         "inference_mode current_stream current_device synchronize get_device_properties Tensor float32 float16 "
-        "bfloat16 float64 int32 int64 bool uint8 int8 int16 half float double long int device_count "
-        "is_available contiguous_format channels_last preserve_format strided memory_format tensor as_tensor"
+        "bfloat16 float64 int32 int64 bool uint8 int8 int16 half float double long int device_count is_available "
+        "contiguous_format channels_last preserve_format strided memory_format tensor as_tensor CUDAGraph graph"
     )
 )
 # Tensor methods that view, allocate or copy.
@@ -35,9 +34,9 @@ VIEWS = frozenset(
     words(
         "view reshape contiguous permute transpose t mT T expand expand_as squeeze unsqueeze flatten unflatten "
         "narrow select detach data_ptr data untyped_storage as_strided unbind split chunk view_as movedim "
-        "swapaxes unfold clone to copy_ zero_ fill_ record_stream cpu cuda cuda_stream stream ptr "
-        "nbytes is_pinned pin_memory requires_grad_ new_empty new_zeros new_full new_empty_strided resize_ set_ "
-        "_version is_leaf values items keys get index append extend"
+        "swapaxes unfold clone to copy_ zero_ fill_ record_stream cpu cuda cuda_stream stream ptr nbytes "
+        "is_pinned pin_memory requires_grad_ new_empty new_zeros new_full new_empty_strided resize_ set_ _version "
+        "is_leaf values items keys get index append extend"
     )
 )
 KEEPERS = frozenset(

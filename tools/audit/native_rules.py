@@ -14,22 +14,13 @@ from foundry.tools.words import words
 
 # word -> (rule, what it means); a word is an identifier followed by "(" or "::" or used as a type
 _SYSTEM = words(
-    "system popen fork vfork execl execlp execv execve execvp dlopen dlsym dlmopen socket connect bind listen "
-    "sendto recvfrom fopen freopen fdopen fread fwrite open openat creat mmap munmap mprotect ptrace "
-    "process_vm_readv process_vm_writev sigaction signal raise kill getenv secure_getenv setenv putenv syscall "
-    "ioctl shm_open posix_spawn readlink unlink rename remove chmod pipe dup2 clone setjmp longjmp backtrace "
-    "clock_gettime gettimeofday clock cudaEventElapsedTime printf fprintf puts"
+    "system popen fork vfork execl execlp execv execve execvp dlopen dlsym dlmopen socket connect listen sendto "
+    "recvfrom fopen freopen fdopen fread open openat creat mmap munmap mprotect ptrace process_vm_readv "
+    "process_vm_writev sigaction signal raise kill getenv secure_getenv setenv putenv syscall ioctl shm_open "
+    "posix_spawn readlink unlink chmod dup2 setjmp longjmp backtrace clock_gettime gettimeofday "
+    "cudaEventElapsedTime"
 )
-_SYSTEM_TYPES = [
-    "ifstream",
-    "ofstream",
-    "fstream",
-    "filesystem",
-    "steady_clock",
-    "system_clock",
-    "high_resolution_clock",
-    "environ",
-]
+_SYSTEM_TYPES = words("ifstream ofstream fstream filesystem steady_clock system_clock high_resolution_clock environ")
 _SYSTEM_HEADERS = re.compile(
     r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/.*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|csignal|"
     r"Python\.h|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
@@ -53,6 +44,7 @@ _VENDOR = re.compile(
 _TORCH_CALL = re.compile(
     r"\b(?:at|torch|c10)::(?:native::|_ops::|cpu::|cuda::|nn::functional::|special::|linalg::)?(\w+)"
 )
+_HEADER = re.compile(r"(?!/)(?!.*\.\.)[\w/.+-]+\.(?:h|hpp|cuh|inl)")  # a header of a search path, by any quotes
 # What a torch binding in C++ needs: types, allocation, checks and the current stream.
 _TORCH_BINDING = frozenset(
     words(
@@ -160,6 +152,8 @@ def _is_thread_setter(code: str, position: int) -> bool:
 
 def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Finding]:
     for match in re.finditer(r"^\s*#\s*include\s*\"([^\"]*)\"", with_strings, re.MULTILINE):
+        if _HEADER.fullmatch(match.group(1)):
+            continue
         yield Finding(
             "native_hidden", line + with_strings.count("\n", 0, match.start()), f"includes {match.group(1)!r}"
         )

@@ -16,7 +16,8 @@ from foundry.tools.words import words
 _MATHS = words(
     "exp exp2 exp10 expm1 log log2 log10 log1p pow sqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh "
     "asinh acosh atanh erf erfc tgamma lgamma fmod remainder fmin fmax fma floor ceil round rint nearbyint "
-    "trunc ldexp frexp modf hypot copysign lround llround lrint llrint nextafter logb ilogb scalbn sincos fdim"
+    "trunc ldexp frexp modf hypot copysign lround llround lrint llrint nextafter logb ilogb scalbn sincos "
+    "fdim"
 )
 _ALLOWED = frozenset(
     words(
@@ -25,7 +26,9 @@ _ALLOWED = frozenset(
         "__tls_get_addr __cxa_atexit __cxa_guard_acquire __cxa_guard_release __cxa_begin_catch __cxa_end_catch "
         "__cxa_throw __cxa_allocate_exception __cxa_free_exception __cxa_rethrow __cxa_pure_virtual "
         "__cxa_throw_bad_array_new_length __gxx_personality_v0 _Unwind_Resume __assert_fail sched_getcpu "
-        "__memcpy_chk __memset_chk __memmove_chk strlen qsort __errno_location madvise"
+        "__memcpy_chk __memset_chk __memmove_chk strlen qsort __errno_location madvise printf fprintf puts "
+        "putchar fputs fputc perror snprintf vprintf fwrite fflush __printf_chk __fprintf_chk __snprintf_chk "
+        "stderr stdout"
     )
 )
 _ALLOWED_PATTERNS = re.compile(
@@ -38,7 +41,7 @@ _FORBIDDEN = re.compile(
     r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
     r"(?P<python>Py\w+|_Py\w+)|(?P<system>dlopen|dlsym|dlmopen|socket|connect|fork|vfork|exec\w+|system|popen|open(?:64|at)?|"
     r"fopen(?:64)?|mmap(?:64)?|mprotect|ptrace|sigaction|signal|getenv|secure_getenv|setenv|syscall|shm_open|kill|"
-    r"process_vm_\w+|clock_gettime|gettimeofday|printf|puts|fprintf|write|read|_ZNSt6chrono\w+|_ZNSt\d+basic_\w*stream\w*)|"
+    r"process_vm_\w+|clock_gettime|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt\d+basic_\w*stream\w*)|"
     r"(?P<thread>pthread_\w+|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
 )
 _MEANING = {
