@@ -5,18 +5,20 @@
   d_algo    direct                fused single pass           reformulated               new algorithm
   d_sync    none                  barriers                    warp or team collectives   device-wide (atomics, grid)
 
-Comments, names of variables and Foundry's own run-time header do not count; what the code does with memory, loops and
-synchronisation does. The rules are few on purpose: a cell is a place for diversity, not a judgement.
+Comments do not count, and of Foundry's run-time header only what the kernel calls: candidates carry it whole. The rules
+look for what code does with memory, loops and synchronisation; a few techniques (Winograd, split-K) are only known by
+name. They are few on purpose: a cell is a place for diversity, not a judgement.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
 from foundry.knowledge.candidate import Build, Coordinates
 from foundry.knowledge.library.lowered import Lowered
-from foundry.tools.audit.native_rules import native_texts, strip_comments
+from foundry.tools.audit.native_rules import native_texts, runtime_headers, strip_comments
 from foundry.tools.audit.source import Finding, read_source
 
 # Vectors of at least this many bytes, in this share of the moves and arithmetic, make a CPU build vectorised.
@@ -29,12 +31,13 @@ def read_coordinates(text: str, build: Build, lowered: Lowered | None = None) ->
     is read from its C++ or CUDA text and the build's resources. A file without native text is (0, 0, 0)."""
     if lowered is not None:
         return lowered.coordinates
-    code = native_code(text)
-    if not code.strip():
+    own = native_code(text)
+    if not own.strip():
         return Coordinates(0, 0, 0)
-    if re.search(r"__global__", code):
-        return Coordinates(_cuda_memory(code, build), algorithm(code), _cuda_synchronisation(code))
-    return Coordinates(_cpu_memory(code, build), algorithm(code), _cpu_synchronisation(code))
+    code = own + "\n" + "\n".join(_called_of_header(own))
+    if re.search(r"__global__", own):
+        return Coordinates(_cuda_memory(code, build), algorithm(own), _cuda_synchronisation(code))
+    return Coordinates(_cpu_memory(code, build), algorithm(own), _cpu_synchronisation(code))
 
 
 def native_code(text: str) -> str:
@@ -43,6 +46,42 @@ def native_code(text: str) -> str:
     if isinstance(source, Finding):
         return ""
     return "\n".join(strip_comments(part, strings=False) for _, part in native_texts(source))
+
+
+def _called_of_header(code: str) -> list[str]:
+    """Functions of the run-time headers that the code calls by name, and those that they call."""
+    functions = _header_functions("__global__" in code)
+    called: dict[str, str] = {}
+    pending = [code]
+    while pending:
+        names = set(re.findall(r"\b(\w+)\s*(?:<[^<>;()]*>\s*)?\(", pending.pop()))
+        for name in names & functions.keys() - called.keys():
+            called[name] = functions[name]
+            pending.append(functions[name])
+    return list(called.values())
+
+
+@functools.cache
+def _header_functions(is_cuda: bool) -> dict[str, str]:
+    """Name -> body of each function of the run-time header; overloads are joined."""
+    found: dict[str, str] = {}
+    for header in runtime_headers(".cuh" if is_cuda else ".h"):
+        code = strip_comments(header, strings=False)
+        for match in re.finditer(r"\b(\w+)\s*\([^;{}]*\)\s*(?:const\s*)?\{", code):
+            end = _closing(code, match.end())
+            if match[1] not in ("if", "for", "while", "switch"):
+                found[match[1]] = found.get(match[1], "") + code[match.end() : end] + "\n"
+    return found
+
+
+def _closing(code: str, start: int) -> int:
+    """Position of the brace that closes the block whose opening brace ends at `start`."""
+    depth = 1
+    for position in range(start, len(code)):
+        depth += {"{": 1, "}": -1}.get(code[position], 0)
+        if depth == 0:
+            return position
+    return len(code)
 
 
 def _has(code: str) -> Callable[[str], bool]:
@@ -122,7 +161,8 @@ def _vector_share(build: Build) -> float:
 # ---------------------------------------------------------------- algorithm
 
 _NEW_ALGORITHM = r"(?i)winograd|strassen|\bfft|butterfl|decoupled_look_?back|bluestein"
-_RESCALED = r"exp2?f?\s*\(\s*\w+\s*-\s*\w+\s*\)\s*\*|\*\s*\w*exp2?f?\s*\(\s*\w+\s*-\s*\w+\s*\)|\*=\s*\w*exp2?f?\s*\("
+_TERM = r"\w+(?:\[[^\]]*\])?"
+_DECAY = rf"exp2?f?\s*\(\s*{_TERM}\s*-\s*{_TERM}\s*\)"  # exp(old maximum - new maximum)
 _WELFORD = r"\b(\w+)\s*\+=\s*(\w+)\s*/\s*[^;]+;[^}]{0,200}\+=\s*\2\s*\*"
 _SPLIT = r"\bsplit_?k\b|\bim2col\b|\bcol2im\b|\bpartial\w*\s*\["
 _FUNCTIONS = (
@@ -135,11 +175,19 @@ def algorithm(code: str) -> int:
     """How far the computation is from its definition, for either language."""
     if re.search(_NEW_ALGORITHM, code):
         return 3
-    if re.search(_RESCALED, code) and re.search(r"\b(?:max|fmaxf?|maximum)\s*\(|\?\s*\w+\s*:\s*\w+", code):
-        return 2  # online softmax: the sum is rescaled when the maximum moves
+    if _rescales(code):
+        return 2
     if re.search(_WELFORD, code) or re.search(_SPLIT, code, re.IGNORECASE):
         return 2
     return 1 if _is_fused(code) else 0
+
+
+def _rescales(code: str) -> bool:
+    """Online softmax: a running value is multiplied by exp(old maximum - new maximum), at once or through a name."""
+    names = re.findall(rf"\b(\w+)\s*=\s*[^;]*{_DECAY}", code)
+    factor = "|".join([rf"[\w:]*{_DECAY}", *(rf"\b{name}\b" for name in names)])
+    multiplied = rf"({_TERM})\s*(?:\*=\s*(?:{factor})|=\s*(?:\1\s*\*\s*(?:{factor})|(?:{factor})\s*\*\s*\1))"
+    return re.search(multiplied, code) is not None
 
 
 def _is_fused(code: str) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from foundry.knowledge.candidate import Build, Coordinates, Resources, Timing
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value
+from foundry.tools.audit.native_rules import runtime_headers
 from foundry.tools.coordinates import read_coordinates
 from foundry.tools.profile import launches, profile
 
@@ -184,3 +185,11 @@ def test_the_known_cpu_kernels_are_real(name: str, tmp_path: Path) -> None:
     command = ["g++", "-O1", "-fopenmp", "-c", "-x", "c++", "-", "-o", str(tmp_path / "k.o")]
     done = subprocess.run(command, input=source, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_called_helper_of_the_header_counts_and_the_rest_of_it_does_not() -> None:
+    (header,) = runtime_headers(".cuh")
+    plain = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"
+    team = plain.replace("= x[threadIdx.x]", "= reduce_lanes<32>(x[threadIdx.x])")
+    assert read_coordinates(candidate(header + plain), Build(True, 0.1)).d_sync == 0
+    assert read_coordinates(candidate(header + team), Build(True, 0.1)).d_sync == 2

@@ -87,7 +87,7 @@ def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
         for constant in string_constants(statement):
             text = str(constant.value)
             if _looks_native(text):
-                for header in _runtime_headers():
+                for header in runtime_headers():
                     text = text.replace(header, "\n" * header.count("\n"))
                 yield constant.lineno, text
 
@@ -97,9 +97,11 @@ def _looks_native(text: str) -> bool:
 
 
 @functools.cache
-def _runtime_headers() -> tuple[str, ...]:
+def runtime_headers(*endings: str) -> tuple[str, ...]:
+    """Texts of the library's run-time headers, as they are pasted into candidates."""
     entries = importlib.resources.files("foundry.knowledge.library").iterdir()
-    return tuple(entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith((".h", ".cuh")))
+    wanted = endings or (".h", ".cuh")
+    return tuple(entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(wanted))
 
 
 def strip_comments(text: str, *, strings: bool = True) -> str:
