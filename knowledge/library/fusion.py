@@ -28,7 +28,7 @@ from foundry.knowledge.library.access import (
     writes,
 )
 from foundry.knowledge.library.attention_pattern import join_attention
-from foundry.knowledge.library.fusion_rows import join_rows
+from foundry.knowledge.library.fusion_rows import finer_consumer, join_rows
 from foundry.knowledge.library.ir import (
     Buffer,
     Emit,
@@ -316,16 +316,26 @@ def _replaced(fuser: _Fuser, kernel: MapKernel, store: Store, consumers: list[St
         assert not isinstance(step, TorchCall)
         if not _worth_inlining(kernel, weight, store, step, len(consumers)):
             return None
-
-        def visit(expr: Expr, space: tuple[int, ...]) -> Expr:
-            return _limited(inlined(expr, space, store, kernel.shape))
-
-        try:
-            changed = rewritten(step, visit)
-        except views.NotAffine:
+        changed = _with_inlined(step, store, kernel.shape)
+        if changed is None:
             return None
         result.append(replace(changed, ops=kernel.ops + step.ops))
     return result
+
+
+def _with_inlined(step: Kernel, store: Store, shape: tuple[int, ...]) -> Kernel | None:
+    """The consumer with the stored expression inlined, over finer dimensions where its own are too coarse."""
+
+    def visit(expr: Expr, space: tuple[int, ...]) -> Expr:
+        return _limited(inlined(expr, space, store, shape))
+
+    for candidate in (step, finer_consumer(step, store.buffer, shape)):
+        if candidate is not None:
+            try:
+                return rewritten(candidate, visit)
+            except views.NotAffine:
+                continue
+    return None
 
 
 def inlined(expr: Expr, space: tuple[int, ...], store: Store, shape: tuple[int, ...]) -> Expr:
@@ -349,7 +359,7 @@ def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kerne
         return weight.cheap and weight.large_loads <= 1
     repeats = _repeats(kernel, store, step)
     if repeats > 1:
-        return weight.cheap and weight.large_loads <= 2
+        return weight.cheap and weight.large_loads <= 2 and (repeats < 4 or weight.roots == 0)
     return True
 
 

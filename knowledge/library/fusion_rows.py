@@ -11,6 +11,7 @@ from foundry.knowledge.library.ir import (
     Emit,
     EmitRow,
     Expr,
+    Kernel,
     Let,
     MapKernel,
     Reduction,
@@ -115,19 +116,44 @@ def _finer(
     if covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
         return None
     shape = tuple(store_space(consumer)[axis] for axis in order)
+    return _split_along(kernel, shape)
+
+
+def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
+    """The kernel with its dimensions split so that those of `shape`, the same elements, end with them."""
     finer = views.refined(store_space(kernel), shape)
     if finer is None:
         return None
-    outer, rows = [], math.prod(kernel.outer)
-    covered = 1
-    for size in finer:
-        if covered == rows:
-            break
-        outer.append(size)
-        covered *= size
-    if covered != rows:
+    rows, rank, covered = math.prod(kernel.outer), 0, 1
+    while covered < rows and rank < len(finer):
+        covered *= finer[rank]
+        rank += 1
+    return _split(kernel, finer[:rank], finer[rank:]) if covered == rows else None
+
+
+def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
+    """A map or row kernel that reads all of a buffer in order, over dimensions as fine as the producer's `shape`."""
+    view = sought(step, name)
+    if view is None or not isinstance(step, MapKernel | RowKernel):
         return None
-    return _split(kernel, tuple(outer), finer[len(outer) :])
+    space = store_space(step)
+    if math.prod(space) != math.prod(shape) or not views.is_identity(view, space):
+        return None
+    if isinstance(step, RowKernel):
+        return _split_along(step, shape)
+    finer = views.refined(space, shape)
+    if finer is None:
+        return None
+    numbering = views.identity(finer)
+    stores = tuple(
+        Store(
+            store.buffer,
+            views.remap_view(store.view, space, numbering, finer),
+            views.remap(store.value, space, numbering, finer),
+        )
+        for store in step.stores
+    )
+    return replace(step, shape=finer, stores=stores)
 
 
 def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -> _Join | None:

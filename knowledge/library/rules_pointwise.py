@@ -47,6 +47,9 @@ _BINARY = {
     "logical_and": "logical_and",
     "logical_or": "logical_or",
     "logical_xor": "logical_xor",
+    "__and__": "bit_and",
+    "__or__": "bit_or",
+    "__xor__": "bit_xor",
 }
 _LOGICAL_OF_BITS = {"bit_and": "logical_and", "bit_or": "logical_or", "bit_xor": "logical_xor"}
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")

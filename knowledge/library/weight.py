@@ -16,6 +16,7 @@ _CHEAP_OPERATIONS = 12
 class Weight:
     operations: int
     expensive: int
+    roots: int  # square roots and divisions: fine once more, not once for each element of a broadcast
     large_loads: int  # of at least half as many distinct elements as the space has
 
     @property
@@ -29,12 +30,13 @@ class Weight:
 
 
 def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
-    operations = expensive = 0
+    operations = expensive = roots = 0
     large: set[Load | tuple[str, int]] = set()
     for node in views.nodes(expr):
         if isinstance(node, Apply):
             simple_power = node.op == "pow" and isinstance(node.args[1], Const)
             operations += 1
+            roots += node.op in ("sqrt", "rsqrt", "div", "reciprocal")
             expensive += node.op in EXPENSIVE and not simple_power
         elif isinstance(node, Load):
             distinct = math.prod(size for size, stride in zip(shape, node.view.strides, strict=True) if stride)
@@ -42,4 +44,4 @@ def weight_of(expr: Expr, shape: tuple[int, ...]) -> Weight:
                 large.add(node)
         elif isinstance(node, Gather):
             large.add((node.buffer, id(node)))
-    return Weight(operations, expensive, len(large))
+    return Weight(operations, expensive, roots, len(large))

@@ -1,0 +1,140 @@
+"""A recipe becomes a candidate file: plan each captured shape, print every kernel, assemble the module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice, Coordinates, Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library import rules_pointwise, rules_shape
+from foundry.knowledge.library.builder import RULES
+from foundry.knowledge.library.cost import compulsory_bytes, flops, traffic_bytes
+from foundry.knowledge.library.ir import Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.plan import plan
+from foundry.knowledge.library.seeds import seed_recipes
+from foundry.knowledge.opgraph import OpGraph
+
+Print = Callable[[Kernel, Plan, Device, dict[str, Choice]], PrintedKernel]
+_SIMPLE_RULES = (rules_pointwise.__name__, rules_shape.__name__)
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One captured shape as text."""
+
+    plan: Plan
+    kernels: tuple[PrintedKernel | None, ...]  # None for a call of PyTorch
+
+    def kernel_pairs(self) -> list[tuple[Kernel, PrintedKernel]]:
+        return [
+            (step, text)
+            for step, text in zip(self.plan.steps, self.kernels, strict=True)
+            if not isinstance(step, TorchCall) and text is not None
+        ]
+
+
+def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
+    """The candidate of a recipe over all captured shapes; the first one gives summaries and coordinates.
+
+    Raises CannotLower when a graph cannot be lowered, or when nothing of it would run in a kernel of ours.
+    """
+    if not graphs:
+        raise CannotLower("there is no captured graph")
+    printed = [print_plan(graph, recipe, device) for graph in graphs]
+    first = printed[0]
+    pairs = first.kernel_pairs()
+    if not pairs:
+        raise CannotLower("every operator would be a call of PyTorch")
+    entries = [Entry(item.plan, item.kernels) for item in printed]
+    source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
+    summaries = tuple(_summary(kernel, text, first.plan) for kernel, text in pairs)
+    applied = tuple(name for name in first.plan.rewrites if name in recipe.rewrites)
+    texts = [text for item in printed for _, text in item.kernel_pairs()]
+    labels = [label for item in printed for label in item.plan.labels]
+    labels += [label for text in texts for label in text.labels]
+    return Lowered(
+        recipe=replace(
+            recipe,
+            materialise=first.plan.materialised,
+            rewrites=applied,
+            choices={summary.name: summary.choices for summary in summaries},
+        ),
+        source=source,
+        kernels=summaries,
+        fused=first.plan.fused,
+        materialised=first.plan.materialised,
+        rewrites_applied=applied,
+        rewrites_open=tuple(name for name in first.plan.rewrites if name not in applied),
+        labels=tuple(dict.fromkeys(labels)),
+        coordinates=Coordinates(
+            max(text.d_mem for text in texts), max(text.d_algo for text in texts), max(text.d_sync for text in texts)
+        ),
+        flops=graphs[0].flops or sum(summary.flops for summary in summaries),
+        traffic_bytes=compulsory_bytes(first.plan),
+    )
+
+
+def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummary:
+    return KernelSummary(
+        name=kernel.name,
+        template=text.template,
+        ops=tuple(dict.fromkeys(kernel.ops)),
+        choices=text.choices,
+        tunables=text.tunables,
+        flops=flops(kernel),
+        traffic_bytes=traffic_bytes(kernel, planned),
+    )
+
+
+def _printer(device: Device) -> Print:
+    if device.target == "cpu":
+        from foundry.knowledge.library import cpu_print
+
+        return cpu_print.print_kernel
+    from foundry.knowledge.library import cuda_print
+
+    return cuda_print.print_kernel
+
+
+def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
+    """Plans and prints one shape. Operators whose kernel the printer refuses are left to PyTorch."""
+    print_kernel = _printer(device)
+    refused: set[str] = set()
+    while True:
+        planned = plan(graph, recipe, refused=frozenset(refused))
+        texts: list[PrintedKernel | None] = []
+        again: set[str] = set()
+        reason = ""
+        for step in planned.steps:
+            if isinstance(step, TorchCall):
+                texts.append(None)
+                continue
+            try:
+                texts.append(print_kernel(step, planned, device, recipe.choices.get(step.name, {})))
+            except CannotLower as refusal:
+                again |= _anchors(graph, step) - refused
+                reason = str(refusal)
+        if len(texts) == len(planned.steps):
+            return Printed(planned, tuple(texts))
+        if not again:
+            raise CannotLower(reason)
+        refused |= again
+
+
+def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
+    """The operators that gave a kernel its shape, or all of them when it is only pointwise work."""
+    ops = [op for op in graph.ops if op.name in kernel.ops]
+    shaped = {op.name for op in ops if op.kind in RULES and RULES[op.kind].__module__ not in _SIMPLE_RULES}
+    return shaped or {op.name for op in ops}
+
+
+def seeds(graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
+    """Three to five diverse recipes, the safest first. Raises CannotLower when even the first cannot be lowered."""
+    base = Recipe(device.target)
+    first = print_plan(graph, base, device)
+    tunables = {kernel.name: text.tunables for kernel, text in first.kernel_pairs()}
+    return seed_recipes(base, first.plan, tunables)

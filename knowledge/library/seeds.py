@@ -1,0 +1,52 @@
+"""The recipes a search starts from: different enough that their children explore different corners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.library.ir import Plan, Tunable
+
+
+def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
+    """Defaults; the smallest tiles and vectors; nothing fused; larger tiles with every rewrite."""
+    small = {name: _chosen(items, _smallest) for name, items in tunables.items()}
+    large = {name: _chosen(items, _next_larger) for name, items in tunables.items()}
+    candidates = [
+        base,
+        replace(base, materialise=planned.fused) if planned.fused else base,
+        replace(base, choices=_without_empty(small)),
+        replace(base, choices=_without_empty(large), rewrites=planned.rewrites),
+        replace(base, rewrites=planned.rewrites),
+    ]
+    distinct = {recipe.digest: recipe for recipe in reversed(candidates)}
+    return tuple(recipe for recipe in candidates if distinct.pop(recipe.digest, None) is not None)
+
+
+def _without_empty(choices: dict[str, dict[str, Choice]]) -> dict[str, dict[str, Choice]]:
+    return {name: chosen for name, chosen in choices.items() if chosen}
+
+
+def _chosen(tunables: Sequence[Tunable], pick: Callable[[Tunable], Choice | None]) -> dict[str, Choice]:
+    chosen: dict[str, Choice] = {}
+    for tunable in tunables:
+        value = pick(tunable)
+        if value is not None and value != tunable.default:
+            chosen[tunable.name] = value
+    return chosen
+
+
+def _numbers(tunable: Tunable) -> list[int]:
+    """The values as numbers, smallest first; empty for a choice among words."""
+    return sorted(value for value in tunable.values if isinstance(value, int))
+
+
+def _smallest(tunable: Tunable) -> Choice | None:
+    numbers = _numbers(tunable)
+    return numbers[0] if numbers and tunable.aspect in ("tile", "vector") else None
+
+
+def _next_larger(tunable: Tunable) -> Choice | None:
+    larger = [value for value in _numbers(tunable) if isinstance(tunable.default, int) and value > tunable.default]
+    return larger[0] if larger and tunable.aspect in ("tile", "vector", "memory") else None
