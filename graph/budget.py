@@ -76,9 +76,9 @@ class Ledger:
         model, not the search: the playbook goes on for nothing."""
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations >= allowed.evaluations:
-            return f"budget: {spent.evaluations} evaluations"
+            return f"budget: {allowed.evaluations} evaluations"
         if spent.minutes >= allowed.minutes:
-            return f"budget: {spent.minutes:.1f} minutes"
+            return f"budget: {allowed.minutes:.3g} minutes"
         return ""
 
     def satisfied(self, best: Evaluation | None) -> str:

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from foundry.graph.archive import Gain, cell_of, insert, merit
+from foundry.graph.archive import REFERENCE, Gain, cell_of, insert, merit
 from foundry.graph.briefing import brief_for, recalled_for
 from foundry.graph.gradients import Transition, choose_parent, remember
 from foundry.graph.inbox import wanted_state
@@ -26,6 +26,7 @@ MISSES = 8  # proposals in a row without a new candidate after which an island g
 KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 POLL_S = 0.2
+RUN_VERBS = ("pause", "resume", "stop", "budget")
 
 Update = dict[str, Any]
 
@@ -84,6 +85,8 @@ async def select(state: IslandState, services: Services) -> Update:
         return {**update, **fresh, "parent": state["broken"]}
     open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
     correct = {name: place for name, place in open_parents.items() if place[1] >= 1.0}
+    if len(correct) > 1:
+        correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
         return {**update, "stop": "exhausted: every move from every candidate here has been tried"}
     parent = choose_parent(
@@ -137,7 +140,7 @@ def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[s
         reader = "run" if number in gate["to_run"] else f"island {state['island']}"
         if services.run.inbox.acknowledge(number, reader, step):
             directive = known[number]
-            understood = bool(directive.command) or services.brain.name != "playbook"
+            understood = directive.command.get("verb") in RUN_VERBS if reader == "run" else bool(directive.command)
             services.log.note(
                 "directive",
                 "taken",
@@ -145,7 +148,7 @@ def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[s
                 reader=reader,
                 to=directive.to,
                 text=directive.text,
-                understood=understood,
+                understood=understood or (reader != "run" and services.brain.name != "playbook"),
             )
 
 

@@ -104,7 +104,7 @@ class FakeLibrary:
 
 def speedup_of(text: str) -> float:
     """A landscape with one summit: tile 64, unroll 4, vector 16, two threads, "online" applied."""
-    rewrites, choices = json.loads(text.removeprefix("# kernel "))
+    rewrites, choices = json.loads(text.splitlines()[0].removeprefix("# kernel "))
     gain = 0.7
     gain += 0.3 * (2 - abs(TILES.index(choices["tile"]) - 2))
     gain += 0.2 * (2 - abs(UNROLLS.index(choices["unroll"]) - 2))
@@ -176,7 +176,7 @@ class FakeWorkbench:
     async def profile(
         self, text: str, build: Build, timing: Timing, lowered: Lowered | None
     ) -> tuple[Profile, Coordinates]:
-        rewrites, choices = json.loads(text.removeprefix("# kernel "))
+        rewrites, choices = json.loads(text.splitlines()[0].removeprefix("# kernel "))
         coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))
         floor = 1.0 / timing.candidate_ms
         return Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from foundry.agents.playbook import PlaybookBrain
 from foundry.graph.archive import merit
 from foundry.graph.events import Event, EventLog
 from foundry.graph.replay import replay
-from foundry.graph.request import Limits, SolveRequest
+from foundry.graph.request import EFFORTS, QUICK, Limits, SolveRequest, role_of
 from foundry.graph.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.errors import UsageError
@@ -122,8 +123,22 @@ async def test_islands_stop_on_time(make_request: MakeRequest, parts: Any, machi
     started = time.monotonic()
     summary = await solve(request, parts=parts(machine(delay_s=0.02)))
     assert time.monotonic() - started < 6
-    assert "budget: 0.0 minutes" in summary.ending
+    assert "budget: 0.03 minutes" in summary.ending
     assert summary.verdict == "accepted"
+
+
+async def test_decide_starts_another_round_with_other_roles(
+    make_request: MakeRequest, parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(EFFORTS, "quick", replace(QUICK, rounds=2, plateau=3))
+    summary = await solve(make_request(70), parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    notes = {event.name: event.data for event in EventLog(run.database, reading=True).read(kind="note")}
+    run.close()
+    assert notes["round 1 ends"]["again"] is True and notes["round 2 ends"]["again"] is False
+    assert any(reason.startswith("plateau") for reason in notes["round 1 ends"]["reasons"].values())
+    assert [role_of(0, 0), role_of(0, 1)] == ["fusion", "memory"]
+    assert (await replay(Path(summary.run), parts())).exact
 
 
 async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeRequest, parts: Any, library: Any) -> None:

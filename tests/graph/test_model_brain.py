@@ -1,0 +1,105 @@
+"""A brain that writes code: whole kernels where the library has none, edits, nonsense, cheats, doubts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foundry.agents.auditor import AuditEvidence, Judgement
+from foundry.agents.brief import Brief
+from foundry.graph.events import EventLog
+from foundry.graph.replay import replay
+from foundry.graph.request import SolveRequest
+from foundry.graph.run_directory import RunDirectory
+from foundry.graph.solve import solve
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.thought import Diagnosis, Edit, ExpertName, Proposal
+
+MakeRequest = Callable[..., SolveRequest]
+
+
+def kernel(tile: int, unroll: int = 1) -> str:
+    choices = {"tile": tile, "unroll": unroll, "vector": 4, "threads": 1}
+    return f"# kernel {json.dumps([[], choices], sort_keys=True)}\n"
+
+
+class Writer:
+    """Writes a kernel, then edits it; its third idea does not fit, its fourth cheats."""
+
+    name = "test-model"
+
+    def __init__(self, doubt: str = "") -> None:
+        self.doubt = doubt
+        self.thoughts = 0
+        self.parents: list[str] = []
+
+    async def diagnose(self, brief: Brief) -> Diagnosis:
+        return Diagnosis(brief.parent.candidate.id, None, "memory_bandwidth", "read from the source", "tile it")
+
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
+        self.thoughts += 1
+        self.parents.append(brief.parent.candidate.id)
+        blank = Proposal(
+            f"p-{brief.step}", expert, brief.parent.candidate.id, "tiles fit the cache", "fewer misses", brain=self.name
+        )
+        ideas = {
+            1: replace(blank, source=kernel(32)),
+            2: replace(blank, edits=(Edit('"tile": 32', '"tile": 64'),)),
+            3: replace(blank, edits=(Edit("not there", "nothing"),)),
+            4: replace(blank, source=kernel(128) + "# cheat\n"),
+        }
+        return ideas.get(brief.generation)
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement:
+        return Judgement("read it", self.doubt)
+
+    async def answer(self, question: str, context: str) -> str:
+        return ""
+
+
+def bare(library: Any) -> Any:
+    """A library that cannot lower this task."""
+
+    class Empty(library):  # type: ignore[misc]
+        def seeds(self, graph: Any, device: Any) -> Any:
+            raise CannotLower("no template for aten.svd")
+
+    return Empty()
+
+
+async def test_a_model_starts_from_the_reference_where_the_library_has_nothing(
+    make_request: MakeRequest, parts: Any, library: Any
+) -> None:
+    brain = Writer()
+    request = make_request(20, islands=1, model="test-model")
+    summary = await solve(request, parts=parts(brain=brain, library=bare(library)))
+    assert summary.verdict == "accepted" and summary.brain == "test-model"
+    assert brain.parents[:2] == ["c0", "c1"]
+    run = RunDirectory.inspect(Path(summary.run))
+    winner = run.evaluation(summary.candidate).candidate
+    assert winner.origin == "model" and '"tile": 64' in run.text(winner.source)
+    assert winner.parents == ("c1",)
+    notes = EventLog(run.database, reading=True).read(kind="note")
+    failed = [event.data["reason"] for event in notes if event.name == "proposal failed"]
+    assert failed == ["edit 1 of p-i0g3: its old text occurs 0 times, not once"]
+    assert all(item.candidate.id != "c0" for item, stage in run.evaluations() if stage == "final")
+    run.close()
+    thoughts = brain.thoughts
+    assert (await replay(Path(summary.run), parts(brain=brain, library=bare(library)))).exact
+    assert brain.thoughts == thoughts, "a replay asked the model again"
+
+
+async def test_a_doubt_of_the_auditor_vetoes(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    brain = Writer(doubt="the result is cached")
+    request = make_request(20, islands=1, model="test-model")
+    summary = await solve(request, parts=parts(brain=brain, library=bare(library)))
+    assert summary.verdict == "nothing accepted"
+    assert summary.kernel is None and summary.speedup is None
+    run = RunDirectory.inspect(Path(summary.run))
+    audits = [item.audit for item, stage in run.evaluations() if stage == "final"]
+    run.close()
+    assert audits and all(audit and not audit.clean for audit in audits)
+    assert all(audit and audit.gates[-1].evidence == "the result is cached" for audit in audits)
