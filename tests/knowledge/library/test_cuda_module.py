@@ -1,0 +1,248 @@
+"""Whole CUDA candidates without a GPU: the driver's interface is a stand-in whose launches run on the emulator.
+
+What is proven is everything between `ModelNew.forward` and the kernels: the cache key, the launch table, slots, scratch
+memory, PyTorch calls in between, dispatch on shapes. Only the GPU itself is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda_print import print_kernel
+from foundry.knowledge.library.ir import (
+    Apply,
+    Buffer,
+    Const,
+    Emit,
+    Kernel,
+    Load,
+    MapKernel,
+    Named,
+    OutputView,
+    Plan,
+    Reduction,
+    RowKernel,
+    Store,
+    TorchCall,
+    View,
+)
+from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.opgraph import DType, Ref
+from foundry.tools.targets import emulator
+from foundry.tools.targets.base import read_literals
+from foundry.tools.targets.cuda import CudaTarget
+
+H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
+F: DType = "float32"
+pytestmark = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+
+TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.scale = nn.Parameter(torch.arange(size, dtype=torch.float32))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        return torch.softmax(torch.flip(x * self.scale + 0.5, [1]), 1), self.scale
+
+
+def get_inputs():
+    return [torch.randn(3, 40)]
+
+
+def get_init_inputs():
+    return [40]
+"""
+
+DRIVER = """
+struct Config { unsigned gx, gy, gz, bx, by, bz, shared; void* stream; void* attributes; unsigned count; };
+static const char* kNames[] = {@NAMES@};
+extern "C" int cuModuleLoadData(void** module, const void* image) { *module = (void*)image; return image ? 0 : 1; }
+extern "C" int cuModuleGetFunction(void** function, void*, const char* name) {
+    for (size_t i = 0; i < sizeof(kNames) / sizeof(*kNames); ++i)
+        if (!strcmp(kNames[i], name)) return *function = (void*)(i + 1), 0;
+    return 500;
+}
+extern "C" int cuFuncSetAttribute(void*, int attribute, int) { return attribute == 8 ? 0 : 1; }
+extern "C" int cuGetErrorString(int, const char** text) { *text = "stand-in error"; return 0; }
+extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, void**) {
+    if (c->stream != (void*)7 || c->attributes || c->count) return 1;
+    const dim3 grid(c->gx, c->gy, c->gz), block(c->bx, c->by, c->bz);
+    switch ((size_t)function) {
+@CASES@
+    }
+    return 400;
+}
+"""
+
+CHILD = """
+import json, sys
+import torch
+from types import SimpleNamespace
+torch.Tensor.is_cuda = True  # a CPU tensor stands for the GPU's
+torch.cuda.current_device = lambda: None
+torch.cuda.set_device = lambda device: None
+torch.cuda.get_device_capability = lambda device: (9, 0)
+torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=7)
+text = open(sys.argv[1]).read().replace("torch.device('cuda', torch.cuda.current_device())", "torch.device('cpu')")
+namespace = {}
+exec(compile(text, "candidate.py", "exec"), namespace)
+exec(open(sys.argv[2]).read(), namespace)
+"""
+
+
+def stand_in(text: str, folder: Path) -> None:
+    """Builds libcuda.so.1 from the candidate's own source, with the launches it declares."""
+    literals = read_literals(text)
+    assert literals
+    names = list(literals.about["launches"])
+    cases = []
+    for number, name in enumerate(names, 1):
+        found = re.search(rf"\b{name}\(([^)]*)\)", literals.source)
+        assert found, name
+        values = [f"*(void**)params[{i}]" for i in range(found[1].count(",") + 1)]
+        words = ", ".join(["grid", "block", "c->shared", name, *values])
+        cases.append(f"        case {number}: emulator::launch({words}); return 0;")
+    quoted = ", ".join(f'"{name}"' for name in names)
+    driver = DRIVER.replace("@NAMES@", quoted).replace("@CASES@", "\n".join(cases))
+    body, _ = emulator.emulation_source(literals.source, [])
+    unit = folder / "driver.cpp"
+    unit.write_text(f"{body}\n{driver}")
+    include = f"-I{Path(emulator.__file__).parent}"
+    command = ["g++", *emulator.FLAGS, include, str(unit), "-o", str(folder / "libcuda.so.1")]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def run(text: str, script: str, folder: Path, cache: Path) -> dict[str, object]:
+    """Runs `script` (which prints one JSON object) beside the candidate in a child with the stand-in driver."""
+    stand_in(text, folder)
+    (folder / "candidate.py").write_text(text)
+    (folder / "script.py").write_text(script)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FOUNDRY_BUILD_CACHE": str(cache)}
+    argv = [sys.executable, "-c", CHILD, str(folder / "candidate.py"), str(folder / "script.py")]
+    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def softmax_plan(rows: int, columns: int) -> Plan:
+    """scale, flip (through PyTorch), softmax: two kernels, a call in between, a constant, an output that is a view."""
+    shape, strides = (rows, columns), (columns, 1)
+    view = View(0, strides)
+    scaled = Apply("mul", (Load("x", view, F), Load("scale", View(0, (0, 1)), F)), F)
+    shifted = Apply("add", (scaled, Load("half", View(0, (0, 0)), F)), F)
+    first = MapKernel("scaled", shape, (Store("t", view, shifted),))
+    flipped = TorchCall("flip", "aten.flip.default", (Ref("t"), [1]), {}, ("f",))
+    value = Load("f", view, F)
+    copied = MapKernel("copied", shape, (Store("u", view, Apply("mul", (value, Const(1.0, F)), F)),))
+    from_u = Load("u", view, F)
+    exponential = Apply("exp", (Apply("sub", (from_u, Named("top", F)), F),), F)
+    stages = (
+        Reduction("top", "max", from_u, F),
+        Reduction("total", "sum", exponential, F),
+        Emit(Store("y", view, Apply("div", (exponential, Named("total", F)), F))),
+    )
+    softmax = RowKernel("softmax", (rows,), (columns,), stages)
+    buffers = {
+        "x": Buffer("x", shape, strides, F, "input", "0"),
+        "scale": Buffer("scale", (columns,), (1,), F, "parameter", "scale"),
+        "half": Buffer("half", (), (), F, "constant", "", (0.5,)),
+        "t": Buffer("t", shape, strides, F, "temporary"),
+        "f": Buffer("f", shape, strides, F, "temporary"),
+        "u": Buffer("u", shape, strides, F, "temporary"),
+        "y": Buffer("y", shape, strides, F, "output"),
+    }
+    outputs = (OutputView("y", shape, strides), OutputView("y", (columns, rows), (1, columns)))
+    steps: tuple[Kernel | TorchCall, ...] = (first, flipped, copied, softmax)
+    return Plan(buffers, steps, outputs, "tuple", write_backs={"seen": "half"})
+
+
+def candidate(*shapes: tuple[int, int]) -> str:
+    entries = []
+    for rows, columns in shapes:
+        plan = softmax_plan(rows, columns)
+        kernels = [None if isinstance(s, TorchCall) else print_kernel(s, plan, H200, {}) for s in plan.steps]
+        entries.append(Entry(plan, tuple(kernels)))
+    return module_file(TASK, entries, H200)
+
+
+SCRIPT = """
+model = ModelNew(40)
+torch.manual_seed(3)
+worst, launches = 0.0, 0
+for number, rows in enumerate(ROWS):
+    x = torch.randn(rows, 40)
+    x = x if number % 2 else torch.randn(40, rows).t()  # another layout than compiled for
+    y, flat = model(x)
+    truth = torch.softmax(torch.flip(x.double() * model.scale.double() + 0.5, [1]), 1)
+    worst = max(worst, float((y.double() - truth).norm() / truth.norm()), float((flat.t() - y).abs().max()))
+    model.scale.data = model.scale.data * 0.5  # parameters may move between calls
+shared = torch.zeros(3 * 40 + 1)[1:].view(3, 40).normal_()  # not aligned to 16 bytes
+y, _ = model(shared)
+truth = torch.softmax(torch.flip(shared.double() * model.scale.double() + 0.5, [1]), 1)
+worst = max(worst, float((y.double() - truth).norm()))
+refused = ""
+try:
+    model(torch.randn(4, 41))
+except ValueError as error:
+    refused = str(error)
+cubin = str(_cubin_path("sm_90"))
+seen = float(model.seen)
+names = sorted(model.state_dict())
+print(json.dumps({"worst": worst, "refused": refused, "cubin": cubin, "names": names, "seen": seen}))
+"""
+
+
+@pytest.mark.parametrize("shapes", [((3, 40),), ((3, 40), (5, 40))], ids=["one shape", "two shapes"])
+def test_a_candidate_runs_through_the_driver(
+    shapes: tuple[tuple[int, int], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
+    text = candidate(*shapes)
+    build = CudaTarget(H200).build(text)
+    assert build.ok, build.first_error
+    assert build.resources.occupancy is not None and len(build.resources.kernels) == 3 * len(shapes)
+    rows = [rows for rows, _ in shapes] * 3
+    answer = run(text, SCRIPT.replace("ROWS", repr(rows)), tmp_path, cache)
+    assert isinstance(answer["worst"], float) and answer["worst"] < 1e-5
+    assert answer["cubin"] == build.artifact, "the candidate looks for another file than the target builds"
+    assert "compiled for" in str(answer["refused"])
+    assert answer["names"] == ["scale", "seen"]
+    assert answer["seen"] == 0.5, "the new value of a buffer is written back"
+
+
+def test_without_a_compiler_the_cached_build_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
+    text = candidate((3, 40))
+    assert CudaTarget(H200).build(text).ok
+    script = (
+        'globals()["_compiler"] = lambda: None\nprint(json.dumps({"size": len(_cubin_path("sm_90").read_bytes())}))'
+    )
+    answer = run(text, script, tmp_path, cache)
+    assert isinstance(answer["size"], int) and answer["size"] > 500
+
+
+def test_the_file_reads_without_running() -> None:
+    text = candidate((3, 40))
+    literals = read_literals(text)
+    assert literals and literals.about["target"] == "cuda" and literals.about["flags"][0] == "-cubin"
+    assert text.startswith("# Foundry kernel, target cuda. Needs torch and nvcc only.")
+    assert torch.__version__ and "get_inputs" not in text
