@@ -72,36 +72,61 @@ struct Conv {
     memset(out, 0, G::SHARED_ZEROS * sizeof(T));
   }
 
-  // Visits the runs of pixels of a tile that lie in one output row: f(row, column, length, position in the tile).
-  template <class F>
-  static GEMM_INLINE void runs(long q, long span, long columns, long pixels, F f) {
+  // The pixels of a tile, as runs that lie in one output row of one image.
+  struct Runs {
+    long count;
+    long image[NR], row[NR], column[NR], length[NR], at[NR];
+  };
+
+  // Pixels [q, q + NR) of `pixels`, numbered with rows `span` apart of which `columns` are real.
+  static void find_runs(long q, long span, long rows, long columns, long pixels, Runs& found) {
     const long stop = q + NR < pixels ? q + NR : pixels;
-    for (long at = q; at < stop;) {
-      const long row = at / span, column = at % span;
-      const long next = (row + 1) * span < stop ? (row + 1) * span : stop;
-      const long length = (columns - column < next - at ? columns - column : next - at);
-      if (length > 0) f(row, column, length, at - q);
-      at = next;
+    found.count = 0;
+    for (long at = q, row = q / span, column = q % span; at < stop; ++row, column = 0) {
+      const long left = stop - at < span - column ? stop - at : span - column;
+      const long real = columns - column < left ? columns - column : left;
+      if (real > 0) {
+        const long r = found.count++;
+        found.image[r] = G::PATCHES ? row / rows : 0;
+        found.row[r] = G::PATCHES ? row % rows : row;
+        found.column[r] = column;
+        found.length[r] = real;
+        found.at[r] = at - q;
+      }
+      at += left;
     }
   }
 
+  // panel[channel][tap][NR]: whole vectors are copied; what a run writes too much the next run or row corrects.
   template <class P>
-  static void gather_patches(const T* x, long channels, long q, long columns, long pixels, T* panel) {
-    for (long c = 0; c < channels; ++c)
-      for (int t = 0; t < P::TAPS; ++t, panel += NR) {
-        const T* from = x + c * G::CHANNEL_STRIDE + P::TAP[t];
-        runs(q, columns, columns, pixels, [&](long row, long column, long length, long at) {
-          for (long e = 0; e < length; ++e) panel[at + e] = from[row * G::PITCH + column + e];
-        });
-      }
+  static void gather_patches(const T* x, long channels, const Runs& runs, T* panel) {
+    long from[NR];
+    for (long r = 0; r < runs.count; ++r)
+      from[r] = runs.image[r] * G::IMAGE_STRIDE + runs.row[r] * G::PITCH + runs.column[r];
+    for (long c = 0; c < channels; ++c, x += G::CHANNEL_STRIDE)
+      for (int t = 0; t < P::TAPS; ++t, panel += NR)
+        for (long r = 0; r < runs.count; ++r) {
+          const T* source = x + P::TAP[t] + from[r];
+          for (long e = 0; e < runs.length[r]; e += W) *(V*)(panel + runs.at[r] + e) = *(const V*)(source + e);
+        }
   }
 
   struct Place {
-    long image, group, d, h, w, columns, pixels;
+    long image, group, d, h, w, rows, columns, pixels;
   };
 
+  // Whole vectors of a run; the last one overlaps, since storing a value twice is harmless and cheaper than a remainder.
+  template <class P>
+  static GEMM_INLINE void store_run(const G& g, long image, long channel, long d, long h, long w, long count, const T* sums) {
+    if (count < W) return g.template store<P, 0>(image, channel, d, h, w, count, sums);
+    for (long e = 0; e < count; e += W) {
+      const long at = e + W <= count ? e : count - W;
+      g.template store<P, W>(image, channel, d, h, w + at, W, sums + at);
+    }
+  }
+
   template <class P, int ROWS>
-  static void step(const G& g, const Place& at, long out_tile, long q, long c0, long channels, const T* a, const T* x, T* sums) {
+  static void step(const G& g, const Place& at, long out_tile, long c0, long channels, const T* a, const T* x, T* sums, const Runs& runs) {
     alignas(64) T local[ROWS * NR];
     T* tile = BLOCKS > 1 ? sums : local;
     if constexpr (G::PATCHES)
@@ -109,11 +134,11 @@ struct Conv {
     else
       shifted<P, ROWS>(channels, a, x, tile, c0 > 0);
     if (c0 + channels < G::IC) return;
-    const long span = G::PATCHES ? at.columns : G::PITCH, channel = at.group * G::OC + out_tile * MR;
+    const long channel = at.group * G::OC + out_tile * MR;
     for (int i = 0; i < ROWS; ++i)
-      runs(q, span, at.columns, at.pixels, [&](long row, long column, long length, long first) {
-        g.template store<P>(at.image, channel + i, at.d, at.h + row, at.w + column, length, tile + i * NR + first);
-      });
+      for (long r = 0; r < runs.count; ++r)
+        store_run<P>(g, at.image + runs.image[r], channel + i, at.d, at.h + runs.row[r], at.w + runs.column[r], runs.length[r],
+                     tile + i * NR + runs.at[r]);
   }
 
   // One tile of pixels over one block of input channels, for the output channels [t0, t1) tiles.
@@ -121,8 +146,10 @@ struct Conv {
   static void pixels(const G& g, const Place& at, long q, long c0, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
     const long channels = G::IC - c0 < G::BLOCK_IC ? G::IC - c0 : G::BLOCK_IC;
     const T* source = x + c0 * G::CHANNEL_STRIDE;
+    Runs runs;
+    find_runs(q, G::PATCHES ? at.columns : G::PITCH, at.rows, at.columns, at.pixels, runs);
     if constexpr (G::PATCHES) {
-      gather_patches<P>(source, channels, q, at.columns, at.pixels, panel);
+      gather_patches<P>(source, channels, runs, panel);
       source = panel;
     } else {
       source += q;
@@ -131,17 +158,16 @@ struct Conv {
       const T* a = weights + ((at.group * OUT_TILES + t) * G::IC + c0) * P::TAPS * MR;
       T* tile = sums + (t - t0) * TILE;
       if (REST_MR == 0 || t + 1 < OUT_TILES) {
-        step<P, MR>(g, at, t, q, c0, channels, a, source, tile);
+        step<P, MR>(g, at, t, c0, channels, a, source, tile, runs);
       } else {
-        if constexpr (REST_MR > 0) step<P, REST_MR>(g, at, t, q, c0, channels, a, source, tile);
+        if constexpr (REST_MR > 0) step<P, REST_MR>(g, at, t, c0, channels, a, source, tile, runs);
       }
     }
   }
 
   template <class P>
-  static void band(const G& g, Place at, long rows, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
-    const long span = G::PATCHES ? at.columns : G::PITCH;
-    at.pixels = (rows - 1) * span + at.columns;
+  static void band(const G& g, Place at, long images, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
+    at.pixels = G::PATCHES ? images * at.rows * at.columns : (at.rows - 1) * G::PITCH + at.columns;
     const long tiles = (at.pixels + NR - 1) / NR;
     const auto first = [&](long tile) {  // in place, the last tile steps back, for it must not read past the input
       return G::COPY || tile * NR + NR <= at.pixels ? tile * NR : at.pixels - NR;
@@ -160,16 +186,19 @@ struct Conv {
   static void task(const G& g, long index, const T* weights, T* staged, T* sums, T* panel) {
     constexpr long BANDS_W = (G::COUNT_W + G::BAND_W - 1) / G::BAND_W, BANDS_H = (G::COUNT_H + G::BAND_H - 1) / G::BAND_H;
     constexpr long BANDS_D = (G::COUNT_D + G::BAND_D - 1) / G::BAND_D, GROUP_BLOCKS = (G::GROUPS + G::BLOCK_GROUPS - 1) / G::BLOCK_GROUPS;
+    constexpr long IMAGE_BLOCKS = (G::BATCH + G::BLOCK_IMAGES - 1) / G::BLOCK_IMAGES;
     const long w0 = index % BANDS_W * G::BAND_W, h0 = index / BANDS_W % BANDS_H * G::BAND_H;
     const long d0 = index / (BANDS_W * BANDS_H) % BANDS_D * G::BAND_D;
-    const long rest = index / (BANDS_W * BANDS_H * BANDS_D), image = rest % G::BATCH;
-    const long g0 = rest / G::BATCH % GROUP_BLOCKS * G::BLOCK_GROUPS, t0 = rest / G::BATCH / GROUP_BLOCKS * G::BLOCK_OUT;
+    const long rest = index / (BANDS_W * BANDS_H * BANDS_D), image = rest % IMAGE_BLOCKS * G::BLOCK_IMAGES;
+    const long g0 = rest / IMAGE_BLOCKS % GROUP_BLOCKS * G::BLOCK_GROUPS;
+    const long t0 = rest / IMAGE_BLOCKS / GROUP_BLOCKS * G::BLOCK_OUT;
+    const long images = G::BATCH - image < G::BLOCK_IMAGES ? G::BATCH - image : G::BLOCK_IMAGES;
     const long g1 = g0 + G::BLOCK_GROUPS < G::GROUPS ? g0 + G::BLOCK_GROUPS : G::GROUPS;
     const long t1 = t0 + G::BLOCK_OUT < OUT_TILES ? t0 + G::BLOCK_OUT : OUT_TILES;
     for (long group = g0; group < g1; ++group) {
       const T* x = staged;
       if constexpr (G::COPY)
-        stage(g, image, group, d0, h0, w0, staged);
+        for (long i = 0; i < images; ++i) stage(g, image + i, group, d0, h0, w0, staged + i * G::IMAGE_STRIDE);
       else
         x = g.x(image, group * G::IC) + d0 * G::DEPTH_STRIDE + h0 * G::PITCH + w0;
       g.parts([&](auto part) {
@@ -179,8 +208,8 @@ struct Conv {
         const long columns = P::COUNT_W - w0 < G::BAND_W ? P::COUNT_W - w0 : G::BAND_W;
         if (rows <= 0 || columns <= 0) return;
         for (long d = 0; d < depth; ++d) {
-          const Place at = {image, group, d0 + d, h0, w0, columns, 0};
-          band<P>(g, at, rows, t0, t1, weights + P::WEIGHTS, x + d * G::DEPTH_STRIDE, sums, panel);
+          const Place at = {image, group, d0 + d, h0, w0, rows, columns, 0};
+          band<P>(g, at, images, t0, t1, weights + P::WEIGHTS, x + d * G::DEPTH_STRIDE, sums, panel);
         }
       });
     }

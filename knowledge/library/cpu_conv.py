@@ -17,7 +17,9 @@ from foundry.knowledge.library import cpu_gemm_tiles as tiling
 from foundry.knowledge.library.cpu_conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.library.ir import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
 
-DEPTH = 96  # products summed before a partial sum is set aside: an error no larger than that of a vendor library
+# Products summed in registers before the sum is set aside, and the input channels that need not be cut further.
+DEPTH = 96
+LEAST_CHANNELS = 24
 _PARALLEL_FLOPS = 200_000
 _STAGED_BYTES = tiling.L2_BYTES // 2
 
@@ -88,91 +90,138 @@ def _default_band(shape: _Shape) -> tuple[int, int, int]:
     return tiling.split(depth, slabs, 1), rows, width
 
 
-def _tile_cycles(shape: _Shape, tile: tiling.Tile, pixels: int, copied: bool) -> float:
-    """Cycles of one band and tap; shifted loads straddle cache lines, hence count twice. A last tile is whole."""
-    channels = shape.found.out_per_group
-    columns = math.ceil(math.ceil(pixels / shape.lanes) / tile.vectors)
+@dataclass(frozen=True)
+class _Method:
+    """An algorithm with the band it works on: what decides the best register tile."""
+
+    patches: bool
+    band: tuple[int, int, int]
+    images: int
+
+    @property
+    def name(self) -> str:
+        return "implicit_gemm" if self.patches else "direct"
+
+
+def _pixels(shape: _Shape, method: _Method) -> int:
+    """Pixels of one band as the tiles count them: patches are dense, shifted views keep the rows' pitch."""
+    _, rows, columns = method.band
+    if method.patches:
+        return method.images * rows * columns
+    return (rows - 1) * staging(shape.found, method.band, not shape.in_place).pitch + columns
+
+
+def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.Tile) -> float:
+    """Cycles of one image and product term (channel and tap). Shifted loads straddle cache lines, hence count twice;
+    gathering patches takes a load and a store for every vector and every row that a tile of pixels touches."""
+    channels, width = shape.found.out_per_group, tile.vectors * shape.lanes
+    columns = math.ceil(_pixels(shape, method) / width)
     total = 0.0
     for rows, repeat in ((tile.rows, channels // tile.rows), (channels % tile.rows, 1)):
         if rows and repeat:
-            loads = (rows + (2 if copied else 1.5) * tile.vectors) / 2
+            loads = (rows + (1 if method.patches else 1.75) * tile.vectors) / 2
             total += repeat * columns * max(tiling.cycles(rows, tile.vectors), loads)
-    return total
+    if method.patches:
+        total += columns * 1.5 * (tile.vectors + width / method.band[2])
+    bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(shape.found.axes, method.band, strict=True))
+    return total * bands / method.images
 
 
-def _tile_tunable(shape: _Shape, band: tuple[int, int, int]) -> Tunable:
-    pixels = _band_pixels(shape, band, not shape.in_place)
-    vectors = math.ceil(pixels / shape.lanes)
+def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.Tile]:
+    vectors = math.ceil(_pixels(shape, method) / shape.lanes)
     fitting = tiling.tiles(shape.found.out_per_group, vectors, tiling.vector_registers(shape.device))
-    ranked = sorted(fitting, key=lambda tile: (_tile_cycles(shape, tile, pixels, not shape.in_place), tile.vectors))
-    values = tuple(tile.text for tile in ranked[:8])
+    return sorted(fitting, key=lambda tile: (_tile_cycles(shape, method, tile), -tile.vectors))
+
+
+def _method(shape: _Shape, name: str) -> _Method:
+    """The algorithm with its default band; small images share the tiles of patches."""
+    band = _default_band(shape)
+    whole = band == tuple(axis.count for axis in shape.found.axes) and band[0] == 1
+    images = 1
+    if name == "implicit_gemm" and whole:
+        most = max(1, shape.found.kernel.batch // (2 * shape.threads))
+        fits = max(1, 2 * _STAGED_BYTES // max(1, shape.bytes_staged(band)))
+        wanted = math.ceil(16 * shape.lanes / (band[1] * band[2]))
+        images = min(most, fits, wanted)
+    return _Method(name == "implicit_gemm", band, images)
+
+
+def _algorithm(shape: _Shape) -> Tunable:
+    methods = [_method(shape, name) for name in ("direct", "implicit_gemm")]
+    best = min(methods, key=lambda method: _tile_cycles(shape, method, _best_tiles(shape, method)[0]))
     return Tunable(
-        "tile", values, values[0], "tile", "output channels x pixel vectors in registers: reuse of loads against spills"
+        "algorithm",
+        ("direct", "implicit_gemm"),
+        best.name,
+        "algorithm",
+        "shifted loads without copies, or aligned panels of patches gathered once a tile",
     )
 
 
-def _band_pixels(shape: _Shape, band: tuple[int, int, int], copied: bool) -> int:
-    pitch = staging(shape.found, band, copied).pitch
-    return (min(band[1], shape.found.axes[1].count) - 1) * pitch + min(band[2], shape.found.axes[2].count)
+def _block_channels(shape: _Shape) -> int:
+    """Input channels summed in registers before the sum is set aside: an error as small as a vendor library's."""
+    channels = shape.found.in_per_group
+    limit = max(LEAST_CHANNELS, DEPTH // max(1, shape.found.most_taps))
+    return tiling.split(channels, min(channels, limit), 1)
 
 
-def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
-    found, band = shape.found, _default_band(shape)
-    depth, height, width = (axis.count for axis in found.axes)
-    channels = min(found.in_per_group, max(1, DEPTH // max(1, found.most_taps)))
-    channels = tiling.split(found.in_per_group, channels, 1)
-    tile = _tile_tunable(shape, band)
-    rows = tiling.Tile.parse(str(tile.default)).rows
-    result = [tile]
-    if found.kernel.groups != found.kernel.in_channels:
-        result.insert(
-            0,
-            Tunable(
-                "algorithm",
-                ("direct", "implicit_gemm"),
-                "direct",
-                "algorithm",
-                "shifted loads without copies, or aligned panels of patches gathered once a tile",
-            ),
-        )
-        result.append(
-            tiling.number(
-                "block_channels",
-                channels,
-                [8, 16, 32, 64, 128],
-                1,
-                found.in_per_group,
-                ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy"),
-            )
-        )
-        weights = found.out_per_group * found.in_per_group * math.prod(found.kernel.kernel) * shape.float_bytes
-        order = "pixels_outer" if weights <= tiling.L2_BYTES else "channels_outer"
-        result.append(
-            Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache")
-        )
+def _tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
+    found = shape.found
+    depthwise = found.kernel.groups == found.kernel.in_channels
+    algorithm = _algorithm(shape)
+    name = "direct" if depthwise else str(tiling.pick((algorithm,), choices)["algorithm"])
+    method = _method(shape, name)
+    best = _best_tiles(shape, method)
+    values = tuple(tile.text for tile in best[:8])
+    meaning = "output channels x pixel vectors in registers: reuse of loads against spills"
+    result = [Tunable("tile", values, values[0], "tile", meaning)]
+    if not depthwise:
+        result = [algorithm, *result, *_channel_tunables(shape)]
+    result += _band_tunables(shape, method)
+    if shape.threads > 1:
+        result += _parallel_tunables(shape, method, best[0].rows)
+    return tuple(result)
+
+
+def _channel_tunables(shape: _Shape) -> list[Tunable]:
+    found = shape.found
+    channels = found.in_per_group
+    meaning = ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy")
+    weights = found.out_per_group * channels * math.prod(found.kernel.kernel) * shape.float_bytes
+    order = "pixels_outer" if weights <= tiling.L2_BYTES else "channels_outer"
+    return [
+        tiling.number("block_channels", _block_channels(shape), [16, 32, 64, 128], 1, channels, meaning),
+        Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache"),
+    ]
+
+
+def _band_tunables(shape: _Shape, method: _Method) -> list[Tunable]:
+    depth, height, width = (axis.count for axis in shape.found.axes)
+    band, result = method.band, []
     if depth > 1:
-        values = [1, 2, 4, 8, 16]
-        result.append(tiling.number("band_depth", band[0], values, 1, depth, ("memory", "output slices a task stages")))
+        slices = ("memory", "output slices a task stages")
+        result.append(tiling.number("band_depth", band[0], [1, 2, 4, 8, 16], 1, depth, slices))
     if height > 1:
         values = [1, 2, 4, 7, 8, 14, 16, 28, 32, 56]
         result.append(tiling.number("band_rows", band[1], values, 1, height, ("memory", "output rows a task stages")))
     else:
         values = [128, 256, 512, 1024, 2048, 4096]
-        result.append(
-            tiling.number("band_columns", band[2], values, 1, width, ("memory", "output columns a task stages"))
-        )
-    if shape.threads > 1:
-        result += _parallel_tunables(shape, band, rows)
-    return tuple(result)
+        columns = ("memory", "output columns a task stages")
+        result.append(tiling.number("band_columns", band[2], values, 1, width, columns))
+    if method.patches:
+        images = ("parallel", "images whose pixels share tiles; more fill the tiles of small images")
+        most = shape.found.kernel.batch
+        result.append(tiling.number("block_images", method.images, [1, 2, 4, 8, 16], 1, most, images))
+    return result
 
 
-def _parallel_tunables(shape: _Shape, band: tuple[int, int, int], tile_rows: int) -> list[Tunable]:
+def _parallel_tunables(shape: _Shape, method: _Method, tile_rows: int) -> list[Tunable]:
     found = shape.found
-    bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(found.axes, band, strict=True))
+    bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(found.axes, method.band, strict=True))
     tiles = math.ceil(found.out_per_group / tile_rows)
     result = [Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")]
     if found.kernel.groups == 1:
-        tasks = bands * found.kernel.batch
+        tasks = bands * math.ceil(found.kernel.batch / method.images)
         default = tiles if tasks >= 2 * shape.threads else math.ceil(tiles / math.ceil(4 * shape.threads / tasks))
         meaning = ("parallel", "tiles of output channels a task; fewer, more tasks that stage the same input")
         result.append(tiling.number("block_out", default, [1, 2, 4, 8, 16], 1, tiles, meaning))
@@ -211,14 +260,14 @@ struct conv_@NAME@ {
 @EACH_PART@
   }
 
-  // The epilogue of `count` outputs of one row, in the part's own numbering.
-  template <class P>
+  // The epilogue of `count` (a constant if COUNT) outputs of one row, in the part's own numbering.
+  template <class P, long COUNT>
   GEMM_INLINE void store(long image, long channel, long d, long h, long w, long count, const T* sums) const {
 @LOCALS@
     const long o0 = P::START_D + d * P::STEP_D, o1 = P::START_H + h * P::STEP_H;
     (void)o0; (void)o1;
 #pragma omp simd
-    for (long e = 0; e < count; ++e) {
+    for (long e = 0; e < (COUNT ? COUNT : count); ++e) {
       const long o2 = P::START_W + (w + e) * P::STEP_W;
       const T acc = sums[e];
 @STORE@
@@ -311,23 +360,26 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
     )
     width = tile.vectors * shape.lanes
     patches = values.get("algorithm") == "implicit_gemm"
-    copied = not shape.in_place or _least_pixels(shape, band, patches) < width
+    copied = not shape.in_place or patches or _least_pixels(shape, band) < width
     layout = staging(found, band, copied)
+    images = int(values.get("block_images", 1)) if patches else 1
     span = band[2] if patches else layout.pitch
-    pixels = (band[1] - 1) * span + band[2]
+    pixels = images * band[1] * span if patches else (band[1] - 1) * span + band[2]
     channels = min(int(values.get("block_channels", found.in_per_group)), found.in_per_group)
     out_tiles = math.ceil(found.out_per_group / tile.rows)
     block_out = min(int(values.get("block_out", out_tiles)), out_tiles)
     groups = int(values.get("block_groups", 1))
     outer_channels = values.get("order") == "channels_outer"
     tiles_kept = math.ceil(pixels / width) if outer_channels else 1
-    tasks = math.prod(math.ceil(count / size) for count, size in zip(counts, band, strict=True)) * kernel.batch
-    tasks *= math.ceil(kernel.groups / groups) * math.ceil(out_tiles / block_out)
-    stage = found.in_per_group * layout.channel_stride + layout.shared_zeros + 2 * width if copied else 0
+    tasks = math.prod(math.ceil(count / size) for count, size in zip(counts, band, strict=True))
+    tasks *= math.ceil(kernel.batch / images) * math.ceil(kernel.groups / groups) * math.ceil(out_tiles / block_out)
+    image_stride = found.in_per_group * layout.channel_stride + layout.shared_zeros if copied else 0
+    stage = images * image_stride + 2 * width + shape.lanes if copied else 0
     blocks = math.ceil(found.in_per_group / channels)
     constants = {
         **{"BATCH": kernel.batch, "GROUPS": kernel.groups, "IC": found.in_per_group, "OC": found.out_per_group},
         **{"MR": tile.rows, "NV": tile.vectors, "BLOCK_IC": channels, "BLOCK_OUT": block_out, "BLOCK_GROUPS": groups},
+        **{"BLOCK_IMAGES": images, "IMAGE_STRIDE": image_stride},
         **{"COUNT_D": counts[0], "COUNT_H": counts[1], "COUNT_W": counts[2]},
         **{"BAND_D": band[0], "BAND_H": band[1], "BAND_W": band[2]},
         **{f"IN_{letter}": axis.in_size for letter, axis in zip("DHW", found.axes, strict=True)},
@@ -340,15 +392,13 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
         **{"TASKS": tasks, "THREADS": min(shape.threads, tasks), "PREPARED": int(shape.prepared)},
         "STAGE_SPACE": tiling.round_up(stage, 16),
         "SUM_SPACE": tiling.round_up(tiles_kept * block_out * tile.rows * width if blocks > 1 else 0, 16),
-        "PANEL_SPACE": channels * found.most_taps * width if patches else 0,
+        "PANEL_SPACE": tiling.round_up(channels * found.most_taps * width + shape.lanes, 16) if patches else 0,
     }
     return constants, layout
 
 
-def _least_pixels(shape: _Shape, band: tuple[int, int, int], patches: bool) -> int:
+def _least_pixels(shape: _Shape, band: tuple[int, int, int]) -> int:
     """Pixels of the smallest band: where the input is read in place, a tile must fit into every band."""
-    if patches:
-        return 0
     counts = [axis.count for axis in shape.found.axes]
     rows, columns = ((count - 1) % size + 1 for count, size in zip(counts[1:], band[1:], strict=True))
     return (rows - 1) * staging(shape.found, band, False).pitch + columns
@@ -357,7 +407,7 @@ def _least_pixels(shape: _Shape, band: tuple[int, int, int], patches: bool) -> i
 def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """C++ of a convolution or transposed convolution with its epilogue."""
     shape = _shape(kernel, plan, device)
-    tunables = _tunables(shape)
+    tunables = _tunables(shape, choices)
     values = tiling.pick(tunables, choices)
     constants, layout = _constants(shape, values)
     parts, weights = _parts_text(shape.found, layout, constants["MR"])
