@@ -240,6 +240,17 @@ CHEATS = {
     "method": ("torch_compute", forward("y = x\nreturn y.softmax(-1)")),
     "infix operator": ("torch_compute", forward("return x @ self.linear.weight")),
     "arithmetic in a helper": ("torch_compute", forward("return helper(x)", top="def helper(v):\n    return v * 2")),
+    "operator module": ("torch_compute", forward("return operator.matmul(x, x)", top="import operator")),
+    "augmented": ("torch_compute", forward("y = torch.empty_like(x)\ny += x\nreturn y")),
+    "closure": (
+        "result_cache",
+        forward("return work(x)", top="def make():\n    memo = {}\n    def work(v):\n        memo[0] = v\n"
+                "        return memo[0]\n    return work\nwork = make()"),
+    ),
+    "mark on the input": ("result_cache", forward("x.seen = True\nreturn x")),
+    "function attribute": ("result_cache", forward("helper.memo[0] = x\nreturn x", top="def helper():\n    pass")),
+    "global statement": ("result_cache", forward("global LAST\nLAST = x\nreturn x", top="LAST = None")),
+    "object setattr": ("introspection", forward("object.__setattr__(self, 'y', x)\nreturn x")),
     "lambda": ("torch_compute", forward("return helper(x)", top="helper = lambda v: v * 2")),
     "nested function": ("torch_compute", forward("def inner(v):\n    return v @ v\nreturn inner(x)")),
     "handed on": ("torch_compute", forward("return list(map(helper, [x]))[0]", top="def helper(v):\n    return -v")),
@@ -302,6 +313,25 @@ CHEATS = {
         native("static const void* last;\nint f(void** b) { if (b[0] == last) return 1; return 0; }\n"),
     ),
     "call counter in C++": ("native_state", native("static long calls = 0;\nint f() { return ++calls > 3; }\n")),
+    "map in C++": (
+        "native_state",
+        native(
+            "#include <unordered_map>\nnamespace {\nstd::unordered_map<const void*, float> memo;\n}\n"
+            "float f(void** b) { auto found = memo.find(b[0]); return found->second; }\n"
+        ),
+    ),
+    "plain global in C++": (
+        "native_state",
+        native("float last_sum;\nint f(float* x) { float s = x[0]; if (s == last_sum) return 1; return 0; }\n"),
+    ),
+    "static struct in C++": (
+        "native_state",
+        native("static struct { const void* x; float y[9]; } memo;\nint f(void** b) { return memo.x == b[0]; }\n"),
+    ),
+    "copied out in C++": (
+        "native_state",
+        native("float f(float* y) { static float kept[9];\n memcpy(y, kept, 36); return kept[0]; }\n"),
+    ),
     "vendor": ("native_vendor", native("extern \"C\" void sgemm_(int*);\nvoid f() { sgemm_(nullptr); }\n")),
     "pasted name": ("native_hidden", native("#define GLUE(a, b) a##b\nvoid GLUE(sge, mm_)(int*);\n")),
     "file included": ("native_hidden", native("#include \"/etc/passwd\"\nint f() { return 0; }\n")),

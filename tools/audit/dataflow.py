@@ -275,7 +275,8 @@ def _outlives(flow: _Flow, target: ast.expr) -> bool:
         return target.id in flow.globals
     if isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Name | ast.Attribute | ast.Subscript):
         return False
-    return base.id in ("self", "cls", "ModelNew") or base.id in flow.source.module_names or base.id in flow.kept
+    lasting = flow.source.module_names | flow.source.functions.keys() | flow.source.classes.keys() | flow.kept
+    return base.id in ("self", "cls") or base.id in lasting
 
 
 def _check_store(
@@ -283,9 +284,14 @@ def _check_store(
 ) -> Iterator[Finding]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for target in [item for top in targets for item in (top.elts if isinstance(top, ast.Tuple) else [top])]:
+        name = ast.unparse(target)
+        if isinstance(target, ast.Attribute) and is_input(flow, target.value):
+            yield Finding("result_cache", node.lineno, f"{name} leaves a mark on a tensor that comes back")
+        augmented = isinstance(node, ast.AugAssign) and not isinstance(node.value, ast.List)
+        if augmented and (is_input(flow, target) or is_input(flow, node.value)) and "data_ptr" not in ast.unparse(node):
+            yield Finding("torch_compute", node.lineno, f"computes {ast.unparse(node)[:80]}")
         if not _outlives(flow, target):
             continue
-        name = ast.unparse(target)
         if isinstance(node, ast.AugAssign):
             yield Finding("phase_detection", node.lineno, f"{name} counts calls")
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
@@ -329,6 +335,8 @@ def _check_call(flow: _Flow, node: ast.Call) -> Iterator[Finding]:
         last = parts[3] if parts[1] == "ops" and len(parts) > 3 else parts[-1]  # torch.ops.aten.softmax.int
         if last not in ALLOCATIONS and last not in VIEWS and not path.startswith("torch.utils.cpp_extension"):
             yield Finding("torch_compute", node.lineno, f"calls {path}")
+    elif path.startswith(("operator.", "math.")) and any(is_input(flow, item) for item in node.args):
+        yield Finding("torch_compute", node.lineno, f"calls {path} on a value made of the inputs")
     elif isinstance(node.func, ast.Attribute) and is_input(flow, node.func.value):
         name = node.func.attr
         if name not in VIEWS and name not in METADATA and name not in ALLOCATIONS:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.native_state import state_findings
 from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, string_constants
 from foundry.tools.words import words
 
@@ -56,7 +57,6 @@ _TORCH_BINDING = frozenset(
         "toString autograd cuda cpu native detail impl jit InferenceMode"
     )
 )
-_STATIC = re.compile(r"\b(?:static|thread_local|__device__|__managed__)\b[^;{}()=]*?(?:[;=]|\[[^\]]*\]\s*[;=])")
 _RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
                   "-use_fast_math", "-fassociative-math", "-freciprocal-math"}  # fmt: skip
 _FLAG = re.compile(
@@ -138,7 +138,7 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
             if not _is_thread_setter(code, match.start()):
                 yield finding("global_state", match.start(), f"uses {word}, which changes the device for everyone")
     yield from _hidden_findings(line, code, with_strings)
-    yield from _state_findings(line, code)
+    yield from state_findings(line, code)
     if policy != "open":
         yield from _vendor_findings(line, code)
     if policy == "strict":
@@ -168,38 +168,6 @@ def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Findin
     for match in re.finditer(r"^\s*#\s*define.*##", code, re.MULTILINE):
         where = line + code.count("\n", 0, match.end())
         yield Finding("native_hidden", where, "pastes tokens into names that cannot be read here")
-
-
-def _state_findings(line: int, code: str) -> Iterator[Finding]:
-    """Static memory that decides or becomes the answer: compared, or copied out. Scratch memory is not that."""
-    for match in _STATIC.finditer(code):
-        declaration = match.group()
-        if _is_constant(declaration):
-            continue
-        name = _declared_name(declaration)
-        where = line + code.count("\n", 0, match.start())
-        rest = code[: match.start()] + code[match.end() :]
-        decides = (
-            rf"(?:==|!=|<|>)\s*{name}\b|\b{name}(?:\[[^\]]*\])?\s*(?:==|!=)(?!\s*(?:nullptr|NULL|0))|"
-            rf"memcmp\s*\([^;]*\b{name}\b|\+\+\s*{name}\b|\b{name}\s*(?:\+\+|\+=)"
-        )
-        if name and re.search(decides, rest):
-            yield Finding("native_state", where, f"compares or counts in {name}, which outlives the call")
-        elif name and re.search(rf"memcpy\s*\([^,;]*,[^,;]*\b{name}\b", rest):
-            yield Finding("native_state", where, f"copies {name}, which outlives the call, into a result")
-
-
-def _is_constant(declaration: str) -> bool:
-    """Constants and on-chip memory; `const T* p` is a variable that points to constants."""
-    if re.search(r"\b(?:constexpr|static_assert|__constant__|__shared__|__forceinline__)\b", declaration):
-        return True
-    pointed = declaration.rsplit("*", 1)[-1]
-    return bool(re.search(r"\bconst\b", pointed))
-
-
-def _declared_name(declaration: str) -> str:
-    names = re.findall(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*[;=]", declaration)
-    return names[-1] if names else ""
 
 
 def _vendor_findings(line: int, code: str) -> Iterator[Finding]:

@@ -11,9 +11,9 @@ from foundry.tools.words import words
 
 ALLOWED_IMPORTS = frozenset(
     words(
-        "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib platform "
-        "shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings cuda triton abc "
-        "copy fcntl threading"
+        "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib "
+        "platform shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings "
+        "cuda triton abc copy fcntl threading"
     )
 )
 
@@ -23,8 +23,9 @@ MODEL_HOOKS = frozenset(
 )
 PRIVATE_ATTRIBUTES = frozenset(
     words(
-        "__code__ __globals__ __closure__ __builtins__ __subclasses__ __bases__ __mro__ f_back f_locals "
-        "f_globals tb_frame gi_frame __defaults__ __wrapped__ __loader__ __spec__ from_address in_dll"
+        "__code__ __globals__ __closure__ __builtins__ __subclasses__ __bases__ __mro__ f_back f_locals f_globals "
+        "tb_frame gi_frame __defaults__ __wrapped__ __loader__ __spec__ from_address in_dll __setattr__ "
+        "__setitem__ __delattr__"
     )
 )
 LARGEST_TABLE = 4096
@@ -42,6 +43,8 @@ def python_findings(source: CandidateSource) -> Iterator[Finding]:
             yield from _stores(source, node)
             yield from _classes(source, node)
             yield from _tables(node)
+            if isinstance(node, Function):
+                yield from _closures(node)
         for name in defined_names(statement):
             if name in source.trusted_names and not name.isupper():
                 yield Finding("global_state", statement.lineno, f"redefines {name} of the task or of the binding")
@@ -172,6 +175,24 @@ def _tables(node: ast.AST) -> Iterator[Finding]:
         yield Finding("precomputed", node.lineno, f"embeds a table of {len(node.elts)} values")
     if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and len(node.value) > LARGEST_TABLE:
         yield Finding("precomputed", node.lineno, f"embeds {len(node.value)} bytes of data")
+
+
+def _closures(outer: Function) -> Iterator[Finding]:
+    """A nested function that stores into names of the function around it keeps them from call to call."""
+    for inner in ast.walk(outer):
+        if inner is outer or not isinstance(inner, Function | ast.Lambda):
+            continue
+        own = {argument.arg for argument in ast.walk(inner.args) if isinstance(argument, ast.arg)}
+        own |= {node.id for node in ast.walk(inner) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for node in ast.walk(inner):
+            if isinstance(node, ast.Nonlocal):
+                yield Finding("result_cache", node.lineno, f"keeps {', '.join(node.names)} in a closure")
+            elif isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                base: ast.expr = node
+                while isinstance(base, ast.Subscript | ast.Attribute):
+                    base = base.value
+                if isinstance(base, ast.Name) and base.id not in own:
+                    yield Finding("result_cache", node.lineno, f"keeps {ast.unparse(node)} in a closure")
 
 
 def _handlers(function: Function) -> Iterator[Finding]:
