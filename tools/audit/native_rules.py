@@ -38,6 +38,9 @@ _DEVICE_STATE = words(
     "cudaDeviceSetCacheConfig cudaMallocHost omp_set_num_threads omp_set_dynamic omp_set_schedule "
     "accessPolicyWindow"
 )
+_SYSTEM_USE = re.compile(rf"(?<![\w.>])(?:({'|'.join(_SYSTEM)})\s*\(|({'|'.join(_SYSTEM_TYPES)})\b)")
+_THREAD_USE = re.compile(rf"(?<!\w)({'|'.join(_THREADS)})\b")
+_DEVICE_USE = re.compile(rf"\b({'|'.join(_DEVICE_STATE)})\b")
 _VENDOR = re.compile(
     r"\b(cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|cutensor\w*|mkl_\w+|cblas_\w+|dnnl\w*|openblas\w*|"
     r"[sdcz](?:gemm|gemv|syrk|trsm)_\w*|cub::Device\w+|thrust::\w+)\b"
@@ -124,19 +127,15 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
     def finding(rule: str, position: int, what: str) -> Finding:
         return Finding(rule, line + code.count("\n", 0, position), what)
 
-    for word in [*_SYSTEM, *_SYSTEM_TYPES]:
-        tail = r"\s*\(" if word in _SYSTEM else r"\b"
-        for match in re.finditer(rf"(?<![\w.>]){re.escape(word)}{tail}", code):
-            yield finding("native_system", match.start(), f"uses {word}, which reaches outside the kernel")
+    for match in _SYSTEM_USE.finditer(code):
+        yield finding("native_system", match.start(), f"uses {match[1] or match[2]}, which reaches outside the kernel")
     for match in _SYSTEM_HEADERS.finditer(code):
         yield finding("native_system", match.start(), f"includes <{match.group(1)}>")
-    for word in _THREADS:
-        for match in re.finditer(rf"(?<!\w){re.escape(word)}\b", code):
-            yield finding("native_threads", match.start(), f"uses {word}: work may go on after the call")
-    for word in _DEVICE_STATE:
-        for match in re.finditer(rf"\b{word}\b", code):
-            if not _is_thread_setter(code, match.start()):
-                yield finding("global_state", match.start(), f"uses {word}, which changes the device for everyone")
+    for match in _THREAD_USE.finditer(code):
+        yield finding("native_threads", match.start(), f"uses {match[1]}: work may go on after the call")
+    for match in _DEVICE_USE.finditer(code):
+        if not _is_thread_setter(code, match.start()):
+            yield finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
     yield from _hidden_findings(line, code, with_strings)
     yield from state_findings(line, code)
     if policy != "open":
