@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert
 from foundry.agents.situation import Situation
-from foundry.knowledge.candidate import Choice, Evaluation, Recipe
+from foundry.agents.steps import setting, towards
+from foundry.knowledge.candidate import Evaluation, Recipe
 from foundry.knowledge.cards import cards
-from foundry.knowledge.library.ir import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import Move
 
+WITHOUT = {"unwrite": "without it", "rewrite": "with it", "fuse": "with it fused", "split": "with it in memory"}
 REPAIRABLE_BY_SIZE = ("compile_error", "launch_failure", "crash", "timeout")
 
 
@@ -74,28 +75,9 @@ def _identity(move: Move) -> tuple[str, str, str]:
 
 def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
     """Differences from a recipe that worked, each with the move that removes it."""
-    because = f"{name} works without it"
-    for rewrite in lowered.rewrites_applied:
-        if rewrite not in working.rewrites:
-            yield Suspect(Move("unwrite", "rewrite", rewrite), 2.0, because)
-    for value in lowered.materialised:
-        if value not in working.materialise:
-            yield Suspect(Move("fuse", "fusion", value), 1.5, because)
-    for value in working.materialise:
-        if value in lowered.fused:
-            yield Suspect(Move("split", "fusion", value), 1.5, f"{name} writes {value} to memory and works")
-    for kernel in lowered.kernels:
-        theirs = working.choices.get(kernel.name, {})
-        for tunable in kernel.tunables:
-            mine = kernel.choices.get(tunable.name, tunable.default)
-            worked = theirs.get(tunable.name, mine)
-            if worked != mine and worked in tunable.values:
-                yield Suspect(_setting(kernel, tunable, worked), 2.0, f"{name} works with {worked}")
-
-
-def _setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
-    was = kernel.choices.get(tunable.name, tunable.default)
-    return Move("set", tunable.aspect, tunable.name, kernel.name, kernel.template, value, was)
+    for move in towards(lowered, working):
+        because = f"{name} works with {move.value}" if move.kind == "set" else f"{name} works {WITHOUT[move.kind]}"
+        yield Suspect(move, 1.5 if move.aspect == "fusion" else 2.0, because)
 
 
 def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
@@ -106,13 +88,13 @@ def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
         for tunable in kernel.tunables:
             mine = kernel.choices.get(tunable.name, tunable.default)
             if mine != tunable.default:
-                move = _setting(kernel, tunable, tunable.default)
+                move = setting(kernel, tunable, tunable.default)
                 yield Suspect(move, 1.0, f"{tunable.default} is the template's default")
             smaller = [
                 value for value in tunable.values if isinstance(value, int) and isinstance(mine, int) and value < mine
             ]
             if smaller and failure in REPAIRABLE_BY_SIZE and tunable.aspect in ("tile", "vector", "memory"):
-                move = _setting(kernel, tunable, max(smaller))
+                move = setting(kernel, tunable, max(smaller))
                 yield Suspect(move, 0.7, "smaller sizes need fewer registers, less memory and shorter tails")
     if failure in ("inaccurate", "wrong_result"):
         yield from _safer(lowered)
@@ -127,7 +109,7 @@ def _safer(lowered: Lowered) -> Iterator[Suspect]:
             for value in tunable.values if is_sum else ():
                 larger = isinstance(value, int) and isinstance(mine, int) and value > mine
                 if value != mine and (larger or isinstance(value, str)):
-                    move = _setting(kernel, tunable, value)
+                    move = setting(kernel, tunable, value)
                     yield Suspect(move, 0.6, "sums in shorter chains round less" if larger else "another way to sum")
 
 

@@ -16,7 +16,7 @@ def opinion(move: Move, situation: Situation) -> Opinion:
     if move.aspect == "algorithm":
         return _algorithm(move, situation)
     if move.kind == "rewrite":
-        return Opinion(1.6, move.reason or "an exact rewrite of the graph")
+        return Opinion(1.6, "" if move.reason else "an exact rewrite of the graph")
     if move.kind == "unwrite":
         return Opinion(0.5, "undoes an exact rewrite")
     return Opinion(1.0)
@@ -42,8 +42,8 @@ def _split(move: Move, situation: Situation) -> Opinion:
     cost = f"costs {2 * size / 1e6:.4g} MB" + (f" or {added_ms:.3g} ms" if added_ms is not None else "")
     if uses > 1:
         return Opinion(1.2, f"{move.name} has {uses} users and is computed once; {cost}")
-    if situation.limiter in ("occupancy", "instruction_mix", "compute", "memory_latency"):
-        return Opinion(0.8, f"two simpler kernels; {cost}")
+    if situation.limiter in ("occupancy", "instruction_mix", "memory_latency"):
+        return Opinion(0.7, f"two simpler kernels; {cost}")
     return Opinion(0.25, cost)
 
 
@@ -52,7 +52,7 @@ def _algorithm(move: Move, situation: Situation) -> Opinion:
     word = f"{move.name}={move.value}".lower()
     one_pass = any(part in word for part in ("online", "welford", "onepass", "one_pass", "single"))
     if not one_pass:
-        return Opinion(1.2 if situation.limiter in ("compute", "instruction_mix") else 1.0, move.reason)
+        return Opinion(1.2 if situation.limiter in ("compute", "instruction_mix") else 1.0)
     beyond = situation.traffic_bytes > situation.brief.device.cache_bytes
     sizes = f"{situation.traffic_bytes / 1e6:.4g} MB against {situation.brief.device.cache_bytes / 1e6:.4g} MB of cache"
     return Opinion(1.8 if beyond else 0.8, f"reads the data once; {sizes}")

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from foundry.agents.brief import Brief
+from foundry.agents.steps import setting
 from foundry.knowledge.library.ir import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.thought import Aspect, Directive, Move
+from foundry.knowledge.thought import Directive, Move
 
 # What a user calls a tunable -> parts of the names printers give it, most likely first.
 WORDS: dict[str, tuple[str, ...]] = {
@@ -142,12 +143,7 @@ class Obedience:
                     value, directive = tunable.default, avoided
                     value = next((item for item in tunable.values if item != was), was) if value == was else value
                 if directive is not None and value != was and isinstance(value, int | str):
-                    yield self._setting(kernel, tunable, value), directive
-
-    def _setting(self, kernel: KernelSummary, tunable: Tunable, value: int | str) -> Move:
-        was = kernel.choices.get(tunable.name, tunable.default)
-        aspect: Aspect = tunable.aspect
-        return Move("set", aspect, tunable.name, kernel.name, kernel.template, value, was, tunable.meaning)
+                    yield setting(kernel, tunable, value), directive
 
     def _avoids(self, tunable: Tunable, value: object) -> Directive | None:
         for directive in self.active:

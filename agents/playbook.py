@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -22,12 +22,15 @@ from foundry.agents.playbook_diagnosis import diagnose
 from foundry.agents.playbook_ranking import Ranked, rank
 from foundry.agents.playbook_words import Step, proposal_of
 from foundry.agents.situation import Situation
+from foundry.agents.steps import far_settings, towards
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
 
 TEMPERATURE = 0.45  # of the log-scores: a move with half the score is drawn a fifth as often
 STAGNATING_TEMPERATURE = 1.2
+FAR_WEIGHT = 0.5  # of a value more than one step away: its neighbours say more about it than nothing does
 DRAWS = 24  # tries at a combined or random step before the ranked list is walked in order
 PAIR_DEPTH = 12  # the ranked walk pairs the best so many moves once all single moves are tried
 
@@ -39,27 +42,13 @@ class MoveLibrary(Protocol):
     def apply(self, recipe: Recipe, move: Move) -> Recipe: ...
 
 
-class LibraryMoves:
-    """The kernel library's own moves; imported when first needed."""
-
-    def moves(self, lowered: Lowered) -> tuple[Move, ...]:
-        from foundry.knowledge.library import moves as library
-
-        return library.moves(lowered)
-
-    def apply(self, recipe: Recipe, move: Move) -> Recipe:
-        from foundry.knowledge.library import moves as library
-
-        return library.apply(recipe, move)
-
-
 class PlaybookBrain:
     """Implements Brain."""
 
     name = "playbook"
 
     def __init__(self, library: MoveLibrary | None = None) -> None:
-        self.library: MoveLibrary = library or LibraryMoves()
+        self.library: MoveLibrary = library or kernel_library
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
         return diagnose(brief)
@@ -105,13 +94,19 @@ class _Search:
 
     @cached_property
     def ranked(self) -> list[Ranked]:
+        near = self.library.moves(self.lowered)
+        far = rank(self._legal(far_settings(self.lowered, near)), self.expert, self.situation)
+        weight = 1.0 if self.situation.stagnating else FAR_WEIGHT
+        found = rank(self._legal(near), self.expert, self.situation)
+        # what experience has measured is as good a step from afar
+        found += [item if item.lift else replace(item, score=weight * item.score) for item in far]
+        return sorted(found, key=lambda item: -item.score)
+
+    def _legal(self, moves: Sequence[Move]) -> list[Move]:
+        """Without what the user forbids and what is part of every step already."""
         asked = {(move.kind, move.kernel, move.name) for move, _ in self.obeyed}
-        legal = [
-            move
-            for move in self.library.moves(self.lowered)
-            if self.obedience.forbids(move) is None and (move.kind, move.kernel, move.name) not in asked
-        ]
-        return rank(legal, self.expert, self.situation)
+        fresh = [move for move in moves if (move.kind, move.kernel, move.name) not in asked]
+        return [move for move in fresh if self.obedience.forbids(move) is None]
 
     def improve(self) -> Step | None:
         """The user's wish first if it is unfulfilled; else a drawn step; else the ranked list in order."""
@@ -181,7 +176,8 @@ class _Search:
             return None
         partner = self.stream.choice(partners)
         recipe = partner.candidate.recipe
-        theirs = [item for item in self.ranked if recipe is not None and _is_in(item.move, recipe)]
+        moves = self._legal(list(towards(self.lowered, recipe))) if recipe is not None else []
+        theirs = rank(moves, self.expert, self.situation)
         if not theirs:
             return None
         count = self.stream.randint(1, min(4, len(theirs)))
@@ -215,12 +211,3 @@ def _compatible(one: Move, other: Move) -> bool:
     if one.kind == "set" and other.kind == "set":
         return (one.kernel, one.name) != (other.kernel, other.name)
     return one.kind != "set" and other.kind != "set" and one.name != other.name
-
-
-def _is_in(move: Move, recipe: Recipe) -> bool:
-    """Whether the move leads towards the recipe."""
-    if move.kind == "set":
-        return recipe.choices.get(move.kernel, {}).get(move.name) == move.value
-    if move.kind in ("split", "fuse"):
-        return (move.name in recipe.materialise) == (move.kind == "split")
-    return (move.name in recipe.rewrites) == (move.kind == "rewrite")

@@ -69,12 +69,19 @@ def _change(move: Move) -> str:
 
 
 def _why(item: Ranked) -> str:
-    reasons = [item.opinion.because, item.move.reason]
+    reasons = [item.opinion.because, _without_change(item.move)]
     if item.lift is not None:
         lift = item.lift
         reasons.append(f"experience: {lift.lift:.2f}x over {lift.tries} tries, {lift.wins} wins")
     told = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons if reason))
     return f"{_change(item.move)}: {told}." if told else f"{_change(item.move)}."
+
+
+def _without_change(move: Move) -> str:
+    """The library's reason without the change it repeats, e.g. `unroll 1 to 4 in k0: more vectors in flight`."""
+    change, _, reason = move.reason.partition(": ")
+    repeats = f"{move.name} {move.was} to {move.value} in {move.kernel}" if move.kind == "set" else f" {move.name} "
+    return reason if reason and repeats in f"{change} " else move.reason
 
 
 def _expected(step: Step, situation: Situation) -> str:
@@ -96,6 +103,8 @@ def _expected(step: Step, situation: Situation) -> str:
         fraction = situation.fraction_of_floor
         room = 1 - fraction if fraction is not None else 0.5
         gain = max(0.0, min(1.0, room)) * share
+        if gain < 0.01:
+            return "little: the roofline floor is reached; at most a steadier time"
         part = f"the kernel has {100 * share:.0f} % of {situation.candidate_ms:.4g} ms"
         return f"at most {100 * gain:.0f} % less time: {part}"
     return "a faster kernel at the same traffic"

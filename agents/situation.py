@@ -180,9 +180,10 @@ class Situation:
         return {value.name: op.kind for op in graph.ops for value in op.outputs} if graph else {}
 
     def value_bytes(self, name: str) -> int:
-        """Size of a value of the graph, 0 when unknown."""
-        value = self.brief.graph.values.get(name) if self.brief.graph else None
-        return value.spec.nbytes if value else 0
+        """Size of a value of the graph, 0 when unknown. A value that lowering derives is named after its origin."""
+        values = self.brief.graph.values if self.brief.graph else {}
+        origins = [known for known in values if name == known or name.startswith(f"{known}_")]
+        return values[max(origins, key=len)].spec.nbytes if origins else 0
 
     def tunable(self, move: Move) -> Tunable | None:
         kernel = self.kernels.get(move.kernel)

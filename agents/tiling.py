@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foundry.agents.expert import Expert, Opinion
-from foundry.agents.situation import Situation
+from foundry.agents.situation import Situation, size_of
 from foundry.knowledge.thought import Move
 
 NEAREST_CACHE_BYTES = 32 << 10  # first-level data cache of every x86-64 and Arm server core of the last decade
@@ -19,6 +19,11 @@ def opinion(move: Move, situation: Situation) -> Opinion:
 
 def _tile(move: Move, situation: Situation) -> Opinion:
     """Larger tiles buy reuse until they leave the nearest cache or the registers."""
+    tunable = situation.tunable(move)
+    if isinstance(move.value, str) and tunable is not None and size_of(move.value) is not None:
+        place = tunable.values.index(move.value)  # register tiles are listed best first, by loads and registers
+        order = f"{place + 1} of {len(tunable.values)} in the order of loads for each multiply-add"
+        return Opinion(1.5 - place / len(tunable.values), order)
     larger, limiter = situation.is_larger(move), situation.limiter
     size = situation.tile_bytes(move)
     near = SHARED_BYTES if situation.brief.device.target == "cuda" else NEAREST_CACHE_BYTES
@@ -28,7 +33,7 @@ def _tile(move: Move, situation: Situation) -> Opinion:
         return Opinion(1.0)
     fit = f"a tile of {size / 1024:.0f} KiB against {near // 1024} KiB nearby" if size is not None else ""
     if limiter == "compute":
-        return Opinion(1.6 if larger else 0.8, fit or "more reuse of each loaded value" if larger else fit)
+        return Opinion(1.6 if larger else 0.8, fit or ("more reuse of each loaded value" if larger else ""))
     if limiter in ("occupancy", "launch_overhead"):
         return Opinion(0.7 if larger else 1.6, fit or "frees registers and gives every core a share")
     if limiter in ("memory_latency", "instruction_mix", "synchronisation"):
@@ -42,7 +47,9 @@ def _vector(move: Move, situation: Situation) -> Opinion:
     if larger is None:
         return Opinion(1.0)
     if limiter == "occupancy":
-        return Opinion(0.6 if larger else 1.7, "fewer live registers" if not larger else "needs more registers")
+        return Opinion(0.6 if larger else 1.7, "needs more registers" if larger else "fewer live registers")
+    if "unroll" not in move.name.lower():
+        return Opinion(1.4 if larger else 0.6, "wider registers" if larger else "narrower registers may clock higher")
     if limiter in ("memory_latency", "instruction_mix", "compute"):
         why = "more independent operations in flight" if larger else "shorter code, fewer live registers"
         return Opinion(1.5 if larger else 0.8, why)
@@ -50,19 +57,20 @@ def _vector(move: Move, situation: Situation) -> Opinion:
 
 
 def _memory(move: Move, situation: Situation) -> Opinion:
-    """Streaming stores pay when the output will not be read from cache again; staging pays under latency."""
-    device, graph = situation.brief.device, situation.brief.graph
-    if "staging" in move.name.lower():
+    """Streaming stores pay when the output will not be read from cache again; staging and large pages pay nearly
+    always."""
+    device, name = situation.brief.device, move.name.lower()
+    if "staging" in name:
         stays = move.value != "stream"
-        return Opinion(
-            1.5 if stays else 0.6, "the row waits on the chip between its passes" if stays else "reads it again"
-        )
-    if any(part in move.name.lower() for part in ("stream", "nontemporal")) and graph is not None:
-        written = sum(situation.value_bytes(name) for name in graph.output_names)
+        where = "the row waits on the chip between its passes" if stays else "the row is read again"
+        return Opinion(1.5 if stays else 0.6, where)
+    if name == "pages":
+        return Opinion(1.5 if move.value == "huge" else 0.4, "page faults of a fresh output cost more than its stores")
+    if "stream" in name or "nontemporal" in name:
         turns_on = str(move.value).lower() not in ("0", "off", "no", "none", "false")
-        beyond = written > device.cache_bytes
-        size = f"{written / 1e6:.4g} MB written against {device.cache_bytes / 1e6:.4g} MB of cache"
-        return Opinion(2.0 if turns_on == beyond else 0.4, size)
+        beyond = situation.least_bytes > device.cache_bytes
+        size = f"{situation.least_bytes / 1e6:.4g} MB pass through {device.cache_bytes / 1e6:.4g} MB of cache"
+        return Opinion(1.8 if turns_on == beyond else 0.4, size)
     if situation.limiter in ("memory_latency", "memory_bandwidth") and situation.is_larger(move):
         return Opinion(1.3, "a deeper queue of loads")
     return Opinion(1.0)

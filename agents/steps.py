@@ -1,0 +1,52 @@
+"""Steps beyond the library's own neighbours: far values of a tunable, and moves that lead towards another recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.thought import Move
+
+
+def setting(kernel: KernelSummary, tunable: Tunable, value: Choice) -> Move:
+    """The move that gives a tunable a value."""
+    was = kernel.choices.get(tunable.name, tunable.default)
+    return Move("set", tunable.aspect, tunable.name, kernel.name, kernel.template, value, was, tunable.meaning)
+
+
+def far_settings(lowered: Lowered, near: Sequence[Move]) -> list[Move]:
+    """Legal values that are more than one step away: what experience or a stagnating search may jump to."""
+    known = {(move.kernel, move.name, move.value) for move in near if move.kind == "set"}
+    return [
+        setting(kernel, tunable, value)
+        for kernel in lowered.kernels
+        for tunable in kernel.tunables
+        for value in tunable.values
+        if value != kernel.choices.get(tunable.name, tunable.default)
+        and (kernel.name, tunable.name, value) not in known
+    ]
+
+
+def towards(lowered: Lowered, recipe: Recipe) -> Iterator[Move]:
+    """Every single move from a candidate in the direction of another recipe of the same graph."""
+    for rewrite in lowered.rewrites_applied:
+        if rewrite not in recipe.rewrites:
+            yield Move("unwrite", "rewrite", rewrite)
+    for rewrite in recipe.rewrites:
+        if rewrite in lowered.rewrites_open:
+            yield Move("rewrite", "rewrite", rewrite)
+    for value in lowered.materialised:
+        if value not in recipe.materialise:
+            yield Move("fuse", "fusion", value)
+    for value in recipe.materialise:
+        if value in lowered.fused:
+            yield Move("split", "fusion", value)
+    for kernel in lowered.kernels:
+        theirs = recipe.choices.get(kernel.name, {})
+        for tunable in kernel.tunables:
+            mine = kernel.choices.get(tunable.name, tunable.default)
+            wanted = theirs.get(tunable.name, mine)
+            if wanted != mine and wanted in tunable.values:
+                yield setting(kernel, tunable, wanted)
