@@ -53,7 +53,7 @@ CASES = [
     Case(2, (5, 7), (19, 12), (3, 2), (2, 1), (1, 0), (1, 2)),
     Case(2, (5, 7), (19, 12), (3, 5), (3, 2), (2, 4), (2, 3), choices=(("algorithm", "implicit_gemm"),)),
     Case(1, (3, 40), (33, 35), (7, 7), (2, 2), (3, 3)),
-    Case(2, (70, 20), (9, 9), (3, 3), choices=(("order", "channels_outer"), ("block_channels", 8))),
+    Case(2, (70, 20), (9, 9), (3, 3), choices=(("order", "channels_outer"), ("block_channels", 16))),
     Case(2, (24, 20), (13, 11), (1, 1)),
     Case(2, (24, 20), (13, 11), (1, 1), (2, 2)),
     Case(2, (12, 24), (15, 14), (3, 3), (2, 2), (1, 1), groups=3),
