@@ -23,7 +23,6 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("@fusion apply NAME | drop NAME", "use or do not use an exact rewrite"),
     ("pause | resume | stop", "steer the run"),
     ("budget +20 [evaluations/minutes/tokens/dollars]", "give the run more"),
-    ("fork [c17]", "start a second run from a candidate"),
     ("status | best | why c17", "ask about the run"),
 )
 
@@ -60,7 +59,7 @@ class Understood:
     """A line that matched a form. `to` is an expert, "all" or "run"; `command["verb"]` says which form.
 
     Verbs for experts: set (name, value, optionally value2, kernel), avoid (name, value), free (name), keep (name),
-    split (name), apply (name), drop (name). For the run: pause, resume, stop, fork (optionally candidate),
+    split (name), apply (name), drop (name). For the run: pause, resume, stop,
     budget (amount, unit). Questions: status, best, why (candidate).
     """
 
@@ -215,7 +214,6 @@ _RUN: tuple[_Rule, ...] = (
     _rule(r"pause|wait|hold", _word("pause", "The run pauses at the next safe boundary.")),
     _rule(r"resume|continue|go on", _word("resume", "The run goes on.")),
     _rule(r"stop|finish|quit", _word("stop", "The run finishes with what it has at the next safe boundary.")),
-    _rule(r"fork(?:\s+(?:from\s+)?(?P<candidate>c\d+))?", _about("fork", "A second run starts from {}.")),
     _rule(
         r"budget\s*\+\s*(?P<dollar>\$?)\s*(?P<amount>\d+(?:\.\d+)?)\s*"
         r"(?P<unit>evaluations?|evals?|minutes?|min|tokens?|dollars?|usd)?",

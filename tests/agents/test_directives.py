@@ -46,7 +46,6 @@ from foundry.knowledge.thought import Directive
         ("budget +20", "run", {"verb": "budget", "amount": 20, "unit": "evaluations"}, None),
         ("budget +2.5 dollars", "run", {"verb": "budget", "amount": "2.5", "unit": "dollars"}, None),
         ("budget +5 min", "run", {"verb": "budget", "amount": 5, "unit": "minutes"}, None),
-        ("fork c17", "run", {"verb": "fork", "candidate": "c17"}, None),
     ],
 )
 def test_forms(text: str, to: str, command: dict[str, Any], island: int | None) -> None:
