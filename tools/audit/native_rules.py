@@ -23,8 +23,8 @@ _SYSTEM = words(
 )
 _SYSTEM_TYPES = words("ifstream ofstream fstream filesystem steady_clock system_clock high_resolution_clock environ")
 _SYSTEM_HEADERS = re.compile(
-    r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/(?!mman\.h)[^>]*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|csignal|"
-    r"Python\.h|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
+    r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/(?!mman\.h)[^>]*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|"
+    r"csignal|Python\.h|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
     re.MULTILINE,
 )
 _THREADS = words(
