@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
+import shlex
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -384,16 +386,17 @@ def agent_chat(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
+    from foundry.agents.ledger import Ledger as Thinking
     from foundry.graph import conversation
     from foundry.graph.opening import Parts
     from foundry.graph.run_directory import RunDirectory, find_run
 
     opened = RunDirectory.inspect(find_run(runs, run))
     try:
-        lines = [" ".join(words)] if words else _lines()
+        lines = [" ".join(words)] if words else conversation.typed_lines()
         understood = True
         for line in lines:
-            reply = conversation.say(opened, line, lambda: Parts().brain(opened.request, lambda _: None))
+            reply = conversation.say(opened, line, lambda: Parts().brain(opened.request, Thinking(), lambda _: None))
             typer.echo(reply.text)
             if reply.directive and wait:
                 typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))
@@ -404,14 +407,88 @@ def agent_chat(
         opened.close()
 
 
-def _lines() -> Iterator[str]:
-    """Lines typed or piped; a prompt on a terminal."""
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return
-        if line.strip() in ("exit", "quit"):
-            return
-        if line.strip():
-            yield line
+# ---------------------------------------------------------------- verify
+
+
+@app.command()
+@one_line_errors
+def verify(
+    task: Annotated[Path, typer.Argument(help="The task file.")],
+    candidate: Annotated[Path, typer.Argument(help="A file with class ModelNew, ours or not.")],
+    receipt: Annotated[Path | None, typer.Option(help="Compare with what this receipt claims.")] = None,
+    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
+    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the hidden inputs; default: a fresh one.")] = None,
+    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
+    write_receipt: Annotated[Path | None, typer.Option(help="Write a receipt of this measurement.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input."""
+    from foundry.tools import receipt as receipts
+    from foundry.tools.device import describe
+    from foundry.tools.task_file import read_task
+    from foundry.tools.verification import verify_pair
+
+    wanted: Any = _choice("--target", target, ("cpu", "cuda", "auto"))
+    rules = _policy(policy)
+    claimed = receipts.read_receipt(receipt) if receipt else None
+    read = read_task(task, scale=scale)
+    text = _read_text(candidate)
+    if claimed is not None:
+        changed = receipts.check_same_pair(claimed, read, text)
+        if changed:
+            _fail(f"not confirmed: {changed}", 1)
+        wanted = claimed.device.target
+        rules = rules or _policy(claimed.policy)
+        receipts.check_comparable(claimed, describe(wanted))
+    report = verify_pair(
+        read,
+        text,
+        policy=rules,
+        target=wanted,
+        seed=secrets.randbits(32) if seed is None else seed,
+        compile_baseline=compiled,
+        command=shlex.join(["foundry", "verify", str(task), str(candidate)]),
+    )
+    if write_receipt and report.receipt:
+        receipts.write_receipt(write_receipt, report.receipt)
+    document = report.to_json()
+    code = 0 if report.verdict == "accepted" and _proven(report.speedup_ci95) >= min_speedup else 1
+    if claimed is not None and report.speedup is not None and report.speedup_ci95 is not None:
+        standing, words = receipts.compare(claimed, report.speedup, report.speedup_ci95)
+        document |= {"standing": standing, "standing_evidence": words}
+        code = max(code, 0 if standing == "confirmed" else 1)
+    if as_json:
+        _print_json(document)
+    else:
+        from foundry.tools.verdict_lines import verdict_lines
+
+        typer.echo("\n".join(verdict_lines(document)))
+    raise typer.Exit(code)
+
+
+def _proven(interval: tuple[float, float] | None) -> float:
+    return interval[0] if interval else 0.0
+
+
+def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:
+    if value not in allowed:
+        _fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
+    return value
+
+
+def _policy(value: str | None) -> Any:
+    return None if value is None else _choice("--policy", value, ("fair", "open", "strict"))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        _fail(f"{path} is not a text file", 2)
+
+
+if __name__ == "__main__":
+    app()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,3 +70,16 @@ def _asked(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
 
 def _addressee(parsed: NotUnderstood) -> str:
     return "Every expert" if parsed.to in ("", "all") else f"The {parsed.to} expert"
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines typed or piped; a prompt on a terminal."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        if line.strip() in ("exit", "quit"):
+            return
+        if line.strip():
+            yield line
