@@ -152,6 +152,7 @@ class Timing:
     seconds: float = 0.0
     samples: list[list[float]] = field(default_factory=list)  # [baseline_ms, candidate_ms] pairs
     problem: str = ""  # why this is no timing: it crashed, hung, or a timed output was wrong
+    outcome: Outcome = "correct"  # "cheating": a timed output was wrong although the checked ones were right
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Baseline, Build, Stage, Timing, Verdict
+from foundry.knowledge.candidate import Baseline, Build, Outcome, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Task
@@ -37,6 +37,14 @@ COMPILE_BASELINE_S = 120.0
 TASK_MEMORY_SHARE = 0.5  # of the machine's memory, for a process that runs the task
 CANDIDATE_MEMORY_SHARE = 0.35
 LANES = 2  # judges: one evaluation that hangs does not stop the others
+
+_OUTCOMES: dict[str, Outcome] = {
+    "timeout": "timeout",
+    "cheating": "cheating",
+    "launch_failure": "launch_failure",
+    "compile_error": "compile_error",
+    "wrong_result": "wrong_result",
+}
 
 Record = TypeVar("Record")
 Pairs = list[tuple[float, float]]
@@ -169,7 +177,8 @@ class Grader:
                     if stage != "screen":
                         self._discard(reference)
                 if "pairs" not in answer:
-                    return no_timing(stage, _problem(answer, ended), time.monotonic() - start)
+                    outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
+                    return no_timing(stage, _problem(answer, ended), time.monotonic() - start, outcome=outcome)
                 groups.append(_pairs(answer))
                 walls.append(float(answer["wall_ratio"]))
         return timing_of(stage, groups, walls, time.monotonic() - start)
@@ -282,9 +291,9 @@ def timing_of(stage: Stage, groups: Sequence[Pairs], walls: Sequence[float], sec
     )
 
 
-def no_timing(stage: Stage, problem: str, seconds: float = 0.0) -> Timing:
+def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
     """The record of a candidate that could not be timed."""
-    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem)
+    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
 
 
 def decoded(kind: type[Record], item: Any) -> Record:

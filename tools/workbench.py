@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Profile, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
@@ -126,7 +126,7 @@ class LocalWorkbench:
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         from foundry.tools.audit import audit
 
-        operators = self.notes.operators.get(digest_of(text)) if verdict.correct else None
+        operators = await self._operators(text, build) if verdict.correct else None
         graphs = (await self.intake()).graphs
         graph, source = graphs[0] if graphs else None, self._task.source
         return await self._in_thread(lambda: audit(text, build, operators, graph, policy, task_source=source))
@@ -155,6 +155,12 @@ class LocalWorkbench:
         self._threads.shutdown(wait=True)
 
     # ------------------------------------------------------------ inside
+
+    async def _operators(self, text: str, build: Build) -> list[Any] | None:
+        """What PyTorch ran in the candidate's forward; asked again when the verdict came from before a resume."""
+        if digest_of(text) not in self.notes.operators:
+            await self.verify(text, build, "screen")
+        return self.notes.operators.get(digest_of(text))
 
     async def _take_in(self) -> Intake:
         checked, captured = await self._in_thread(self._grader.examine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def get_inputs():
 """
 CANDIDATE = TASK.replace("class Model(", "class ModelNew(")
 CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks of this test's own, so that nobody else's timing is waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 def write(folder: Path, source: str) -> Task:

@@ -1,0 +1,248 @@
+"""`foundry verify`: one task, one candidate, the full protocol, one report. Free of torch.
+
+Works on any KernelBench-style pair, ours or not, alone or as a CI gate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Candidate,
+    Evaluation,
+    Gate,
+    Outcome,
+    Stage,
+    Timing,
+    Verdict,
+)
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.errors import MissingTool
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.receipt import Receipt, make_receipt, sha256
+from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench
+
+FLOOR_SLACK = 1.15  # ceilings are the best rates we measured, not the machine's last word
+CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
+CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
+
+Ruling = Literal["accepted", "rejected", "incorrect", "failed"]
+_RULINGS: dict[Outcome, Ruling] = {
+    "wrong_result": "incorrect",
+    "inaccurate": "incorrect",
+    "nondeterministic": "incorrect",
+    "cheating": "rejected",
+}
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """The answer of `foundry verify`. `seconds` splits the time: open, intake, build, verify, audit, time, compile."""
+
+    verdict: Ruling
+    reasons: tuple[Gate, ...]  # what failed
+    target: TargetName
+    device: str
+    policy: Policy
+    task: str
+    candidate_sha256: str
+    speedup: float | None = None
+    speedup_ci95: tuple[float, float] | None = None
+    baseline_ms: float | None = None
+    candidate_ms: float | None = None
+    accuracy_class: str | None = None
+    labels: tuple[str, ...] = ()
+    gates: tuple[Gate, ...] = ()  # everything that was looked at
+    baseline: Baseline | None = None
+    evaluation: Evaluation | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    receipt: Receipt | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented contract of `foundry verify --json`."""
+        return {
+            "verdict": self.verdict,
+            "reasons": [{"gate": gate.gate, "evidence": gate.evidence} for gate in self.reasons],
+            "speedup": self.speedup,
+            "speedup_ci95": list(self.speedup_ci95) if self.speedup_ci95 else None,
+            "baseline_ms": self.baseline_ms,
+            "candidate_ms": self.candidate_ms,
+            "target": self.target,
+            "device": self.device,
+            "policy": self.policy,
+            "task": self.task,
+            "candidate_sha256": self.candidate_sha256,
+            "accuracy_class": self.accuracy_class,
+            "compile_speedup": self.baseline.compile_speedup if self.baseline else None,
+            "labels": list(self.labels),
+            "gates": [asdict(gate) for gate in self.gates],
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }
+
+
+def verify_pair(
+    task: Task,
+    text: str,
+    *,
+    policy: Policy | None = None,
+    target: TargetName | Literal["auto"] = "auto",
+    seed: int = 0,
+    stage: Stage = "full",
+    compile_baseline: bool = False,
+    command: str = "",
+) -> VerifyReport:
+    """Builds, verifies, audits and times one candidate. Blocking; see `verify_in` for the checks.
+
+    Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
+    """
+    from foundry.tools.ceilings import measured
+    from foundry.tools.device import describe
+
+    device = describe(target)
+    if not device.present:
+        raise MissingTool(f"there is no {device.target} device here, so nothing can be verified on it", "--target cpu")
+
+    async def work() -> VerifyReport:
+        clock = _Clock()
+        here = await asyncio.to_thread(measured, device)
+        with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
+            bench = await open_workbench(task, here, Path(scratch), seed=seed)
+            clock.note("open")
+            try:
+                chosen = policy or task.options.policy
+                report = await verify_in(bench, task, text, chosen, stage, clock, compile_baseline=compile_baseline)
+                return _with_receipt(report, bench, task, text, here, command)
+            finally:
+                await bench.aclose()
+
+    return asyncio.run(work())
+
+
+class _Clock:
+    """Seconds since the last note, by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.monotonic()
+
+    def note(self, name: str) -> None:
+        now = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+
+async def verify_in(
+    bench: Workbench,
+    task: Task,
+    text: str,
+    policy: Policy,
+    stage: Stage,
+    clock: _Clock | None = None,
+    *,
+    compile_baseline: bool = False,
+) -> VerifyReport:
+    """The checks in order; the first step that fails ends them. Raises TaskError."""
+    clock = clock or _Clock()
+    device = bench.device
+    report = VerifyReport("failed", (), device.target, device.key, policy, task.name, sha256(text))
+    intake = await bench.intake()
+    clock.note("intake")
+    baseline = await bench.baseline()
+    clock.note("baseline")
+    build = await bench.build(text)
+    clock.note("build")
+    verdict = await bench.verify(text, build, stage)
+    clock.note("verify")
+    candidate = Candidate("verify", -1, 0, device.target, "user", sha256(text))
+    report = replace(report, baseline=baseline, gates=verdict.gates, seconds=clock.seconds)
+    if not verdict.correct:
+        return _stopped(report, verdict, Evaluation(candidate, build, verdict))
+    audit = await bench.audit(text, build, verdict, policy)
+    clock.note("audit")
+    if compile_baseline:
+        baseline = await bench.compile_baseline(baseline)
+        clock.note("compile")
+    timing = await bench.time(text, build, stage)
+    clock.note("time")
+    floor_ms = traffic_floor_ms(device, intake.graphs[0].min_bytes) if intake.graphs else None
+    return _ruled(replace(report, baseline=baseline), Evaluation(candidate, build, verdict, audit, timing), floor_ms)
+
+
+def traffic_floor_ms(device: Device, min_bytes: int) -> float | None:
+    """The time that moving inputs, parameters and outputs once takes at best: no algebra avoids it (arithmetic can be
+    avoided by other algorithms, so it sets no hard floor)."""
+    return device.floor_ms(0.0, float(min_bytes))
+
+
+def timing_gates(timing: Timing, floor_ms: float | None) -> tuple[Gate, ...]:
+    """Whether a timing can be true: its outputs were right, both clocks agree, and it is not beyond the machine."""
+    if timing.problem:
+        name = "timed outputs" if timing.outcome == "cheating" else "timing"
+        return (Gate(name, False, timing.problem),)
+    gates = [Gate("timed outputs", True, "outputs of timed calls agree with PyTorch's on the same inputs")]
+    if timing.candidate_ms >= CLOCK_MIN_MS:
+        passed = CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
+        words = f"the judge's own clock measured {timing.wall_ratio:.3f} times what the candidate's process reported"
+        gates.append(Gate("clock", passed, words))
+    if floor_ms is not None:
+        passed = timing.candidate_ms * FLOOR_SLACK >= floor_ms
+        words = f"{timing.candidate_ms:.4g} ms against {floor_ms:.4g} ms to move inputs and outputs once on this device"
+        gates.append(Gate("physical floor", passed, words))
+    return tuple(gates)
+
+
+def _stopped(report: VerifyReport, verdict: Verdict, evaluation: Evaluation) -> VerifyReport:
+    failing = tuple(gate for gate in verdict.gates if not gate.passed)
+    reasons = failing or (Gate("builds" if verdict.outcome == "compile_error" else "runs", False, verdict.evidence),)
+    return replace(report, verdict=_RULINGS.get(verdict.outcome, "failed"), reasons=reasons, evaluation=evaluation)
+
+
+def _ruled(report: VerifyReport, evaluation: Evaluation, floor_ms: float | None) -> VerifyReport:
+    """The report of a correct candidate: audit and timing decide."""
+    verdict, audit, timing = _complete(evaluation)
+    gates = [*audit.gates, *timing_gates(timing, floor_ms)]
+    if report.baseline is not None and report.baseline.degenerate:
+        gates.append(Gate("task can prove something", False, report.baseline.degenerate))
+    reasons = tuple(gate for gate in gates if not gate.passed)
+    ruling: Ruling = "rejected" if reasons else "accepted"
+    if timing.problem and timing.outcome != "cheating" and len(reasons) == 1:
+        ruling = _RULINGS.get(timing.outcome, "failed")
+    is_timed = not timing.problem
+    return replace(
+        report,
+        verdict=ruling,
+        reasons=reasons,
+        speedup=timing.speedup if is_timed else None,
+        speedup_ci95=timing.speedup_ci95 if is_timed else None,
+        baseline_ms=timing.baseline_ms if is_timed else None,
+        candidate_ms=timing.candidate_ms if is_timed else None,
+        accuracy_class=verdict.accuracy_class,
+        labels=audit.labels,
+        gates=(*report.gates, *gates),
+        evaluation=evaluation,
+    )
+
+
+def _complete(evaluation: Evaluation) -> tuple[Verdict, Audit, Timing]:
+    return cast("tuple[Verdict, Audit, Timing]", (evaluation.verdict, evaluation.audit, evaluation.timing))
+
+
+def _with_receipt(
+    report: VerifyReport, bench: Workbench, task: Task, text: str, device: Device, command: str
+) -> VerifyReport:
+    evaluation, baseline = report.evaluation, report.baseline
+    if report.speedup is None or evaluation is None or baseline is None:
+        return report
+    seeds = bench.notes.seeds if isinstance(bench, LocalWorkbench) else {}
+    cost = {f"{name}_s": round(value, 3) for name, value in report.seconds.items()}
+    receipt = make_receipt(
+        task, text, device, baseline, evaluation, policy=report.policy, seeds=dict(seeds), cost=cost, command=command
+    )
+    return replace(report, receipt=receipt)
