@@ -94,7 +94,7 @@ def provenance_gates(
         return [Gate("provenance", True, f"PyTorch computed nothing in forward; {detail}")]
     if policy == "open":
         return [Gate("provenance", True, f"PyTorch ran {words}, which policy open allows")]
-    percent = "all of what it ran" if share is None else f"{100 * share:.2g} % of the reference's work"
+    percent = "all of what it ran" if share is None else f"{100 * share:.3g} % of the reference's work"
     passed = share is not None and share <= LARGEST_SHARE
     return [Gate("provenance", passed, f"PyTorch did {percent} in forward: {words}")]
 
