@@ -13,6 +13,7 @@ from foundry.knowledge.opgraph import DType
 from foundry.tools.protocol import EPSILON, TOLERANCE, OutputError
 
 CHUNK = 1 << 17  # elements compared at a time: their float64 copies stay in the cache
+GPU_CHUNK = 1 << 24
 TINY = 1e-300
 MAX_PATTERN = 1 << 24  # elements beyond which only the first wrong one is described
 
@@ -55,12 +56,12 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
 
 def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     """Errors of an output that has the expected shape and dtype."""
-    flat = output.detach().reshape(-1)
+    flat = output.detach().reshape(-1).to(expected.truth.device)
     if not expected.is_floating:
         wrong = float((flat != expected.truth).sum())
         return OutputError(wrong, wrong)
     squares, worst, misplaced = 0.0, 0.0, 0
-    for span in _spans(flat.numel()):
+    for span in _spans(flat.numel(), GPU_CHUNK if flat.is_cuda else CHUNK):
         truth = expected.truth[span]
         difference = flat[span].double().sub_(truth).abs_()
         if not math.isfinite(float(difference.sum())):
@@ -78,7 +79,7 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
 
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
-    flat = output.detach().reshape(-1).to(expected.truth.dtype)
+    flat = output.detach().reshape(-1).to(expected.truth.device, expected.truth.dtype)
     truth = expected.truth
     if expected.is_floating:
         eager = truth if expected.eager is None else expected.eager
@@ -110,9 +111,9 @@ def _misplaced(output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor) -
     return wrong, finite_truth & finite_eager & finite
 
 
-def _spans(elements: int) -> Iterator[slice]:
-    for start in range(0, elements, CHUNK):
-        yield slice(start, min(start + CHUNK, elements))
+def _spans(elements: int, length: int) -> Iterator[slice]:
+    for start in range(0, elements, length):
+        yield slice(start, min(start + length, elements))
 
 
 def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:

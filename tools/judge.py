@@ -261,6 +261,7 @@ def serve(control: Channel) -> None:
     # Same user as the candidates' processes: at least not readable through /proc or ptrace by a plain user.
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
     warnings.simplefilter("ignore")
     judge: Judge | None = None
     while True:

@@ -163,7 +163,7 @@ class Runner:
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
         """A set of inputs, copied into this process (and to the device)."""
-        originals = bundle.shared(message["bundle"], handles[0])
+        originals = [item.to(self._device) for item in bundle.shared(message["bundle"], handles[0])]
         arguments = _to_device(bundle.unpack(message["bundle"], handles[0]), self._device)
         self._slots[message["slot"]] = Slot(message["case"], arguments, bundle.tensors_in(arguments), originals)
         return {}
@@ -305,8 +305,7 @@ def serve(control: Channel) -> None:
     while True:
         message, handles = control.receive()
         torch.set_num_threads(int(message["threads"]))
-        if message.get("tf32"):
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
         link = Channel.from_handle(handles[0])
         try:
             runner.serve(link)
@@ -408,7 +407,7 @@ def _changed(slot: Slot) -> list[int]:
     return [
         index
         for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals, strict=True))
-        if tensor.shape != original.shape or not torch.equal(_bits(tensor.cpu()), _bits(original))
+        if tensor.shape != original.shape or not torch.equal(_bits(tensor), _bits(original))
     ]
 
 

@@ -46,6 +46,7 @@ STEADY = {
     "OMP_DYNAMIC": "false",
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
     "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
 }
 # Nothing else of the user's environment, above all no key, reaches code that a model may have written.
 ALLOWED = frozenset(
