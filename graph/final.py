@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.graph.island_search import evaluation_facts
@@ -34,7 +35,8 @@ async def finish_run(services: Services, ending: str) -> str:
 
 
 async def _prove(services: Services) -> Evaluation | None:
-    """Gives the best candidates the final protocol until enough have passed; the best lower bound wins."""
+    """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up; the
+    best lower bound wins."""
     count = services.effort.finalists
 
     async def choose() -> Finalists:
@@ -42,13 +44,32 @@ async def _prove(services: Services) -> Evaluation | None:
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
     proven: list[Evaluation] = []
-    for name in finalists.candidates:
+    for number, name in enumerate(finalists.candidates):
+        if len(proven) == count or (proven and not _can_win(services, name, proven)):
+            break
+        if proven and not services.journal.plain(f"final/{name}/time", "outside", partial(_is_time, services, number)):
+            break
         evaluation = await _prove_one(services, name)
         if evaluation.accepted:
             proven.append(evaluation)
-        if len(proven) == count:
-            break
-    return max(proven, key=lambda item: item.timing.speedup_ci95[0] if item.timing else 0.0, default=None)
+    return max(proven, key=_bound, default=None)
+
+
+def _can_win(services: Services, name: str, proven: list[Evaluation]) -> bool:
+    """Whether a candidate's interval so far reaches above the best proven lower bound."""
+    timing = services.run.evaluation(name).timing
+    return timing is not None and timing.speedup_ci95[1] > max(map(_bound, proven))
+
+
+def _is_time(services: Services, done: int) -> bool:
+    """Whether another finalist would end in time, taking as long as those before it did on average."""
+    spans = [event for event in services.log.read(kind="tool") if event.step.startswith("final/")]
+    each_s = sum(event.seconds or 0.0 for event in spans) / done
+    return services.ledger.spent().minutes + each_s / 60 <= services.request.total_minutes
+
+
+def _bound(evaluation: Evaluation) -> float:
+    return evaluation.timing.speedup_ci95[0] if evaluation.timing else 0.0
 
 
 async def _prove_one(services: Services, name: str) -> Evaluation:
@@ -58,6 +79,7 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     with services.log.at(None, step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
         evaluation = await services.measure.evaluation(candidate, text, "final", lowered)
+        services.journal.plain(f"final/{name}/seeds", "measure", services.measure.seeds)
         evaluation = await judged(services, evaluation, text, lowered)
         services.run.add_evaluation(evaluation, "final", step)
         services.log.note_once("evaluation", name, **evaluation_facts(evaluation), expert="final")
@@ -80,11 +102,22 @@ async def judged(services: Services, evaluation: Evaluation, text: str, lowered:
         )
         span.data["judgement"] = judgement.text
         span.data["doubt"] = judgement.doubt
-    gates = audit.gates
+    gates = [*audit.gates, *await _timing_gates(services, evaluation)]
     if judgement.doubt:
-        gates = (*gates, Gate("judgement", False, judgement.doubt))
-    clean = audit.clean and not judgement.doubt
-    return replace(evaluation, audit=replace(audit, clean=clean, gates=gates, judgement=judgement.text))
+        gates.append(Gate("judgement", False, judgement.doubt))
+    clean = audit.clean and all(gate.passed for gate in gates)
+    return replace(evaluation, audit=replace(audit, clean=clean, gates=tuple(gates), judgement=judgement.text))
+
+
+async def _timing_gates(services: Services, evaluation: Evaluation) -> tuple[Gate, ...]:
+    """Whether the final timing can be true: outputs of timed calls, both clocks, the physical floor."""
+    from foundry.tools.verification import timing_gates, traffic_floor_ms
+
+    if evaluation.timing is None:
+        return ()
+    graphs = await services.graphs()
+    floor_ms = traffic_floor_ms(services.device, graphs[0].min_bytes) if graphs else None
+    return timing_gates(evaluation.timing, floor_ms)
 
 
 async def _export(services: Services, winner: Evaluation) -> None:

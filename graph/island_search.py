@@ -355,7 +355,7 @@ def outcome_of(evaluation: Evaluation) -> str:
     if evaluation.audit is not None and not evaluation.audit.clean:
         return "cheating"
     if evaluation.timing is not None and evaluation.timing.problem:
-        return "untimed"
+        return evaluation.timing.outcome if evaluation.timing.outcome != "correct" else "untimed"
     return evaluation.verdict.outcome if evaluation.verdict else "compile_error"
 
 

@@ -12,6 +12,7 @@ from foundry.graph.state import IslandState
 from foundry.knowledge.candidate import Evaluation
 
 CLEARLY = 1.03  # a screen's lower bound must beat the best candidate by this much to deserve the full protocol
+LATE = 0.85  # of the budget: what is found later is proven at the end, among the finalists
 
 Update = dict[str, Any]
 
@@ -49,21 +50,29 @@ async def profile(state: IslandState, services: Services) -> Update:
 
 
 async def prove(state: IslandState, services: Services) -> Update:
-    """Spends one of the island's full protocols on a candidate that is clearly better than every other so far."""
+    """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
     evaluation = await screened(state, services)
-    best = services.journal.plain(f"{_step(state)}/best", "outside", lambda: _bound(services.best()))
-    if state.get("proofs", 0) >= services.effort.proofs or _bound(evaluation) < CLEARLY * best:
+    bar = services.journal.plain(f"{_step(state)}/bar", "outside", lambda: _bar(services))
+    if bar is None or _bound(evaluation) < CLEARLY * bar:
         return {}
-    spent: Update = {"proofs": state.get("proofs", 0) + 1, "proven": True}
     text = services.run.text(state["text"])
     verdict = await services.measure.verify(text, "full")
     if not verdict.correct:
-        return {**spent, "outcome": verdict.outcome}
+        return {"proven": True, "outcome": verdict.outcome}
     found = await services.measure.audit(text, "full")
     if not found.clean:
-        return {**spent, "outcome": "cheating"}
-    await services.measure.time(text, "full")
-    return spent
+        return {"proven": True, "outcome": "cheating"}
+    timing = await services.measure.time(text, "full")
+    return {"proven": True, "outcome": "untimed" if timing.problem else ""}
+
+
+def _bar(services: Services) -> float | None:
+    """The speedup to beat for a proof; None when no proof is left, or no time to use one."""
+    spent, allowed = services.ledger.spent(), services.ledger.allowed()
+    late = spent.minutes > LATE * allowed.minutes or spent.evaluations > LATE * allowed.evaluations
+    if late or services.run.count("full") >= services.effort.proofs:
+        return None
+    return _bound(services.best())
 
 
 async def screened(state: IslandState, services: Services) -> Evaluation:

@@ -86,6 +86,13 @@ class Measurements:
             lambda answer: {"compile_ms": answer.compile_ms, "compile_speedup": answer.compile_speedup},
         )
 
+    def seeds(self) -> dict[str, int]:
+        """The seeds that the grader drew so far, by purpose; later candidates overwrite those of earlier ones."""
+        from foundry.tools.workbench import LocalWorkbench
+
+        machine = self._workbench
+        return dict(machine.notes.seeds) if isinstance(machine, LocalWorkbench) else {}
+
     async def build(self, text: str) -> Build:
         return await self._ask(
             f"build/{_digest(text)}",

@@ -27,7 +27,7 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
-from foundry.knowledge.errors import CannotLower, UsageError
+from foundry.knowledge.errors import CannotLower, TaskError, UsageError
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
@@ -72,7 +72,7 @@ async def capture(state: RunState, services: Services) -> Update:
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference eager and measures its own numerical error."""
+    """Times the reference eager and measures its own numerical error. Raises TaskError when the task proves nothing."""
     if not services.device.present:
         services.log.note_once(
             "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"
@@ -80,7 +80,7 @@ async def baseline(state: RunState, services: Services) -> Update:
         return {}
     found = await services.measure.baseline()
     if found.degenerate:
-        services.log.note_once("note", "degenerate task", reason=found.degenerate)
+        raise TaskError(f"the task proves nothing: {found.degenerate}", "give it outputs that depend on its inputs")
     return {}
 
 
@@ -270,7 +270,6 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 best=max((elite["merit"] for elite in archive.values()), default=0.0),
                 idle=0,
                 misses=0,
-                proofs=0,
                 repairs=0,
                 broken="",
                 stop="",

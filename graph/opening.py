@@ -36,10 +36,7 @@ class Parts:
         """Raises TaskError."""
         from foundry.tools.task_file import read_task
 
-        task = read_task(Path(request.task), scale=request.scale)
-        if request.policy is not None:
-            task = replace(task, options=replace(task.options, policy=request.policy))
-        return task
+        return read_task(Path(request.task), scale=request.scale)
 
     def device(self, request: SolveRequest) -> Device:
         """Raises MissingTool."""
@@ -74,7 +71,9 @@ class Parts:
 
     def receipt(self, services: Services, winner: Evaluation) -> None:
         """Writes receipt.json into the run directory."""
-        raise NotImplementedError
+        from foundry.graph.receipt import write_run_receipt
+
+        write_run_receipt(services, winner)
 
     def store(self, request: SolveRequest) -> ExperienceStore | None:
         """Raises UsageError."""
@@ -128,6 +127,8 @@ async def open_services(
     on another device."""
     request = run.request
     task = decode(Task, run.get("task"))
+    if request.policy is not None:  # the receipt names the task as it was read
+        task = replace(task, options=replace(task.options, policy=request.policy))
     device = decode(Device, run.get("device"))
     if recorded is None and (here := parts.device(request)).key != device.key:
         raise NotComparable(f"run {run.id} was begun on {device.key}, this is {here.key}", "start a new run here")

@@ -16,24 +16,30 @@ ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
 @dataclass(frozen=True)
 class Effort:
-    """One word instead of fifteen knobs. `minutes` is when the search ends, counted from the start of the run: the
-    proofs, torch.compile and the receipt come after it."""
+    """One word instead of fifteen knobs. `minutes` is when the search ends, counted from the start of the run; proofs
+    of finalists, torch.compile and the receipt follow, and no further finalist is begun that would end after
+    `total_minutes`."""
 
     name: EffortName
     evaluations: int
     minutes: float
+    total_minutes: float
     islands: int
     rounds: int  # how often `decide` may start the islands again, with other roles
     seeds: int  # first candidates evaluated before the islands start
-    proofs: int  # full verifications and timings an island may spend on new elites, per round
+    proofs: int  # full verifications and timings of new elites in a run, before the finalists'
     finalists: int  # re-verified and re-timed in fresh processes at the end
     plateau: int  # generations without a better candidate after which an island ends its round
     stagnation: int  # generations without a better candidate after which it takes migrants
 
 
-QUICK = Effort("quick", 48, 2.2, islands=4, rounds=1, seeds=4, proofs=1, finalists=3, plateau=16, stagnation=3)
-STANDARD = Effort("standard", 240, 15.0, islands=4, rounds=2, seeds=6, proofs=4, finalists=4, plateau=24, stagnation=4)
-DEEP = Effort("deep", 1500, 120.0, islands=6, rounds=4, seeds=8, proofs=8, finalists=6, plateau=48, stagnation=5)
+QUICK = Effort("quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3)
+STANDARD = Effort(
+    "standard", 240, 15.0, 20.0, islands=4, rounds=2, seeds=6, proofs=12, finalists=4, plateau=24, stagnation=4
+)
+DEEP = Effort(
+    "deep", 1500, 120.0, 140.0, islands=6, rounds=4, seeds=8, proofs=40, finalists=6, plateau=48, stagnation=5
+)
 EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (QUICK, STANDARD, DEEP)}
 
 
@@ -92,6 +98,11 @@ class SolveRequest:
     @property
     def max_minutes(self) -> float:
         return self.limits.minutes or self.plan.minutes
+
+    @property
+    def total_minutes(self) -> float:
+        """When no further finalist is begun: the user's own limit keeps the effort's time for the end."""
+        return self.max_minutes + self.plan.total_minutes - self.plan.minutes
 
 
 def role_of(island: int, round_: int) -> Role:

@@ -296,6 +296,10 @@ class RunDirectory:
         rows = self.database.run("SELECT COUNT(DISTINCT candidate) FROM evaluations WHERE candidate != ?", (REFERENCE,))
         return int(rows[0][0])
 
+    def count(self, stage: Stage) -> int:
+        """Candidates recorded at this stage."""
+        return int(self.database.run("SELECT COUNT(*) FROM evaluations WHERE stage = ?", (stage,))[0][0])
+
     def claim_count(self) -> int:
         return int(self.database.run("SELECT COUNT(*) FROM claims")[0][0])
 

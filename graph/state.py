@@ -51,7 +51,6 @@ class IslandState(IslandReport, total=False):
     best: float  # highest merit in this round
     idle: int  # generations since `best` rose
     misses: int  # steps in a row that gave no candidate
-    proofs: int  # full protocols spent in this round
     broken: str  # a failed candidate that the diagnostician may still repair, or ""
     repairs: int  # repairs in a row
     stop: str  # why the island ends, "" while it goes on

@@ -143,8 +143,11 @@ async def test_decide_starts_another_round_with_other_roles(
 
 async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeRequest, parts: Any, library: Any) -> None:
     class Small(library):  # type: ignore[misc]
-        def moves(self, lowered: Any) -> Any:
-            return tuple(move for move in super().moves(lowered) if move.name == "threads")
+        def lower(self, graphs: Any, recipe: Any, **rest: Any) -> Any:
+            lowered = super().lower(graphs, recipe, **rest)
+            (kernel,) = lowered.kernels
+            only = tuple(item for item in kernel.tunables if item.name == "threads")
+            return replace(lowered, kernels=(replace(kernel, tunables=only),), rewrites_open=())
 
     summary = await solve(make_request(100), parts=parts(library=Small()))
     assert summary.evaluations < 12
