@@ -77,10 +77,9 @@ class Dialect:
             return "true" if value else "false"
         if dtype not in FLOATING:
             number = int(value)
-            if number == -(2**63):
-                return "(-9223372036854775807LL - 1)"
-            text = f"{number}LL" if dtype == "int64" else str(number)
-            return f"({text})" if number < 0 else text
+            if dtype == "int64":  # `long` is int64_t on every target (LP64), which templates see as one type
+                return "(-9223372036854775807L - 1)" if number == -(2**63) else _bracketed(f"{number}L")
+            return f"({self.register[dtype]}){number}" if dtype in _NARROW_INTEGERS else _bracketed(str(number))
         number_f = float(value)
         suffix = "" if dtype == "float64" else "f"
         cast = "(double)" if dtype == "float64" else ""
@@ -101,6 +100,10 @@ class Dialect:
         if dtype in _NARROW_INTEGERS and SCALAR_OPS[op] <= 2 and op in _PROMOTES:
             return f"({self.register[dtype]})({text})"
         return text
+
+
+def _bracketed(number: str) -> str:
+    return f"({number})" if number.startswith("-") else number
 
 
 # C promotes narrow integers to int in these; the result wraps (and bool saturates), as PyTorch's does.

@@ -36,7 +36,7 @@ def test_leaves_and_constants() -> None:
     assert printed(Const(float("-inf"), "float32")) == "(-INFINITY)"
     assert printed(Const(1e39, "float32")) == "(INFINITY)"
     assert printed(Const(-0.0, "float32")) == "(-0.0f)"
-    assert printed(Const(-(2**63), "int64")) == "(-9223372036854775807LL - 1)"
+    assert printed(Const(-(2**63), "int64")) == "(-9223372036854775807L - 1)"
     assert printed(Load("h", View(0, (0, 0)), "bfloat16")) == "widen(b_h[0])"
 
 
