@@ -84,9 +84,12 @@ class EventLog:
         self._database = database
         self._tell = on_event
         self.session = 0
+        self._started = began or time.time()
+        self._earlier_s: float | None = None
         if not reading:
-            now = time.time()
-            self.session = database.insert("INSERT INTO sessions (started, seen) VALUES (?, ?)", (began or now, now))
+            self.session = database.insert(
+                "INSERT INTO sessions (started, seen) VALUES (?, ?)", (self._started, time.time())
+            )
 
     @contextlib.contextmanager
     def at(self, island: int | None, step: str) -> Iterator[None]:
@@ -138,10 +141,21 @@ class EventLog:
         self._database.run("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), self.session))
 
     def elapsed_s(self) -> float:
-        """Seconds all sessions worked, the current one up to now."""
-        rows = self._database.run("SELECT id, started, seen FROM sessions")
-        now = time.time()
-        return float(sum((now if number == self.session else seen) - started for number, started, seen in rows))
+        """Seconds all sessions worked, the current one up to now; a killed one up to its last sign of life."""
+        if not self.session:
+            return self._worked_s()
+        if self._earlier_s is None:
+            self._earlier_s = self._worked_s()
+        return self._earlier_s + time.time() - self._started
+
+    def _worked_s(self) -> float:
+        """Seconds of the sessions other than this one."""
+        rows = self._database.run(
+            "SELECT started, MAX(seen, COALESCE((SELECT MAX(COALESCE(ended, started)) FROM events"
+            " WHERE session = sessions.id), 0)) FROM sessions WHERE id != ?",
+            (self.session,),
+        )
+        return float(sum(last - started for started, last in rows))
 
     def began(self) -> float:
         """When the first session started, in seconds since the epoch."""

@@ -92,12 +92,14 @@ class Opened:
     scratch: Path
 
     async def close(self) -> None:
+        """Ends the workers and marks the end of this session's work."""
         workbench = self.services.measure.machine
         if workbench is not None:
             await workbench.aclose()
         if self.services.store is not None:
             self.services.store.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
+        self.services.log.seen()
 
 
 def create(request: SolveRequest, parts: Parts) -> RunDirectory:
