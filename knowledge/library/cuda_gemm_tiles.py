@@ -88,7 +88,7 @@ def default_tiling(kernel: GemmKernel, item_bytes: int, device: Device, *, scala
             depth = math.ceil(kernel.k / splits)
             if splits > 1 and depth < 128:
                 break
-            candidate = replace(tiling, splits=splits, tile_k=tiling.tile_k // 2 if scalar else tiling.tile_k)
+            candidate = replace(tiling, splits=splits, tile_k=8 if scalar else tiling.tile_k)
             if not candidate.legal(item_bytes, device.arch):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits

@@ -23,6 +23,7 @@ from foundry.knowledge.library.cuda_space import (
     widest_vector,
 )
 from foundry.knowledge.library.cuda_stages import (
+    ReducePass,
     Stage,
     Step,
     cached,
@@ -49,6 +50,7 @@ COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
 COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
 REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
+STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
 STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
 
 
@@ -158,6 +160,11 @@ def _words(kept: Sequence[Expr]) -> float:
     return total
 
 
+def _state_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of all reductions' states of one thread."""
+    return sum(item.state_bytes for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
+
+
 def _power_below(value: float, values: Sequence[int]) -> int:
     """The largest of `values` at most `value`, or the smallest."""
     return max([v for v in values if v <= value], default=values[0])
@@ -191,12 +198,14 @@ class Chooser:
         outer = len(self.kernel.outer)
         kept = tuple(cached(staged, outer))
         vector = self._vector()
-        team = self._team(vector, bool(kept))
-        threads = self._threads(team)
+        state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
+        team = self._team(vector, bool(kept), state_bytes)
+        threads = self._threads(team, state_bytes)
         staging = self._staging(kept, vector, team, threads)
         splits = self._splits(team, threads)
         if splits > 1:
             staging = "stream"
+            self.tunables = [item for item in self.tunables if item.name != "staging"]
         steps = streamed if staging == "stream" else staged
         return RowShape(
             self.column,
@@ -239,7 +248,7 @@ class Chooser:
         self.tunables.append(tunable("vector", legal, legal[-1], "vector", "elements of one memory access"))
         return chosen
 
-    def _team(self, vector: int, staged: bool) -> int:
+    def _team(self, vector: int, staged: bool, state_bytes: int) -> int:
         values = COLUMN_TEAMS if self.column else ROW_TEAMS
         pieces = math.ceil(self.length / vector)
         resident = self.device.cores * 2048
@@ -255,16 +264,17 @@ class Chooser:
                 while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * per_thread:
                     default //= 2
         legal = [v for v in values if v <= max(values[0], pieces)]
+        if self.column:  # partial states stand in static shared memory, one a thread and reduction
+            legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
+        default = _power_below(default, legal)
         self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
         return number(self.choices, "team", legal, default)
 
-    def _threads(self, team: int) -> int:
+    def _threads(self, team: int, state_bytes: int) -> int:
         if self.column:
-            self.tunables.append(
-                tunable("columns", COLUMNS, 32, "parallel", "neighbouring rows a block walks together")
-            )
-            columns = number(self.choices, "columns", COLUMNS, 32)
-            return team * min(columns, 1024 // team)
+            legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED] or [32]
+            self.tunables.append(tunable("columns", legal, 32, "parallel", "neighbouring rows a block walks together"))
+            return team * number(self.choices, "columns", legal, 32)
         if team > 32:
             return team
         self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
@@ -276,11 +286,12 @@ class Chooser:
         rounds = math.ceil(self.length / (team * vector))
         limit = min(REGISTER_WORDS, 65536 // threads - 24)
         shared = int(rounds * vector * words * 4 * threads)
-        if kept and shared <= max_shared_bytes(self.device.arch) - 8 * 1024:
+        if kept and shared <= max_shared_bytes(self.device.arch) - STATIC_SHARED:
             legal.insert(0, "shared")
         if kept and rounds * vector * words <= limit:
             legal.insert(0, "registers")
-        default = "registers" if rounds * vector * words <= limit / 1.5 and legal[0] == "registers" else legal[0]
+        crowded = rounds * vector * words > limit / 1.5
+        default = "shared" if crowded and "shared" in legal else legal[0]
         if len(legal) > 1:
             meaning = "where a row waits between its passes; stream reads it again from the caches"
             self.tunables.append(tunable("staging", legal, default, "memory", meaning))

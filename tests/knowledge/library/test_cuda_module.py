@@ -36,11 +36,15 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
+from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.module_file import Entry, module_file
 from foundry.knowledge.opgraph import DType, Ref
+from foundry.tools.capture import capture
 from foundry.tools.targets import emulator
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.task_file import read_task
+from foundry.tools.task_module import load
 
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 F: DType = "float32"
@@ -238,6 +242,44 @@ def test_without_a_compiler_the_cached_build_is_used(tmp_path: Path, monkeypatch
     )
     answer = run(text, script, tmp_path, cache)
     assert isinstance(answer["size"], int) and answer["size"] > 500
+
+
+EXAMPLES = {
+    "attention": {"TOKENS": 48, "HEADS": 2},
+    "conv2d_batchnorm_relu": {"BATCH": 2, "SIZE": 9, "CHANNELS": 5, "OUT_CHANNELS": 6},
+    "cross_entropy": {"TOKENS": 12, "CLASSES": 700},
+}
+EXAMPLE_SCRIPT = """
+saved = torch.load("FOLDER/saved.pt")
+model = ModelNew(*saved["arguments"])
+model.load_state_dict(saved["state"])
+got = model(*saved["inputs"])
+state = [float((value.double() - saved["after"][name]).abs().max()) for name, value in model.state_dict().items()]
+error = float((got.double() - saved["truth"]).norm() / saved["truth"].norm())
+print(json.dumps({"error": error, "state": max(state, default=0.0)}))
+"""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Capture, plan, print, build, launch: the same graph that a GPU would run, at a small size."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    task = read_task(Path(__file__).parents[3] / "examples" / f"{name}.py")
+    loaded = load(task, overrides=EXAMPLES[name])
+    model, inputs = loaded.build_model(0), loaded.inputs(0)
+    graph = capture(model, inputs, overrides=EXAMPLES[name])
+    lowered = lower([graph], seeds(graph, H200)[0], task_source=task.source, device=H200)
+    assert not [label for label in lowered.labels if label.startswith("torch:")], "PyTorch computes a part of it"
+    assert CudaTarget(H200).build(lowered.source).ok
+    arguments = loaded.module.get_init_inputs()
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    wide = [item.double() if item.is_floating_point() else item for item in inputs]
+    truth = model.double()(*wide).detach()
+    saved = {"arguments": arguments, "state": state, "inputs": inputs, "truth": truth, "after": model.state_dict()}
+    torch.save(saved, tmp_path / "saved.pt")
+    answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    assert isinstance(answer["error"], float) and answer["error"] < 1e-6
+    assert isinstance(answer["state"], float) and answer["state"] < 1e-5
 
 
 def test_the_file_reads_without_running() -> None:
