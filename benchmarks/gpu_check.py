@@ -94,7 +94,7 @@ def timed_cases(tests: Any) -> dict[str, tuple[Callable[[], Any], Callable[..., 
         "scan 16384x4096": (lambda: tests.scan(16384, 4096), lambda x, k: torch.cumsum(x * k, 1) * 2),
         "scan column 65536x1024": (
             lambda: tests.scan(65536, 1024, column=True),
-            lambda x, k: torch.cumsum(x.T * k.T, 0) * 2,
+            lambda x, k: (torch.cumsum(x.T * k.T, 0) * 2).T,
         ),
         "gemm 4096": (lambda: tests.gemm(4096, 4096, 4096), product),
         "gemm 8192x4096x1024 b^T": (lambda: tests.gemm(8192, 4096, 1024, flip="b"), product_t),
