@@ -20,6 +20,7 @@ from foundry.knowledge.library.ir import (
     View,
 )
 from foundry.knowledge.library.substitute import SpaceMap, covering_order, sought, substituted
+from foundry.knowledge.library.weight import limited
 
 Shape = tuple[int, ...]
 Stage = Reduction | Let | Emit | EmitRow
@@ -61,7 +62,7 @@ def _stages(
     mapping = found.mapping
 
     def moved(expr: Expr) -> Expr:
-        return substituted(mapping.expr(expr), produced, space)
+        return limited(substituted(mapping.expr(expr), produced, space))
 
     def stored(store: Store) -> Store:
         return Store(store.buffer, mapping.view(store.view), moved(store.value))

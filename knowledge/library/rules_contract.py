@@ -40,6 +40,8 @@ def product(
     m, k = a.shape[-2:]
     n = b.shape[-1]
     batch = broadcast(a.shape[:-2], b.shape[:-2])
+    if _in_memory_order(builder, op, a, b, shape, epilogue):
+        return
     if b.shape[:-2] == (1,) * (len(b.shape) - 2) or not b.shape[:-2]:
         a, b, batch, m = _rows_of_batch(builder, op, a, b, batch, m)
     left = cast(builder.expand(a, (*batch, m, k), op).expr, dtype)
@@ -75,6 +77,33 @@ def product(
             ops=(op.name,),
         )
     )
+
+
+def _in_memory_order(
+    builder: Builder, op: Op, a: Tensor, b: Tensor, shape: Shape, epilogue: Callable[[Expr], Expr] | None
+) -> bool:
+    """A transposed left operand of one matrix: its rows are taken, and the result laid out, in the order of memory,
+    so that they stay one long dimension. The result is then a transposed view."""
+    lead = len(a.shape) - 1
+    if not isinstance(a.expr, Load) or lead < 2 or len(b.shape) != 2 or shape != (*a.shape[:-1], b.shape[-1]):
+        return False
+    strides = a.expr.view.strides
+    order = sorted(range(lead), key=lambda axis: -strides[axis])
+    rows = views.merged(tuple(a.shape[axis] for axis in order), [strides[axis] for axis in order])
+    if order == list(range(lead)) or len(rows) > 1:
+        return False
+    turn, inner_shape = views.permuted_map(shape, [*order, lead])
+
+    def turned(accumulator: Expr) -> Expr:
+        return views.remap(accumulator if epilogue is None else epilogue(accumulator), shape, turn, inner_shape)
+
+    spec = op.outputs[0].spec
+    in_order = replace(op.outputs[0], spec=TensorSpec(inner_shape, contiguous_strides(inner_shape), spec.dtype))
+    turned_a = builder.permute(a, [*order, lead], op)
+    product(builder, replace(op, outputs=[in_order]), turned_a, b, inner_shape, turned)
+    back = [[*order, lead].index(axis) for axis in range(lead + 1)]
+    builder.bind(op, builder.permute(builder.tensors[op.name], back, op))
+    return True
 
 
 def _respaced(expr: Expr, shape: Shape, space: Shape) -> Expr:

@@ -10,6 +10,15 @@ from foundry.knowledge.library.builder import EXPENSIVE
 from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Load
 
 _CHEAP_OPERATIONS = 12
+# An expression of more distinct nodes than this is written to memory rather than inlined once more.
+_LARGEST_EXPRESSION = 300
+
+
+def limited(expr: Expr) -> Expr:
+    """The expression itself; raises NotAffine when it has grown beyond what a compiler should be given."""
+    if sum(1 for _ in views.nodes(expr)) > _LARGEST_EXPRESSION:
+        raise views.NotAffine
+    return expr
 
 
 @dataclass(frozen=True)
