@@ -132,7 +132,7 @@ class Grader:
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         try:
             with self._judge() as judge:
-                answer, ended = self._with_candidate(judge, message, self._resident(), cache)
+                answer, ended = self._against_reference(judge, message, resident=True, environment=cache)
         except FoundryError as error:
             return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
         if "pairs" not in answer:
@@ -170,12 +170,7 @@ class Grader:
         with self._judge() as judge:
             start = time.monotonic()
             for _ in range(effort.processes):
-                reference = self._resident() if stage == "screen" else self._runner()
-                try:
-                    answer, ended = self._with_candidate(judge, message, reference)
-                finally:
-                    if stage != "screen":
-                        self._discard(reference)
+                answer, ended = self._against_reference(judge, message, resident=stage == "screen")
                 if "pairs" not in answer:
                     outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
                     return no_timing(stage, _problem(answer, ended), time.monotonic() - start, outcome=outcome)
@@ -186,7 +181,8 @@ class Grader:
     # ------------------------------------------------------------ processes
 
     def _task_limits(self, wall_s: float) -> Limits:
-        return Limits(wall_s=wall_s, memory_bytes=int(TASK_MEMORY_SHARE * machine_memory_bytes()), cpu_s=36_000)
+        memory = int(TASK_MEMORY_SHARE * machine_memory_bytes())
+        return Limits(wall_s=wall_s, memory_bytes=memory, cpu_s=36_000, file_bytes=1 << 40)
 
     @contextlib.contextmanager
     def _judge(self) -> Iterator[Worker]:
@@ -240,6 +236,21 @@ class Grader:
             for link in links:
                 link.close()
 
+    def _against_reference(
+        self, judge: Worker, message: Message, *, resident: bool, environment: dict[str, str] | None = None
+    ) -> tuple[Message, str]:
+        """A candidate beside the reference: the resident one, or one of its own. A reference whose process died is no
+        fault of the candidate: once more with another."""
+        for _ in range(2):
+            reference = self._resident() if resident else self._runner()
+            answer, ended = self._with_candidate(judge, message, reference, environment)
+            failed = answer.get("side") == "reference"
+            if failed or not resident:
+                self._discard(reference)
+            if not failed:
+                break
+        return answer, ended
+
     def _with_candidate(
         self,
         judge: Worker,
@@ -262,8 +273,11 @@ class Grader:
         try:
             with self._links([candidate] if reference is None else [reference, candidate]) as handles:
                 answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
-        except (WorkerDied, ChannelClosed) as died:
+        except WorkerDied as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
+        except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked
+            side = "candidate" if reference is None else "reference"
+            answer = {"failed": ["crash", "the process died"], "side": side}
         finally:
             ended = self._discard(candidate)
         _raise_error(answer)

@@ -14,14 +14,15 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Baseline, Stage
+from foundry.knowledge.candidate import Baseline, Gate, Stage
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools import bundle, comparison, paired_timing
 from foundry.tools.cases import Case, Trial, cases_of
@@ -31,6 +32,7 @@ from foundry.tools.paired_timing import ColdCache, Question
 from foundry.tools.protocol import (
     AS_GIVEN,
     ILL_CONDITIONED,
+    Distribution,
     OutputError,
     Seeds,
     accepts,
@@ -56,6 +58,7 @@ class Judge:
         self._screen_case: Case | None = None
         self._screen_trials: list[Trial] = []
         self._screen_question: Question | None = None
+        self._skipped: dict[str, Gate] = {}
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
 
     # ------------------------------------------------------------ requests
@@ -65,7 +68,7 @@ class Judge:
         trials = self._screen()
         degenerate = self._degenerate(trials[0])
         question = self._question("screen", trials[0].ieee)
-        link = self._link(handles[0], RUN_LIMIT_S * 15)
+        link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:
             self._prepare(link, question, self._case(), "screen", self._reference())
             samples = paired_timing.time_alone(link, question, self._cache)
@@ -95,6 +98,8 @@ class Judge:
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
             link.close()
+        if verdict.correct:
+            verdict = replace(verdict, gates=(*verdict.gates, *self._skipped.values()))
         return {
             "verdict": codec.to_plain(verdict),
             "operators": examination.operators,
@@ -109,7 +114,7 @@ class Judge:
         case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
         question = self._question(stage, errors, case)
         limit_s = self._run_limit(message)
-        baseline = self._link(handles[0], limit_s)
+        baseline = self._link(handles[0], limit_s, side="reference")
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = "screen" if stage == "screen" else f"{stage}-{case.seed}"
@@ -158,9 +163,21 @@ class Judge:
             for distribution in distributions("screen", limited=case.limited):
                 if distribution.parameters == "randomised" and not case.has_parameters():
                     continue
-                seed = self._seeds.draw("screen", distribution.name)
-                self._screen_trials.append(case.trial(distribution, seed))
+                trial = self._trial(case, distribution, "screen")
+                if trial is not None:
+                    self._screen_trials.append(trial)
         return self._screen_trials
+
+    def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
+        """The trial, or None where the reference itself refuses such inputs (a loss that takes probabilities)."""
+        name = f"{distribution.name} ({case.name})" if case.name else distribution.name
+        try:
+            return case.trial(distribution, self._seeds.draw(stage, f"{stage}: {name}"))
+        except TaskError as error:
+            if distribution == AS_GIVEN:
+                raise
+            self._skipped[name] = Gate(name, True, f"not asked, the reference refuses such inputs: {error.problem}")
+            return None
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
         seed = self._seeds.draw(stage, f"{stage}: parameters")
@@ -176,7 +193,9 @@ class Judge:
                     if not case.has_parameters():
                         continue
                     case.randomise(self._seeds.draw(stage, f"{stage}: randomised parameters {case.name}"))
-                yield case.trial(distribution, self._seeds.draw(stage, f"{stage}: {distribution.name} {case.name}"))
+                trial = self._trial(case, distribution, stage)
+                if trial is not None:
+                    yield trial
             case.close()
 
         return released(make())
@@ -212,8 +231,8 @@ class Judge:
     def _reference(self, *, compiled: bool = False) -> Message:
         return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
 
-    def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0) -> RunnerLink:
-        return RunnerLink(os.dup(handle), load_limit_s=load_limit_s, run_limit_s=run_limit_s)
+    def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
+        return RunnerLink(os.dup(handle), load_limit_s=load_limit_s, run_limit_s=run_limit_s, side=side)
 
     def _run_limit(self, message: Message) -> float:
         """Seconds one forward may take: a multiple of the baseline's time, with a floor."""
@@ -278,7 +297,7 @@ def serve(control: Channel) -> None:
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except RunnerFailed as failed:
-            answer = {"failed": [failed.outcome, failed.evidence], "died": failed.died}
+            answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side}
         finally:
             close_all(handles)
         gc.collect()

@@ -23,19 +23,20 @@ OUTCOMES: dict[str, Outcome] = {
 
 
 class RunnerFailed(Exception):
-    """The runner raised, died, hung or talked nonsense. `died` when there is nothing left to ask."""
+    """The runner raised, died, hung or talked nonsense; `side` says whose it is."""
 
-    def __init__(self, outcome: Outcome, evidence: str, *, died: bool = False) -> None:
+    def __init__(self, outcome: Outcome, evidence: str, *, side: str = "candidate") -> None:
         self.outcome = outcome
         self.evidence = evidence
-        self.died = died
+        self.side = side
         super().__init__(evidence)
 
 
 class RunnerLink:
     """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take."""
 
-    def __init__(self, handle: int, *, load_limit_s: float, run_limit_s: float) -> None:
+    def __init__(self, handle: int, *, load_limit_s: float, run_limit_s: float, side: str = "candidate") -> None:
+        self._side = side
         self._channel = Channel.from_handle(handle)
         self._load_limit_s = load_limit_s
         self._run_limit_s = run_limit_s
@@ -50,18 +51,19 @@ class RunnerLink:
             answer, extra = self._channel.receive(limit_s)
         except ChannelTimeout:
             what = {"load": "loading the file", "build": "building the model"}.get(message["do"], "forward")
-            raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", died=True) from None
+            raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
         except ChannelClosed as error:
-            raise RunnerFailed("crash", "the process died", died=True) from error
+            raise RunnerFailed("crash", "the process died", side=self._side) from error
         except ChannelGarbled as error:
-            raise RunnerFailed("crash", f"the process sent {error}", died=True) from error
+            raise RunnerFailed("crash", f"the process sent {error}", side=self._side) from error
         finally:
             spent = time.perf_counter() - start
             self.seconds[message["do"]] = self.seconds.get(message["do"], 0.0) + spent
         for handle in extra:  # a runner has no files to give
             os.close(handle)
         if "refused" in answer:
-            raise RunnerFailed(OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600])
+            kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
+            raise RunnerFailed(kind, line, side=self._side)
         return answer
 
     def load(self, what: Message) -> None:

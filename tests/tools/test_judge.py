@@ -221,3 +221,24 @@ def test_a_cached_result_is_caught_while_timing(grader: Grader, baseline: Baseli
     )
     caught = [grader.time(text, BUILT, "full", baseline).problem for _ in range(1)]
     assert "of timed call" in caught[0]
+
+
+def test_a_reference_that_dies_is_replaced_and_not_the_candidates_fault(grader: Grader, baseline: Baseline) -> None:
+    assert grader._reference is not None and grader._reference.alive
+    os.kill(grader._reference.pid, 9)
+    assert grader.time(candidate("return r"), BUILT, "screen", baseline).problem == ""
+
+
+def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, tmp_path: Path) -> None:
+    source = TASK.replace("F.gelu(self.norm(x)) + y", "F.binary_cross_entropy(x.clamp(max=1), y)")
+    source = source.replace("torch.randn(ROWS, 512), torch.randn", "torch.rand(ROWS, 512), torch.rand")
+    (tmp_path / "loss.py").write_text(source)
+    made = Grader(read_task(tmp_path / "loss.py"), device, tmp_path, seed=3, zygote=Zygote.start(threads=device.cores))
+    try:
+        text = source.replace("class Model(", "class ModelNew(")
+        verdict = made.verify(text, BUILT, "full", made.baseline())
+        assert verdict.correct, verdict.evidence
+        skipped = [gate.gate for gate in verdict.gates if "the reference refuses such inputs" in gate.evidence]
+        assert {"x3", "x-1"} <= set(skipped) and "x0.01" not in skipped
+    finally:
+        made.close()
