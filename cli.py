@@ -410,6 +410,14 @@ def agent_chat(
 # ---------------------------------------------------------------- verify
 
 
+def _show_schema(wanted: bool) -> None:
+    if wanted:
+        from foundry.tools.receipt import receipt_schema
+
+        _print_json(receipt_schema())
+        raise typer.Exit()
+
+
 @app.command()
 @one_line_errors
 def verify(
@@ -424,6 +432,9 @@ def verify(
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
     write_receipt: Annotated[Path | None, typer.Option(help="Write a receipt of this measurement.")] = None,
     as_json: JsonOption = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", is_eager=True, callback=_show_schema, help="Print receipt.json's JSON Schema.")
+    ] = False,
 ) -> None:
     """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input."""
     from foundry.tools import receipt as receipts

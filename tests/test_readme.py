@@ -1,0 +1,43 @@
+"""The README says what the code does."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from foundry.agents.directives import FORMS, forms
+from foundry.graph.summary import Summary
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_steering_language_is_the_parser_s() -> None:
+    shown = re.search(r"<!-- forms -->\n```\n(.*?)```\n<!-- /forms -->", README, re.DOTALL)
+    assert shown and FORMS
+    assert [line.strip() for line in shown[1].splitlines()] == [line.strip() for line in forms().splitlines()]
+
+
+def test_every_command_of_the_readme_exists() -> None:
+    found = re.findall(r"^foundry ((?:agent |knowledge )?\w+)", README, re.MULTILINE)
+    commands = {tuple(words.split()) for words in found}
+    assert len(commands) >= 6
+    for words in commands:
+        done = subprocess.run([sys.executable, "-m", "foundry.cli", *words, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0, (words, done.stderr)
+
+
+def test_the_contract_of_solve_is_the_summary_s() -> None:
+    fields = {field.name for field in dataclasses.fields(Summary)}
+    contract = README.split("`foundry agent solve TASK --json`")[1].split("`foundry verify")[0]
+    named = set(re.findall(r"`(\w+)`", contract)) - {"accepted", "unproven", "interrupted"}
+    assert {"run", "verdict", "speedup", "speedup_ci95", "evaluations", "wall_s", "kernel", "receipt"} <= named
+    assert named <= fields
+
+
+def test_every_example_the_readme_names_exists() -> None:
+    for path in re.findall(r"examples/\w+\.py", README):
+        assert (ROOT / path).exists(), path
