@@ -9,7 +9,7 @@ from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.graph.island_search import evaluation_facts
 from foundry.graph.lessons import lesson
 from foundry.graph.services import Services
-from foundry.knowledge.candidate import Evaluation, Gate
+from foundry.knowledge.candidate import Evaluation, Gate, Resources
 from foundry.knowledge.library.lowered import Lowered
 
 
@@ -134,8 +134,20 @@ def _export_unproven(services: Services) -> None:
         if evaluation.build.ok:
             text = services.run.text(evaluation.candidate.source)
             services.run.write(services.run.path / "kernel.py", text.encode())
-            services.log.note_once("note", "unproven kernel", candidate=evaluation.candidate.id)
+            reason = f"{evaluation.candidate.id} compiles: {_used(evaluation.build.resources)}"
+            services.log.note_once("note", "unproven kernel", candidate=evaluation.candidate.id, reason=reason)
             return
+
+
+def _used(resources: Resources) -> str:
+    """What the compiler reports, kernel by kernel where it does."""
+    if resources.kernels:
+        return "; ".join(
+            f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in facts.items())
+            for name, facts in resources.kernels.items()
+        )
+    occupancy = f", occupancy {resources.occupancy:.2f}" if resources.occupancy is not None else ""
+    return f"{resources.registers} registers, {resources.spill_bytes} bytes spilled{occupancy}"
 
 
 async def _teach(services: Services, winner: Evaluation) -> None:

@@ -115,7 +115,8 @@ async def seed(state: RunState, services: Services) -> Update:
             await _evaluate_seed(services, number, decision)
 
     await asyncio.gather(*(one(number, decision) for number, decision in enumerate(made[1:], 1)))
-    return {"seeds": [decision.candidate.id for decision in made], "ending": ""}
+    ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
+    return {"seeds": [decision.candidate.id for decision in made], "ending": ending}
 
 
 async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:

@@ -50,7 +50,7 @@ class Summary:
         return to_plain(self)
 
 
-NOTED = ("not captured", "cannot lower", "no device", "torch.compile", "island failed")
+NOTED = ("not captured", "cannot lower", "no device", "unproven kernel", "torch.compile", "island failed")
 
 
 def summarise(run: RunDirectory) -> Summary:

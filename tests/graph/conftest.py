@@ -23,6 +23,7 @@ from foundry.knowledge.candidate import (
     Gate,
     Profile,
     Recipe,
+    Resources,
     Stage,
     Timing,
     Verdict,
@@ -150,7 +151,7 @@ class FakeWorkbench:
         await self._work(f"build {_digest(text)}")
         if '"unroll": 8' in text:
             return Build(False, self.delay_s, first_error="error: too many registers")
-        return Build(True, self.delay_s)
+        return Build(True, self.delay_s, resources=Resources(registers=40, occupancy=0.75))
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
         await self._work(f"verify {stage} {_digest(text)}")

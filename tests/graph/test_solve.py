@@ -241,3 +241,16 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
     assert summary.kernel is None and summary.receipt is None
     assert summary.baseline_ms == 10.0 and summary.compile_ms == 8.0
     assert "no template for aten.svd" in summary.ending
+
+
+async def test_for_a_device_that_is_not_here_it_compiles_and_says_what_is_not_proven(
+    make_request: MakeRequest, parts: Any, machine: Any
+) -> None:
+    elsewhere = machine()
+    elsewhere.device = replace(elsewhere.device, target="cuda", name="sm_90", present=False)
+    summary = await solve(make_request(target="cuda"), parts=parts(elsewhere))
+    assert summary.verdict == "unproven"
+    assert summary.kernel is not None and summary.receipt is None
+    assert summary.speedup is None and elsewhere.timed == []
+    assert "no device: no cuda device is here: nothing can run" in summary.notes
+    assert "unproven kernel: c1 compiles: 40 registers, 0 bytes spilled, occupancy 0.75" in summary.notes
