@@ -253,7 +253,7 @@ class Judge:
             ("zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]),
             (
                 "a constant is accepted as its output",
-                [torch.full_like(item.truth, _middle(item.truth)) for item in trial.expected],
+                [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected],
             ),
             ("its output does not depend on the inputs", [item.truth for item in other.expected]),
         ]

@@ -15,7 +15,6 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools import grader
 from foundry.tools.device import describe
-from foundry.tools.process import machine_memory_bytes
 from foundry.tools.task_file import read_task
 from foundry.tools.workbench import LocalWorkbench, open_workbench
 
@@ -35,6 +34,7 @@ def get_inputs():
     return [torch.randn(200, 300)]
 """
 CANDIDATE = TASK.replace("class Model(", "class ModelNew(")
+BUILT = Build(ok=True, seconds=0.0)
 CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
 
 
@@ -121,8 +121,8 @@ async def test_many_candidates_at_once_one_of_them_hanging(tmp_path: Path) -> No
 async def test_bad_tasks_say_why_in_one_line(
     tmp_path: Path, change: tuple[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "CHECK_S", 3.0 if "while" in change[1] else 60.0)
-    monkeypatch.setattr(grader, "TASK_MEMORY_SHARE", 1.2e9 / machine_memory_bytes())
+    monkeypatch.setenv("FOUNDRY_TASK_SECONDS", "3" if "while" in change[1] else "60")
+    monkeypatch.setenv("FOUNDRY_TASK_GB", "1.2")
     bench = await opened(tmp_path, TASK.replace(*change))
     try:
         with pytest.raises(TaskError) as error:
@@ -148,6 +148,19 @@ async def test_degenerate_tasks_are_named(tmp_path: Path, forward: str, reason: 
         await bench.aclose()
 
 
+async def test_a_scalar_loss_is_no_degenerate_task(tmp_path: Path) -> None:
+    forward = "return torch.nn.functional.cross_entropy(x * self.scale, x.argmax(dim=1))"
+    bench = await opened(tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
+    try:
+        baseline = await bench.baseline()
+        assert baseline.degenerate == "" and baseline.output_shapes == [()]
+        assert (
+            await bench.verify(bench._task.source.replace("class Model(", "class ModelNew("), BUILT, "full")
+        ).correct
+    finally:
+        await bench.aclose()
+
+
 async def test_compile_is_reported_or_its_failure_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grader, "COMPILE_BASELINE_S", 0.5)
     bench = await opened(tmp_path)
@@ -167,9 +180,8 @@ async def test_a_device_that_is_not_here_proves_nothing(tmp_path: Path) -> None:
         baseline = await bench.baseline()
         assert baseline.eager_ms == 0.0 and baseline.output_shapes == [(200, 300)]
         assert await bench.compile_baseline(baseline) == baseline
-        built = Build(ok=True, seconds=0.0)
-        verdict = await bench.verify(CANDIDATE, built, "screen")
+        verdict = await bench.verify(CANDIDATE, BUILT, "screen")
         assert verdict.outcome == "unproven" and verdict.evidence == "there is no cuda device here to run it on"
-        assert (await bench.time(CANDIDATE, built, "screen")).problem == "there is no cuda device here to time it on"
+        assert (await bench.time(CANDIDATE, BUILT, "screen")).problem == "there is no cuda device here to time it on"
     finally:
         await bench.aclose()
