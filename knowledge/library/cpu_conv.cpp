@@ -1,11 +1,22 @@
 // Convolution as a product of packed weights with shifted views of the input. Each task copies a band of one image into
 // its own cache, zeros at the borders and columns split by stride phase, so that every tap of every output is one
 // contiguous, constant shift away: vectors run over flat pixels and no patch matrix is needed. A transposed convolution
-// is one such product for every output phase (`Part`), each with the taps that reach it.
+// is one such product for every output phase, each with the taps that reach it; the phases of a row are interleaved
+// before they are stored. A Part is a phase in depth and height, its SUBS are the phases along the width.
 // G: sizes, choices, and the inlined functions x_run (one input row), weight and store (a run of pixels' epilogue).
 namespace conv {
 
 using gemm::vec;
+
+template <class... Sub>
+struct Subs {
+  static constexpr long COUNT = sizeof...(Sub);
+  template <class F>
+  static GEMM_INLINE void each(F f) {
+    long index = 0;
+    (f(Sub{}, index++), ...);
+  }
+};
 
 template <class G>
 struct Conv {
@@ -16,7 +27,7 @@ struct Conv {
   static constexpr long BLOCKS = (G::IC + G::BLOCK_IC - 1) / G::BLOCK_IC;
 
   // tile[ROWS][NR] = or += over `channels` input channels and all taps; `x`: the staged input at the tile's first pixel.
-  template <class P, int ROWS>
+  template <class S, int ROWS>
   static void shifted(long channels, const T* a, const T* x, T* tile, bool add) {
     V acc[ROWS][NV];
 #pragma GCC unroll 32
@@ -25,16 +36,16 @@ struct Conv {
       for (int j = 0; j < NV; ++j) acc[i][j] = V{};
     for (long c = 0; c < channels; ++c, x += G::CHANNEL_STRIDE) {
 #pragma GCC unroll 3
-      for (int t = 0; t < P::TAPS; ++t, a += MR) {
-        const T* b = x + P::TAP[t];
+      for (int t = 0; t < S::TAPS; ++t, a += MR) {
+        const T* b = x + S::TAP[t];
         V bv[NV];
 #pragma GCC unroll 8
         for (int j = 0; j < NV; ++j) bv[j] = *(const V*)(b + j * W);
 #pragma GCC unroll 32
         for (int i = 0; i < ROWS; ++i) {
-          const V s = a[i] - V{};
+          const V v = a[i] - V{};
 #pragma GCC unroll 8
-          for (int j = 0; j < NV; ++j) acc[i][j] += s * bv[j];
+          for (int j = 0; j < NV; ++j) acc[i][j] += v * bv[j];
         }
       }
     }
@@ -98,15 +109,15 @@ struct Conv {
   }
 
   // panel[channel][tap][NR]: whole vectors are copied; what a run writes too much the next run or row corrects.
-  template <class P>
+  template <class S>
   static void gather_patches(const T* x, long channels, const Runs& runs, T* panel) {
     long from[NR];
     for (long r = 0; r < runs.count; ++r)
       from[r] = runs.image[r] * G::IMAGE_STRIDE + runs.row[r] * G::PITCH + runs.column[r];
     for (long c = 0; c < channels; ++c, x += G::CHANNEL_STRIDE)
-      for (int t = 0; t < P::TAPS; ++t, panel += NR)
+      for (int t = 0; t < S::TAPS; ++t, panel += NR)
         for (long r = 0; r < runs.count; ++r) {
-          const T* source = x + P::TAP[t] + from[r];
+          const T* source = x + S::TAP[t] + from[r];
           for (long e = 0; e < runs.length[r]; e += W) *(V*)(panel + runs.at[r] + e) = *(const V*)(source + e);
         }
   }
@@ -125,44 +136,73 @@ struct Conv {
     }
   }
 
+  // The epilogue of ROWS output channels: tiles of all phases along the width lie TILE apart.
   template <class P, int ROWS>
-  static void step(const G& g, const Place& at, long out_tile, long c0, long channels, const T* a, const T* x, T* sums, const Runs& runs) {
-    alignas(64) T local[ROWS * NR];
-    T* tile = BLOCKS > 1 ? sums : local;
-    if constexpr (G::PATCHES)
-      gemm::micro<T, G::VB, ROWS, NV, 1, MR, NR, 0>(channels * P::TAPS, a, x, tile, c0 > 0);
-    else
-      shifted<P, ROWS>(channels, a, x, tile, c0 > 0);
-    if (c0 + channels < G::IC) return;
+  static void finish(const G& g, const Place& at, long out_tile, const T* tile, const Runs& runs) {
+    constexpr long S = P::SUBS::COUNT;
     const long channel = at.group * G::OC + out_tile * MR;
     for (int i = 0; i < ROWS; ++i)
-      for (long r = 0; r < runs.count; ++r)
-        store_run<P>(g, at.image + runs.image[r], channel + i, at.d, at.h + runs.row[r], at.w + runs.column[r], runs.length[r],
-                     tile + i * NR + runs.at[r]);
+      for (long r = 0; r < runs.count; ++r) {
+        const T* sums = tile + i * NR + runs.at[r];
+        const long column = (at.w + runs.column[r]) * S, left = G::OUT_W - column;
+        long count = runs.length[r] * S;
+        T mixed[S > 1 ? NR * S : 1];
+        if constexpr (S > 1) {
+          for (long j = 0; j < runs.length[r]; ++j)
+#pragma GCC unroll 4
+            for (long s = 0; s < S; ++s) mixed[j * S + s] = sums[s * TILE + j];
+          count = count < left ? count : left;
+        }
+        store_run<P>(g, at.image + runs.image[r], channel + i, at.d, at.h + runs.row[r], column, count, S > 1 ? mixed : sums);
+      }
+  }
+
+  template <class S, int ROWS>
+  static GEMM_INLINE void multiply(long channels, const T* a, const T* x, T* tile, bool add) {
+    if constexpr (G::PATCHES)
+      gemm::micro<T, G::VB, ROWS, NV, 1, MR, NR, 0>(channels * S::TAPS, a, x, tile, add);
+    else
+      shifted<S, ROWS>(channels, a, x, tile, add);
   }
 
   // One tile of pixels over one block of input channels, for the output channels [t0, t1) tiles.
   template <class P>
   static void pixels(const G& g, const Place& at, long q, long c0, long t0, long t1, const T* weights, const T* x, T* sums, T* panel) {
+    constexpr long PHASES_W = P::SUBS::COUNT;
+    constexpr bool KEPT = BLOCKS > 1 || PHASES_W > 1;
+    alignas(64) T local[KEPT ? 1 : TILE];
     const long channels = G::IC - c0 < G::BLOCK_IC ? G::IC - c0 : G::BLOCK_IC;
-    const T* source = x + c0 * G::CHANNEL_STRIDE;
     Runs runs;
     find_runs(q, G::PATCHES ? at.columns : G::PITCH, at.rows, at.columns, at.pixels, runs);
-    if constexpr (G::PATCHES) {
-      gather_patches<P>(source, channels, runs, panel);
-      source = panel;
-    } else {
-      source += q;
-    }
-    for (long t = t0; t < t1; ++t) {
-      const T* a = weights + ((at.group * OUT_TILES + t) * G::IC + c0) * P::TAPS * MR;
-      T* tile = sums + (t - t0) * TILE;
+    const auto done = [&](long t, const T* tile) {
       if (REST_MR == 0 || t + 1 < OUT_TILES) {
-        step<P, MR>(g, at, t, c0, channels, a, source, tile, runs);
+        finish<P, MR>(g, at, t, tile, runs);
       } else {
-        if constexpr (REST_MR > 0) step<P, REST_MR>(g, at, t, c0, channels, a, source, tile, runs);
+        if constexpr (REST_MR > 0) finish<P, REST_MR>(g, at, t, tile, runs);
       }
-    }
+    };
+    P::SUBS::each([&](auto sub, long phase) {
+      typedef decltype(sub) S;
+      const T* source = x + c0 * G::CHANNEL_STRIDE;
+      if constexpr (G::PATCHES) {
+        gather_patches<S>(source, channels, runs, panel);
+        source = panel;
+      } else {
+        source += q;
+      }
+      for (long t = t0; t < t1; ++t) {
+        const T* a = weights + S::WEIGHTS + ((at.group * OUT_TILES + t) * G::IC + c0) * S::TAPS * MR;
+        T* tile = KEPT ? sums + ((t - t0) * PHASES_W + phase) * TILE : local;
+        if (REST_MR == 0 || t + 1 < OUT_TILES) {
+          multiply<S, MR>(channels, a, source, tile, c0 > 0);
+        } else {
+          if constexpr (REST_MR > 0) multiply<S, REST_MR>(channels, a, source, tile, c0 > 0);
+        }
+        if (!KEPT) done(t, tile);
+      }
+    });
+    if (KEPT && c0 + channels == G::IC)
+      for (long t = t0; t < t1; ++t) done(t, sums + (t - t0) * PHASES_W * TILE);
   }
 
   template <class P>
@@ -175,7 +215,7 @@ struct Conv {
     if constexpr (G::CHANNELS_OUTER) {
       for (long c0 = 0; c0 < G::IC; c0 += G::BLOCK_IC)
         for (long tile = 0; tile < tiles; ++tile)
-          pixels<P>(g, at, first(tile), c0, t0, t1, weights, x, sums + tile * (t1 - t0) * TILE, panel);
+          pixels<P>(g, at, first(tile), c0, t0, t1, weights, x, sums + tile * (t1 - t0) * P::SUBS::COUNT * TILE, panel);
     } else {
       for (long tile = 0; tile < tiles; ++tile)
         for (long c0 = 0; c0 < G::IC; c0 += G::BLOCK_IC)
@@ -209,30 +249,34 @@ struct Conv {
         if (rows <= 0 || columns <= 0) return;
         for (long d = 0; d < depth; ++d) {
           const Place at = {image, group, d0 + d, h0, w0, rows, columns, 0};
-          band<P>(g, at, images, t0, t1, weights + P::WEIGHTS, x + d * G::DEPTH_STRIDE, sums, panel);
+          band<P>(g, at, images, t0, t1, weights, x + d * G::DEPTH_STRIDE, sums, panel);
         }
       });
     }
   }
 
-  // Weights of one tile of output channels, [channel][tap][MR].
-  template <class P>
+  // Weights of one tile of output channels, [channel][tap][MR], for every part.
   static void pack_tile(const G& g, long index, T* weights) {
     const long group = index / OUT_TILES, tile = index % OUT_TILES;
-    T* out = weights + P::WEIGHTS + index * G::IC * P::TAPS * MR;
-    for (long c = 0; c < G::IC; ++c)
-      for (int t = 0; t < P::TAPS; ++t)
-        for (int i = 0; i < MR; ++i, ++out) {
-          const long channel = tile * MR + i;
-          *out = channel < G::OC ? g.weight(group, channel, c, P::TAP_INDEX[t]) : 0;
-        }
+    g.parts([&](auto part) {
+      decltype(part)::SUBS::each([&](auto sub, long) {
+        typedef decltype(sub) S;
+        T* out = weights + S::WEIGHTS + index * G::IC * S::TAPS * MR;
+        for (long c = 0; c < G::IC; ++c)
+          for (int t = 0; t < S::TAPS; ++t)
+            for (int i = 0; i < MR; ++i, ++out) {
+              const long channel = tile * MR + i;
+              *out = channel < G::OC ? g.weight(group, channel, c, S::TAP_INDEX[t]) : 0;
+            }
+      });
+    });
   }
 };
 
 template <class G>
 static void prepare(const G& g, typename G::T* out) {
   for (long index = 0; index < G::GROUPS * Conv<G>::OUT_TILES; ++index)
-    g.parts([&](auto part) { Conv<G>::template pack_tile<decltype(part)>(g, index, out); });
+    Conv<G>::pack_tile(g, index, out);
 }
 
 // `prepared`: weights packed when they loaded, or null: then they are packed here first.
@@ -248,7 +292,7 @@ static void run(const G& g, const typename G::T* prepared, char* workspace) {
     if constexpr (!G::PREPARED) {
 #pragma omp for schedule(static)
       for (long index = 0; index < G::GROUPS * Conv<G>::OUT_TILES; ++index)
-        g.parts([&](auto part) { Conv<G>::template pack_tile<decltype(part)>(g, index, packed); });
+        Conv<G>::pack_tile(g, index, packed);
     }
     const T* weights = G::PREPARED ? prepared : packed;
     if constexpr (G::DYNAMIC) {

@@ -41,6 +41,11 @@ class _Shape:
     def outer(self) -> int:
         return self.found.kernel.batch * self.found.kernel.groups
 
+    @property
+    def weight_bytes(self) -> int:
+        taps = math.prod(self.found.kernel.kernel)
+        return self.found.out_per_group * self.found.in_per_group * taps * self.float_bytes
+
     def bytes_staged(self, band: tuple[int, int, int]) -> int:
         return staging(self.found, band, True).channel_stride * self.found.in_per_group * self.float_bytes
 
@@ -112,19 +117,29 @@ def _pixels(shape: _Shape, method: _Method) -> int:
 
 
 def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.Tile) -> float:
-    """Cycles of one image and product term (channel and tap). Shifted loads straddle cache lines, hence count twice;
-    gathering patches takes a load and a store for every vector and every row that a tile of pixels touches."""
+    """Cycles of one image and product term (channel and tap). Shifted loads straddle cache lines, hence count twice,
+    and six times when a tile's inputs do not stay in L1 from one tile of output channels to the next (measured on
+    Zen 5); gathering patches takes a load and a store for every vector and every row that a tile of pixels touches."""
     channels, width = shape.found.out_per_group, tile.vectors * shape.lanes
     columns = math.ceil(_pixels(shape, method) / width)
+    near = _reused_bytes(shape, width) <= tiling.L1_BYTES or channels <= tile.rows
+    per_vector = 0.5 if method.patches else 0.875 if near else 3.0
     total = 0.0
     for rows, repeat in ((tile.rows, channels // tile.rows), (channels % tile.rows, 1)):
         if rows and repeat:
-            loads = (rows + (1 if method.patches else 1.75) * tile.vectors) / 2
+            loads = rows / 2 + per_vector * tile.vectors
             total += repeat * columns * max(tiling.cycles(rows, tile.vectors), loads)
     if method.patches:
         total += columns * 1.5 * (tile.vectors + width / method.band[2])
     bands = math.prod(math.ceil(axis.count / size) for axis, size in zip(shape.found.axes, method.band, strict=True))
     return total * bands / method.images
+
+
+def _reused_bytes(shape: _Shape, width: int) -> int:
+    """Input that every tile of output channels reads again for `width` pixels and one block of channels."""
+    depth, height, columns = (axis.reach for axis in shape.found.axes)
+    channels = _block_channels(shape)
+    return channels * len(shape.found.phases) * (depth + 1) * (height + 1) * (width + columns) * shape.float_bytes
 
 
 def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.Tile]:
@@ -139,9 +154,11 @@ def _method(shape: _Shape, name: str) -> _Method:
     whole = band == tuple(axis.count for axis in shape.found.axes) and band[0] == 1
     images = 1
     if name == "implicit_gemm" and whole:
-        most = max(1, shape.found.kernel.batch // (2 * shape.threads))
-        fits = max(1, 2 * _STAGED_BYTES // max(1, shape.bytes_staged(band)))
-        wanted = math.ceil(16 * shape.lanes / (band[1] * band[2]))
+        batch = shape.found.kernel.batch
+        heavy = shape.weight_bytes > 4 * tiling.L2_BYTES  # then images share the weights' way through L2
+        most = batch if heavy else max(1, batch // (2 * shape.threads))
+        fits = max(1, (8 if heavy else 2) * _STAGED_BYTES // max(1, shape.bytes_staged(band)))
+        wanted = batch if heavy else math.ceil(16 * shape.lanes / (band[1] * band[2]))
         images = min(most, fits, wanted)
     return _Method(name == "implicit_gemm", band, images)
 
@@ -160,9 +177,11 @@ def _algorithm(shape: _Shape) -> Tunable:
 
 def _block_channels(shape: _Shape) -> int:
     """Input channels summed in registers before the sum is set aside: an error as small as a vendor library's."""
-    channels = shape.found.in_per_group
-    limit = max(LEAST_CHANNELS, DEPTH // max(1, shape.found.most_taps))
-    return tiling.split(channels, min(channels, limit), 1)
+    found = shape.found
+    taps = math.prod(found.kernel.kernel) / len(found.parts)  # transposed: of a phase on average
+    depth = 2 * DEPTH if found.kernel.transposed else DEPTH  # PyTorch's transposed convolution sums longer, too
+    limit = max(LEAST_CHANNELS, int(depth / max(1.0, taps)))
+    return tiling.split(found.in_per_group, min(found.in_per_group, limit), 1)
 
 
 def _tunables(shape: _Shape, choices: dict[str, Choice]) -> tuple[Tunable, ...]:
@@ -187,8 +206,7 @@ def _channel_tunables(shape: _Shape) -> list[Tunable]:
     found = shape.found
     channels = found.in_per_group
     meaning = ("memory", "input channels summed before the next block; large blocks save traffic, cost accuracy")
-    weights = found.out_per_group * channels * math.prod(found.kernel.kernel) * shape.float_bytes
-    order = "pixels_outer" if weights <= tiling.L2_BYTES else "channels_outer"
+    order = "pixels_outer" if shape.weight_bytes <= tiling.L2_BYTES else "channels_outer"
     return [
         tiling.number("block_channels", _block_channels(shape), [16, 32, 64, 128], 1, channels, meaning),
         Tunable("order", ("pixels_outer", "channels_outer"), order, "memory", "which operand stays in cache"),
@@ -260,7 +278,7 @@ struct conv_@NAME@ {
 @EACH_PART@
   }
 
-  // The epilogue of `count` (a constant if COUNT) outputs of one row, in the part's own numbering.
+  // The epilogue of `count` (a constant if COUNT) outputs of a row: its part's own d and h, but the output's column.
   template <class P, long COUNT>
   GEMM_INLINE void store(long image, long channel, long d, long h, long w, long count, const T* sums) const {
 @LOCALS@
@@ -268,7 +286,7 @@ struct conv_@NAME@ {
     (void)o0; (void)o1;
 #pragma omp simd
     for (long e = 0; e < (COUNT ? COUNT : count); ++e) {
-      const long o2 = P::START_W + (w + e) * P::STEP_W;
+      const long o2 = w + e;
       const T acc = sums[e];
 @STORE@
     }
@@ -286,18 +304,25 @@ def _array(kind: str, name: str, values: list[int]) -> str:
 def _parts_text(found: Geometry, layout: Staging, tile_rows: int) -> tuple[str, int]:
     """The parts' structs, and the packed weights' elements."""
     out_tiles = math.ceil(found.out_per_group / tile_rows)
+    tables = tap_tables(found, layout)
+    phases = len(found.axes[2].parts)
     lines: list[str] = []
     at = 0
-    for index, (part, (offsets, taps)) in enumerate(zip(found.parts, tap_tables(found, layout), strict=True)):
-        fields = [f"static constexpr long TAPS = {len(taps)}, WEIGHTS = {at};"]
-        for axis, letter in zip(part, "DHW", strict=True):
+    for index, part in enumerate(found.parts[::phases]):
+        fields = []
+        for axis, letter in zip(part[:2], "DH", strict=True):
             fields.append(
                 f"static constexpr long START_{letter} = {axis.start}, STEP_{letter} = {axis.step}, "
                 f"COUNT_{letter} = {axis.count};"
             )
-        fields += [_array("long", "TAP", offsets), _array("long", "TAP_INDEX", taps)]
-        lines += [f"struct part{index} {{", *("  " + field for field in fields), "};"]
-        at += found.kernel.groups * out_tiles * found.in_per_group * len(taps) * tile_rows
+        fields.append(f"static constexpr long COUNT_W = {found.axes[2].count};")
+        for phase, (offsets, taps) in enumerate(tables[index * phases : (index + 1) * phases]):
+            sub = [f"static constexpr long TAPS = {len(taps)}, WEIGHTS = {at};"]
+            sub += [_array("long", "TAP", offsets), _array("long", "TAP_INDEX", taps)]
+            fields += [f"struct sub{phase} {{", *("  " + line for line in sub), "};"]
+            at += found.kernel.groups * out_tiles * found.in_per_group * len(taps) * tile_rows
+        fields.append(f"typedef conv::Subs<{', '.join(f'sub{phase}' for phase in range(phases))}> SUBS;")
+        lines += [f"struct part{index} {{", *("  " + line for line in fields), "};"]
     return code.indent(lines, 1), at
 
 
@@ -340,7 +365,9 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
         "X_ELEMENT": code.element(f"from[{step}]", plan.buffers[kernel.x].dtype),
         "POINTER": pointer,
         "WEIGHT": _weight_text(found, plan),
-        "EACH_PART": code.indent([f"f(part{index}{{}});" for index in range(len(found.parts))], 2),
+        "EACH_PART": code.indent(
+            [f"f(part{index}{{}});" for index in range(len(found.parts) // len(found.axes[2].parts))], 2
+        ),
         "LOCALS": code.indent(code.local_pointers(dict.fromkeys([*epilogue, *written]), plan, written), 2),
         "STORE": code.indent(code.store_lines(kernel.stores, plan, ["image", "channel", "o0", "o1", "o2"]), 3),
         "X": kernel.x,
@@ -375,12 +402,13 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
     tasks *= math.ceil(kernel.batch / images) * math.ceil(kernel.groups / groups) * math.ceil(out_tiles / block_out)
     image_stride = found.in_per_group * layout.channel_stride + layout.shared_zeros if copied else 0
     stage = images * image_stride + 2 * width + shape.lanes if copied else 0
-    blocks = math.ceil(found.in_per_group / channels)
+    phases = len(found.axes[2].parts)
+    kept = phases if phases > 1 or channels < found.in_per_group else 0
     constants = {
         **{"BATCH": kernel.batch, "GROUPS": kernel.groups, "IC": found.in_per_group, "OC": found.out_per_group},
         **{"MR": tile.rows, "NV": tile.vectors, "BLOCK_IC": channels, "BLOCK_OUT": block_out, "BLOCK_GROUPS": groups},
         **{"BLOCK_IMAGES": images, "IMAGE_STRIDE": image_stride},
-        **{"COUNT_D": counts[0], "COUNT_H": counts[1], "COUNT_W": counts[2]},
+        **{"OUT_W": kernel.output_size[-1], "COUNT_D": counts[0], "COUNT_H": counts[1], "COUNT_W": counts[2]},
         **{"BAND_D": band[0], "BAND_H": band[1], "BAND_W": band[2]},
         **{f"IN_{letter}": axis.in_size for letter, axis in zip("DHW", found.axes, strict=True)},
         **{f"IN_STEP_{letter}": axis.in_step for letter, axis in zip("DHW", found.axes, strict=True)},
@@ -391,7 +419,7 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int]
         **{"CHANNELS_OUTER": int(outer_channels), "DYNAMIC": int(values.get("schedule", "static") == "dynamic")},
         **{"TASKS": tasks, "THREADS": min(shape.threads, tasks), "PREPARED": int(shape.prepared)},
         "STAGE_SPACE": tiling.round_up(stage, 16),
-        "SUM_SPACE": tiling.round_up(tiles_kept * block_out * tile.rows * width if blocks > 1 else 0, 16),
+        "SUM_SPACE": tiling.round_up(kept * tiles_kept * block_out * tile.rows * width, 16),
         "PANEL_SPACE": tiling.round_up(channels * found.most_taps * width + shape.lanes, 16) if patches else 0,
     }
     return constants, layout

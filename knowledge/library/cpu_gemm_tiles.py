@@ -15,6 +15,7 @@ from foundry.knowledge.library.ir import Tunable
 from foundry.knowledge.opgraph import DType
 
 # The device only knows its last-level cache; these hold for every x86-64 and aarch64 server core of the last decade.
+L1_BYTES = 32 * 1024
 L2_BYTES = 512 * 1024
 FMA_LATENCY_CYCLES = 4
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16)
