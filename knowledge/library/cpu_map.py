@@ -112,8 +112,9 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: 
     )
     schedule = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(knobs, device, traffic(values, kernel.stores, plan))
+    lanes = min(per_vector * unroll, tile) if tile else per_vector * unroll
     simd = "#pragma omp simd" if width == vector_widths(device)[0] else f"#pragma omp simd simdlen({per_vector})"
-    return _Shape(per_vector * unroll, simd, bool(streamed), chunk, schedule, threads, tile)
+    return _Shape(lanes, simd, bool(streamed), chunk, schedule, threads, tile)
 
 
 def _transposed(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:

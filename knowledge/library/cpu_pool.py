@@ -104,19 +104,19 @@ class _PoolPrinter:
         size, out = kernel.input_size[dim], kernel.output_size[dim]
         if self._adaptive:
             return [
-                f"const int64_t start{dim} = {o} * {size} / {out}, first{dim} = 0;",
-                f"const int64_t last{dim} = (({o} + 1) * {size} + {out - 1}) / {out} - start{dim};",
+                f"[[maybe_unused]] const int64_t start{dim} = {o} * {size} / {out}, first{dim} = 0;",
+                f"[[maybe_unused]] const int64_t last{dim} = (({o} + 1) * {size} + {out - 1}) / {out} - start{dim};",
             ]
         window, step, dilation = kernel.kernel[dim], kernel.stride[dim], kernel.dilation[dim]
-        lines = [f"const int64_t start{dim} = {o} * {step} - {kernel.padding[dim]};"]
+        lines = [f"[[maybe_unused]] const int64_t start{dim} = {o} * {step} - {kernel.padding[dim]};"]
         first = f"start{dim} < 0 ? {_steps(f'-start{dim}', dilation)} : 0" if kernel.padding[dim] else "0"
-        lines.append(f"const int64_t first{dim} = {first};")
+        lines.append(f"[[maybe_unused]] const int64_t first{dim} = {first};")
         reach = (out - 1) * step - kernel.padding[dim] + (window - 1) * dilation
         if reach < size:
-            lines.append(f"const int64_t last{dim} = {window};")
+            lines.append(f"[[maybe_unused]] const int64_t last{dim} = {window};")
         else:
             inside = _steps(f"{size} - start{dim}", dilation)
-            lines.append(f"const int64_t last{dim} = {inside} < {window} ? {inside} : {window};")
+            lines.append(f"[[maybe_unused]] const int64_t last{dim} = {inside} < {window} ? {inside} : {window};")
         return lines
 
     def _extent(self, dim: int) -> str:
