@@ -155,17 +155,22 @@ def _scalar_map(kernel: MapKernel) -> MapKernel:
 
 def _coalesced_row(kernel: RowKernel) -> RowKernel:
     """Outer and reduced dimensions merged apart; at least one reduced dimension stays."""
-    if not kernel.reduced:
-        widened = _with_extra_axis(kernel)
-        return _coalesced_row(widened)
     rank = len(kernel.outer)
     shape = kernel.outer + kernel.reduced
     outer, reduced = _groups(kernel, [(0, rank), (rank, len(shape))])
-    reduced = reduced or [[len(shape) - 1]]
+    if not reduced:  # a single element a row: the dimension stays, and nothing varies along it
+        return _with_extra_axis(_without_reduced(kernel, outer))
     axes = [group[-1] for group in [*outer, *reduced]]
     changed = _with_axes(kernel, axes, len(shape))
     assert isinstance(changed, RowKernel)
     return replace(changed, outer=_sizes(shape, outer), reduced=_sizes(shape, reduced))
+
+
+def _without_reduced(kernel: RowKernel, outer: list[list[int]]) -> RowKernel:
+    shape = kernel.outer + kernel.reduced
+    changed = _with_axes(kernel, [group[-1] for group in outer], len(shape))
+    assert isinstance(changed, RowKernel)
+    return replace(changed, outer=_sizes(shape, outer), reduced=())
 
 
 def _with_extra_axis(kernel: RowKernel) -> RowKernel:

@@ -418,7 +418,8 @@ class Block(nn.Module):
     def forward(self, a: torch.Tensor) -> torch.Tensor:
         n = self.first(a)
         a = a + self.attention(n, n, n, need_weights=False)[0]
-        return a + self.mlp(self.second(a))
+        result: torch.Tensor = a + self.mlp(self.second(a))
+        return result
 
 
 def test_every_cut_of_a_transformer_block_is_right_and_changes_the_kernels() -> None:
