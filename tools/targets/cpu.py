@@ -62,8 +62,12 @@ class CpuTarget:
         library = build_cache() / f"{key}.so"
         if library.exists():
             return Build(True, time.monotonic() - start, True, str(library), resources=_resources(str(library)))
-        library.parent.mkdir(parents=True, exist_ok=True)
-        return self._compile(literals.source, [compiler, *flags], library, start)
+        try:
+            library.parent.mkdir(parents=True, exist_ok=True)
+            return self._compile(literals.source, [compiler, *flags], library, start)
+        except OSError as error:
+            problem = f"the build cache cannot be written: {error}"
+            return Build(ok=False, seconds=time.monotonic() - start, first_error=problem)
 
     def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
         limits = Limits(wall_s=self.compile_s, memory_bytes=self.memory_bytes, cpu_s=int(self.compile_s) + 1, tasks=64)
@@ -139,7 +143,7 @@ def _resources(library: str) -> Resources:
 
 
 def disassembly_resources(text: str) -> Resources:
-    """Counts instruction classes; a register width counts when at least eight instructions use it."""
+    """Counts instruction classes; a register width counts when at least three instructions use it."""
     mix: Counter[str] = Counter()
     widths: Counter[int] = Counter()
     for line in text.splitlines():
@@ -149,5 +153,5 @@ def disassembly_resources(text: str) -> Resources:
         opcode, operands = match.groups()
         mix[next((name for name, pattern in _CLASSES if re.match(pattern, opcode)), "other")] += 1
         widths[64 if "%zmm" in operands else 32 if "%ymm" in operands else 16 if "%xmm" in operands else 0] += 1
-    widest = max((width for width, count in widths.items() if count >= 8), default=0)
+    widest = max((width for width, count in widths.items() if count >= 3), default=0)
     return Resources(vector_bytes=widest, instruction_mix=dict(sorted(mix.items())))
