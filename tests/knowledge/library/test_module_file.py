@@ -311,12 +311,11 @@ def test_names_that_mean_something_in_python_are_no_trouble(tmp_path: Path) -> N
 
 
 def test_the_library_shares_pytorchs_threads(tmp_path: Path) -> None:
-    text = module_file(TASK, [entry(scale_plan(4096, 512))], DEVICE).replace("width: int = WIDTH", "width: int = 512")
+    text = module_file(TASK, [entry(scale_plan(4096, 512))], DEVICE, overrides={"WIDTH": 512})
     path = tmp_path / "threads.py"
-    path.write_text(
-        text + "\nimport os\ntorch.set_num_threads(2)\nx = torch.randn(4096, 512)\n(x * 2).sum()\n"
-        "before = len(os.listdir('/proc/self/task'))\nModelNew()(x)\nprint(len(os.listdir('/proc/self/task')) - before)\n"
-    )
+    text += "import os\ncount = lambda: len(os.listdir('/proc/self/task'))\ntorch.set_num_threads(2)\n"
+    text += "x = torch.randn(4096, 512)\n(x * 2).sum()\nbefore = count()\nModelNew()(x)\nprint(count() - before)\n"
+    path.write_text(text)
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 
