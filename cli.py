@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import shlex
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
 
 import typer
 
@@ -30,8 +31,31 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-app = typer.Typer(
-    help="Turn a slow PyTorch module into a fast, proven kernel.", no_args_is_help=True, add_completion=False
+
+class CommandLine(typer.Typer):
+    """A Typer application whose usage errors are one line on standard error, like all others."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            code = super().__call__(*args, **{**kwargs, "standalone_mode": False})
+        except UsageProblem as error:
+            if told := error.format_message():  # "" when the help was printed instead
+                context = getattr(error, "ctx", None)
+                typer.echo(f"foundry: {told} (see {context.command_path if context else 'foundry'} --help)", err=True)
+            sys.exit(2)
+        except typer.Abort:
+            typer.echo("foundry: interrupted", err=True)
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+# ClickException, of the click that this typer brings along
+UsageProblem = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+app = CommandLine(
+    help="Turn a slow PyTorch module into a fast, proven kernel.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # they show local variables, among them what the user keeps secret
 )
 agent_app = typer.Typer(help="Run the experts on a task; watch, steer and inspect a run.", no_args_is_help=True)
 knowledge_app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=True)
@@ -53,6 +77,9 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
             _fail(str(error), error.exit_code)
         except KeyboardInterrupt:
             _fail("interrupted", 130)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             _fail(f"{error.strerror or error}{where}", 2)
@@ -232,13 +259,13 @@ def agent_solve(
 
     fields = {
         "task": str(task),
-        "target": target,
-        "effort": effort,
+        "target": _choice("--target", target, ("cpu", "cuda", "auto")),
+        "effort": _choice("--effort", effort, ("quick", "standard", "deep")),
         "seed": seed,
         "islands": islands,
         "limits": asdict(Limits(evaluations, minutes, tokens, dollars, target_speedup)),
         "scale": scale,
-        "policy": policy,
+        "policy": _policy(policy),
         "model": model,
         "base_url": base_url,
         "store": store,

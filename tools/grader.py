@@ -27,15 +27,15 @@ from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, T
 from foundry.knowledge.task import Task
 from foundry.tools.channel import Channel, ChannelClosed, Message
 from foundry.tools.process import Limits, machine_memory_bytes
+from foundry.tools.task_limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 from foundry.tools.timing import EFFORTS, combined_ratio, relative_spread
 from foundry.tools.zygote import Worker, WorkerDied, Zygote
 
-CHECK_S, CAPTURE_S, BASELINE_S, JUDGE_S = 60.0, 150.0, 180.0, 900.0
+CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
 LOAD_S = 20.0  # a file whose library is built already
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 COMPILE_BASELINE_S = 120.0
-TASK_MEMORY_SHARE = 0.5  # of the machine's memory, for a process that runs the task
-CANDIDATE_MEMORY_SHARE = 0.35
+CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 
 _OUTCOMES: dict[str, Outcome] = {
@@ -105,10 +105,11 @@ class Grader:
 
     def examine(self) -> tuple[Message, Message]:
         """(shapes of inputs and outputs, graphs and note) of the task; raises TaskError."""
-        worker = self._zygote.fork("foundry.tools.intake:serve", self._task_limits(CHECK_S), directory=self._scratch)
+        seconds = task_seconds()
+        worker = self._zygote.fork("foundry.tools.intake:serve", self._task_limits(seconds), directory=self._scratch)
         message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
         try:
-            checked = _ask_about_task(worker, {"do": "check", **message}, CHECK_S)
+            checked = _ask_about_task(worker, {"do": "check", **message}, seconds)
             try:
                 captured = _ask_about_task(worker, {"do": "capture", **message}, CAPTURE_S)
             except TaskError as error:
@@ -181,8 +182,7 @@ class Grader:
     # ------------------------------------------------------------ processes
 
     def _task_limits(self, wall_s: float) -> Limits:
-        memory = int(TASK_MEMORY_SHARE * machine_memory_bytes())
-        return Limits(wall_s=wall_s, memory_bytes=memory, cpu_s=36_000, file_bytes=1 << 40)
+        return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
 
     @contextlib.contextmanager
     def _judge(self) -> Iterator[Worker]:
@@ -198,7 +198,7 @@ class Grader:
     def _open_judge(self) -> Worker:
         judge = self._zygote.fork("foundry.tools.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch)
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
-        _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, CHECK_S)
+        _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
         return judge
 
     def _runner(self, environment: dict[str, str] | None = None) -> Worker:
@@ -330,9 +330,9 @@ def _ask_about_task(worker: Worker, message: Message, limit_s: float, handles: S
         answer, _ = worker.request(message, handles, timeout_s=limit_s)
     except WorkerDied as died:
         if died.outcome == "timeout":
-            raise TaskError(f"the task did not finish in {limit_s:g} s", "make its sizes smaller") from died
+            raise TaskError(f"the task did not finish in {limit_s:g} s", f"make it smaller or set {SECONDS}") from died
         if "memory" in died.evidence:
-            raise TaskError(f"the task {died.evidence}", "make its sizes smaller") from died
+            raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
         raise TaskError(f"the process that ran the task {died.evidence}") from died
     _raise_error(answer)
     if "failed" in answer:
