@@ -297,6 +297,7 @@ class _Server:
     def _become_worker(self, message: Message, handles: list[int]) -> None:
         """Never returns: runs the entry function and exits, whatever happens."""
         code = CRASHED
+        channel = Channel.from_handle(handles[0])  # kept to the end: its closing tells the main process of our death
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -308,7 +309,7 @@ class _Server:
             if message["directory"]:
                 os.chdir(message["directory"])
             module, _, function = str(message["entry"]).partition(":")
-            getattr(importlib.import_module(module), function)(Channel.from_handle(handles[0]))
+            getattr(importlib.import_module(module), function)(channel)
             code = 0
         except ChannelClosed:
             code = 0  # whoever gave the orders is gone

@@ -167,9 +167,12 @@ def test_eaten_memory_ends_the_candidate(grader: Grader, baseline: Baseline, mon
     assert (verdict.outcome, "needs more than 1.0 GB of memory" in verdict.evidence) == ("crash", True)
 
 
-def test_memory_that_nobody_wrote_is_not_an_answer(grader: Grader, baseline: Baseline) -> None:
-    text = candidate("return torch.empty(192, 512)").replace("r = F.gelu(self.norm(x)) + y", "")
-    assert "got nan" in verify(grader, baseline, text).evidence
+def test_memory_that_nobody_wrote_shows(grader: Grader, baseline: Baseline) -> None:
+    """Fresh memory is often zero, and so a kernel that reads it before writing is often right by luck."""
+    right = "r = F.gelu(self.norm(x)) + y"
+    text = candidate("return r").replace(right, f"{right.replace('F.gelu', '0 * torch.empty(192, 512) + F.gelu')}")
+    verdict = verify(grader, baseline, text)
+    assert verdict.outcome == "wrong_result" and "got nan" in verdict.evidence
 
 
 def test_a_flood_and_a_detached_child_do_no_harm(grader: Grader, baseline: Baseline) -> None:
