@@ -257,6 +257,8 @@ def agent_solve(
     from foundry.graph.request import Limits, SolveRequest
     from foundry.knowledge.codec import decode
 
+    if base_url and not model:
+        _fail("--base-url names an endpoint, but no model is asked for: add --model NAME", 2)
     fields = {
         "task": str(task),
         "target": _choice("--target", target, ("cpu", "cuda", "auto")),

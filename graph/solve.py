@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundry.graph.database import BUSY_MS, StorageFailed, storage_failure
+from foundry.graph.database import BUSY_MS, storage_failure
 from foundry.graph.events import Event
 from foundry.graph.opening import Opened, Parts, create, open_services
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
 from foundry.graph.summary import Summary, summarise
-from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.errors import FoundryError, UsageError
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -149,5 +149,8 @@ def _one_line(run: RunDirectory) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise storage_failure(error, run.path / "checkpoints.sqlite") from error
+    except (NotADirectoryError, FileExistsError, PermissionError) as error:
+        place = error.filename or run.path
+        raise UsageError(f"cannot write {place}: {error.strerror}", "name a folder that you may write to") from error
     except OSError as error:
-        raise StorageFailed(f"{run.path}: {error.strerror or error}", "free space, then resume the run") from error
+        raise storage_failure(error, Path(error.filename or run.path)) from error

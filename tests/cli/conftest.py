@@ -1,0 +1,199 @@
+"""The real command in a process of its own, with home, build cache, store and runs below a temporary folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOY = """import torch
+from torch import nn
+
+ROWS = 64
+SCALE = 1
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(width))
+
+    def forward(self, x):
+        return torch.relu(x * 2.0 + self.bias)
+
+
+def get_inputs():
+    return [torch.randn(ROWS * SCALE, 256)]
+
+
+def get_init_inputs():
+    return [256]
+"""
+TINY = ("--evaluations", "3", "--minutes", "0.2", "--islands", "2")
+LIMIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def is_one_line(self, *words: str, code: int = 2) -> bool:
+        """One line on standard error that holds all the words, nothing on standard output, this exit code."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("foundry: "), self.err
+        assert self.out == ""
+        assert self.code == code, (self.code, self.err)
+        for word in words:
+            assert word in lines[0]
+        return True
+
+
+@dataclass
+class Cli:
+    """Runs `foundry` in `folder`; `env` adds to the environment."""
+
+    folder: Path
+    home: Path
+    env: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        own = {"FOUNDRY_HOME": str(self.home), "FOUNDRY_BUILD_CACHE": str(self.home / "build"), "TERM": "dumb"}
+        return {**os.environ, **own, **self.env}
+
+    def __call__(self, *words: object, stdin: str = "", **env: str) -> Done:
+        child = self.start(*words, **env)
+        out, err = child.communicate(stdin, timeout=LIMIT_S)
+        return Done(child.returncode, out, err)
+
+    def start(self, *words: object, **env: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "foundry.cli", *map(str, words)],
+            cwd=self.folder,
+            env={**self.environment, **env},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.started.append(child)
+        return child
+
+    def solve(self, task: object, *more: object, **env: str) -> Done:
+        return self("agent", "solve", task, *TINY, *more, "--json", **env)
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text)
+        return path
+
+    def close(self) -> None:
+        for child in self.started:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """$FOUNDRY_HOME and the build cache of all tests here: the machine's ceilings are measured once."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
+    """A command line in an empty folder with the toy task and a store of its own."""
+    made = Cli(tmp_path, home)
+    made.write("toy.py", TOY)
+    yield made
+    made.close()
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs."""
+
+    cli: Cli
+    first: Done
+    second: Done
+
+    @property
+    def run(self) -> Path:
+        return self.cli.folder / str(self.first.json["run"])
+
+
+@pytest.fixture(scope="session")
+def solved(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Solved]:
+    """The solved run that the tests read; nobody may change it."""
+    cli = Cli(tmp_path_factory.mktemp("solved"), home, {"FOUNDRY_TEST_SECRET": "hidden"})
+    cli.write("toy.py", TOY)
+    words = ("agent", "solve", "toy.py", *TINY, "--store", "store", "--runs", "runs", "--json")
+    children = [cli.start(*words, "--seed", str(seed)) for seed in (1, 2)]
+    ends = [child.communicate(timeout=LIMIT_S) for child in children]
+    done = [Done(child.returncode, *end) for child, end in zip(children, ends, strict=True)]
+    yield Solved(cli, done[0], done[1])
+    cli.close()
+
+
+def until(fact: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any:
+    """Waits for a fact to be true and returns it."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := fact():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {limit_s:g} s")
+
+
+def rows(run: Path, statement: str) -> list[tuple[Any, ...]]:
+    """Rows of a run's run.sqlite, as any user may read it."""
+    connection = sqlite3.connect(f"file:{run / 'run.sqlite'}?mode=ro", uri=True, timeout=10)
+    try:
+        return connection.execute(statement).fetchall()
+    except sqlite3.OperationalError:  # not yet written
+        return []
+    finally:
+        connection.close()
+
+
+def working_below(folder: Path) -> list[int]:
+    """Processes whose working directory or arguments are below a folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            at = str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if state != "Z" and at.startswith(str(folder)):
+            found.append(int(entry.name))
+    return found
+
+
+def interrupt(child: subprocess.Popen[str]) -> Done:
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    return Done(child.returncode, out, err)
