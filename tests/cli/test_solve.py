@@ -1,0 +1,103 @@
+"""What `foundry agent solve` promises a script and a reader."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+
+from foundry.tools.receipt import receipt_schema
+
+from .conftest import TINY, Cli, Solved, rows, working_below
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "run": str,
+    "verdict": str,
+    "speedup": float,
+    "speedup_ci95": list,
+    "speedup_vs_compile": (float, type(None)),
+    "evaluations": int,
+    "wall_s": float,
+    "kernel": str,
+    "receipt": str,
+}
+
+
+def test_two_runs_at_once_on_one_store_both_end_well(solved: Solved) -> None:
+    for done in (solved.first, solved.second):
+        assert (done.code, done.err) == (0, "")
+        assert done.out.count("\n") == 1
+        summary = done.json
+        assert {name: type(summary[name]) for name in KINDS if not isinstance(summary[name], KINDS[name])} == {}
+        assert summary["verdict"] == "accepted" and summary["evaluations"] == 3
+        low, high = summary["speedup_ci95"]
+        assert 0.0 < low <= summary["speedup"] <= high and math.isfinite(high)
+        assert summary["baseline_ms"] > 0.0 and summary["candidate_ms"] > 0.0
+    assert solved.first.json["run"] != solved.second.json["run"]
+    lessons = solved.cli("knowledge", "list", "--store", "store", "--limit", "100", "--json").json
+    sources = {Path(lesson["receipt"]).parent.name for lesson in lessons if lesson.get("receipt")}
+    assert sources == {Path(done.json["run"]).name for done in (solved.first, solved.second)}
+    assert not working_below(solved.cli.folder)
+
+
+def test_the_run_directory_holds_what_is_documented(solved: Solved) -> None:
+    names = {path.name for path in solved.run.iterdir()}
+    assert {"kernel.py", "receipt.json", "run.sqlite"} <= names
+    assert "scratch" not in names
+    assert len(rows(solved.run, "SELECT * FROM events")) > 10
+    receipt = json.loads((solved.run / "receipt.json").read_text())
+    jsonschema.validate(receipt, receipt_schema())
+    assert receipt["timing"]["speedup"] == solved.first.json["speedup"]
+    for path in solved.run.rglob("*"):
+        assert not path.is_file() or b"FOUNDRY_TEST_SECRET" not in path.read_bytes()
+
+
+def test_the_end_says_how_to_use_the_kernel_and_it_works(solved: Solved) -> None:
+    """`resume` of a finished run prints the same ending again."""
+    told = solved.cli("agent", "resume", solved.run.name)
+    assert (told.code, told.err) == (0, "")
+    summary = solved.first.json
+    low, high = summary["speedup_ci95"]
+    assert "PyTorch eager" in told.out.splitlines()[0]
+    assert f"95 % interval {low:.2f} to {high:.2f}" in told.out and f"{summary['speedup']:.2f}x" in told.out
+    assert summary["kernel"] in told.out and summary["receipt"] in told.out
+    start = told.out.index("use it:")
+    lines = [line[9:] for line in told.out[start:].splitlines() if not line.startswith("again:")]
+    script = [
+        "import torch, toy",
+        "model, init_inputs = toy.Model(*toy.get_init_inputs()), toy.get_init_inputs()",
+        *lines,
+        "inputs = toy.get_inputs()",
+        "assert torch.allclose(fast(*inputs), model(*inputs), rtol=1e-3, atol=1e-5)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(script)],
+        cwd=solved.cli.folder,
+        env={**solved.cli.environment, "PYTHONPATH": str(solved.cli.folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    again = next(line for line in told.out.splitlines() if line.startswith("again:"))
+    assert f"foundry verify toy.py {summary['kernel']}" in again
+
+
+def test_a_speedup_that_is_not_reached_is_exit_1(solved: Solved) -> None:
+    assert solved.cli("agent", "resume", solved.run.name, "--min-speedup", "1000").code == 1
+    assert solved.cli("agent", "resume", solved.run.name, "--min-speedup", "0.0001").code == 0
+
+
+def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(cli: Cli) -> None:
+    done = cli("agent", "solve", "toy.py", "--target", "cuda", *TINY, "--no-learn", CUDA_VISIBLE_DEVICES="")
+    if "nvcc" in done.err:
+        assert done.is_one_line("nvcc", "install", code=3)
+        return
+    assert done.err == "" and done.code == 1
+    assert "nothing is proven" in done.out.splitlines()[0]
+    for word in ("registers", "spill", "occupancy", "no receipt", "kernel.py"):
+        assert word in done.out
+    assert "use it:" not in done.out
