@@ -39,6 +39,7 @@ from foundry.knowledge.library.ir import (
     RowKernel,
     Store,
 )
+from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, affine, loader
 
 _SHORT_ROW = 16  # below this, lanes along the row would stay half empty
@@ -149,6 +150,7 @@ class _ColumnPrinter:
             d_algo=1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0,
             d_sync=0,
             labels=labels,
+            shared=(read_library_text("cpu_reduce.h"),),
         )
 
     def _width(self) -> str:

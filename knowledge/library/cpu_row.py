@@ -41,6 +41,7 @@ from foundry.knowledge.library.ir import (
     RowKernel,
     Store,
 )
+from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
@@ -187,6 +188,7 @@ class _RowPrinter:
             d_algo=2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0,
             d_sync=3 if form.within else 0,
             labels=labels,
+            shared=(read_library_text("cpu_reduce.h"),),
         )
 
     def _by_rows(self) -> list[str]:

@@ -11,7 +11,7 @@
 #include <utility>
 #include <omp.h>
 #include <sys/mman.h>
-#if defined(__AVX512F__) || defined(__AVX__) || defined(__SSE2__)
+#ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
@@ -30,7 +30,6 @@ FOUNDRY_INLINE To bits_of(From value) {
 
 struct float16 { uint16_t bits; };
 struct bfloat16 { uint16_t bits; };
-
 FOUNDRY_INLINE float widen(bfloat16 x) { return bits_of<float>((uint32_t)x.bits << 16); }
 
 FOUNDRY_INLINE float widen(float16 x) {
@@ -59,14 +58,11 @@ FOUNDRY_INLINE float16 narrow_float16(float x) {  // round to nearest even
 
 namespace math {
 
-template <class T>
-using if_floating = std::enable_if_t<std::is_floating_point_v<T>, int>;
-template <class T>
-using if_integer = std::enable_if_t<std::is_integral_v<T>, int>;
+template <class T> using if_floating = std::enable_if_t<std::is_floating_point_v<T>, int>;
+template <class T> using if_integer = std::enable_if_t<std::is_integral_v<T>, int>;
 
 // Arguments are evaluated before the choice, so that GCC blends instead of branching.
-template <class T>
-FOUNDRY_INLINE T where(bool condition, T yes, T no) { return condition ? yes : no; }
+template <class T> FOUNDRY_INLINE T where(bool condition, T yes, T no) { return condition ? yes : no; }
 
 template <class A, class B>
 FOUNDRY_INLINE auto maximum(A a, B b) {
@@ -85,18 +81,13 @@ FOUNDRY_INLINE T clamp(T x, T low, T high) {  // bounds are numbers; NaN in x pa
   const T raised = x < low ? low : x;
   return raised > high ? high : raised;
 }
-template <class T>
-FOUNDRY_INLINE T relu(T x) { return x < (T)0 ? (T)0 : x; }
-template <class T>
-FOUNDRY_INLINE T square(T x) { return (T)(x * x); }
+template <class T> FOUNDRY_INLINE T relu(T x) { return x < (T)0 ? (T)0 : x; }
+template <class T> FOUNDRY_INLINE T square(T x) { return (T)(x * x); }
 FOUNDRY_INLINE float abs(float x) { return __builtin_fabsf(x); }
 FOUNDRY_INLINE double abs(double x) { return __builtin_fabs(x); }
-template <class T, if_integer<T> = 0>
-FOUNDRY_INLINE T abs(T x) { return (T)(x < 0 ? -x : x); }
-template <class T>
-FOUNDRY_INLINE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
-template <class T>
-FOUNDRY_INLINE bool isnan(T x) { return x != x; }
+template <class T, if_integer<T> = 0> FOUNDRY_INLINE T abs(T x) { return (T)(x < 0 ? -x : x); }
+template <class T> FOUNDRY_INLINE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
+template <class T> FOUNDRY_INLINE bool isnan(T x) { return x != x; }
 template <class T>
 FOUNDRY_INLINE bool isinf(T x) {
   if constexpr (std::is_floating_point_v<T>) return math::abs(x) == std::numeric_limits<T>::infinity();
@@ -105,8 +96,7 @@ FOUNDRY_INLINE bool isinf(T x) {
 
 FOUNDRY_INLINE float sqrt(float x) { return __builtin_sqrtf(x); }
 FOUNDRY_INLINE double sqrt(double x) { return __builtin_sqrt(x); }
-template <class T>
-FOUNDRY_INLINE T rsqrt(T x) { return (T)1 / math::sqrt(x); }
+template <class T> FOUNDRY_INLINE T rsqrt(T x) { return (T)1 / math::sqrt(x); }
 FOUNDRY_INLINE float floor(float x) { return __builtin_floorf(x); }
 FOUNDRY_INLINE double floor(double x) { return __builtin_floor(x); }
 FOUNDRY_INLINE float ceil(float x) { return __builtin_ceilf(x); }
@@ -119,8 +109,7 @@ template <class T, if_integer<T> = 0> FOUNDRY_INLINE T floor(T x) { return x; }
 template <class T, if_integer<T> = 0> FOUNDRY_INLINE T ceil(T x) { return x; }
 template <class T, if_integer<T> = 0> FOUNDRY_INLINE T trunc(T x) { return x; }
 template <class T, if_integer<T> = 0> FOUNDRY_INLINE T round(T x) { return x; }
-template <class T>
-FOUNDRY_INLINE T frac(T x) { return x - math::trunc(x); }
+template <class T> FOUNDRY_INLINE T frac(T x) { return x - math::trunc(x); }
 
 // 2^n for the integer n held in the low bits of `shifted` = n + 1.5 * 2^23 (the rounding trick's sum).
 FOUNDRY_INLINE float power_of_two(int32_t n) { return bits_of<float>((n + 127) << 23); }
@@ -144,13 +133,6 @@ FOUNDRY_INLINE float exp(float x) {
   const ExpReduced e = reduce_exp(bounded);
   const int32_t half = e.n >> 1;  // two factors reach the subnormals and infinity
   return (e.expm1 + 1.0f) * power_of_two(half) * power_of_two(e.n - half);
-}
-
-// exp for x <= 0, where results below 2^-126 may become 0: softmax and logsumexp after subtracting the maximum.
-FOUNDRY_INLINE float exp_nonpositive(float x) {
-  const ExpReduced e = reduce_exp(x < -87.0f ? -87.0f : x);
-  const float value = bits_of<float>(bits_of<int32_t>(e.expm1 + 1.0f) + (e.n << 23));
-  return x < -87.0f ? 0.0f : value + (x - x);  // x - x carries NaN
 }
 
 FOUNDRY_INLINE float exp2(float x) {
@@ -332,7 +314,6 @@ FOUNDRY_INLINE double exp(double x) {
   const double first = bits_of<double>((half + 1023) << 52), second = bits_of<double>((count - half + 1023) << 52);
   return ((r * r) * q + r + 1.0) * first * second;
 }
-FOUNDRY_INLINE double exp_nonpositive(double x) { return math::exp(x); }
 
 FOUNDRY_INLINE double log(double x) {
   const bool subnormal = x < 2.2250738585072014e-308;
@@ -384,8 +365,7 @@ FOUNDRY_INLINE T gelu_tanh(T x) {
   const T inner = (T)0.79788456080286536 * (x + (T)0.044715 * x * x * x);
   return (T)0.5 * x * ((T)1 + math::tanh(inner));
 }
-template <class T>
-FOUNDRY_INLINE T softplus(T x) { return x > (T)20 ? x : math::log1p(math::exp(x)); }
+template <class T> FOUNDRY_INLINE T softplus(T x) { return x > (T)20 ? x : math::log1p(math::exp(x)); }
 template <class T>
 FOUNDRY_INLINE T logsigmoid(T x) { return (x < (T)0 ? x : (T)0) - math::log1p(math::exp(-math::abs(x))); }
 template <class T>
@@ -393,26 +373,19 @@ FOUNDRY_INLINE T mish(T x) {  // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2)
   const T e = math::exp(x < (T)20 ? x : (T)20), n = e * (e + (T)2);
   return x > (T)20 ? x : x * (n / (n + (T)2));
 }
-template <class T>
-FOUNDRY_INLINE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) / (T)6; }
-template <class T>
-FOUNDRY_INLINE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) / (T)6; }
-template <class T>
-FOUNDRY_INLINE T softsign(T x) { return x / ((T)1 + math::abs(x)); }
-template <class T>
-FOUNDRY_INLINE T leaky_relu(T x, T slope) { return x > (T)0 ? x : x * slope; }
+template <class T> FOUNDRY_INLINE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) / (T)6; }
+template <class T> FOUNDRY_INLINE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) / (T)6; }
+template <class T> FOUNDRY_INLINE T softsign(T x) { return x / ((T)1 + math::abs(x)); }
+template <class T> FOUNDRY_INLINE T leaky_relu(T x, T slope) { return x > (T)0 ? x : x * slope; }
 template <class T>
 FOUNDRY_INLINE T elu(T x, T alpha) {
   const T negative = alpha * math::expm1(x);
   return x > (T)0 ? x : negative;
 }
-template <class T>
-FOUNDRY_INLINE T selu(T x) { return (T)1.0507009873554805 * elu(x, (T)1.6732632423543772); }
+template <class T> FOUNDRY_INLINE T selu(T x) { return (T)1.0507009873554805 * elu(x, (T)1.6732632423543772); }
 
-template <class T, if_floating<T> = 0>
-FOUNDRY_INLINE T fmod(T a, T b) { return std::fmod(a, b); }
-template <class T, if_integer<T> = 0>
-FOUNDRY_INLINE T fmod(T a, T b) { return b == 0 ? (T)0 : (T)(a % b); }
+template <class T, if_floating<T> = 0> FOUNDRY_INLINE T fmod(T a, T b) { return std::fmod(a, b); }
+template <class T, if_integer<T> = 0> FOUNDRY_INLINE T fmod(T a, T b) { return b == 0 ? (T)0 : (T)(a % b); }
 template <class T>
 FOUNDRY_INLINE T remainder(T a, T b) {
   const T rest = math::fmod(a, b);
@@ -507,38 +480,8 @@ FOUNDRY_INLINE void stream_fence() {
 #endif
 }
 
-// ---------------------------------------------------------------- lanes: independent accumulators that meet at the end
+// ---------------------------------------------------------------- neutral elements
 
-template <class T, int L, class Combine>
-FOUNDRY_INLINE T fold(T (&lanes)[L], Combine combine) {  // a tree, as pairwise summation wants
-#pragma GCC unroll 16
-  for (int width = L / 2; width > 0; width /= 2)
-#pragma omp simd
-    for (int l = 0; l < width; ++l) lanes[l] = combine(lanes[l], lanes[l + width]);
-  return lanes[0];
-}
-
-template <class T, int L>
-FOUNDRY_INLINE void fill(T (&lanes)[L], T value) {
-#pragma omp simd
-  for (int l = 0; l < L; ++l) lanes[l] = value;
-}
-
-// ---------------------------------------------------------------- reduction states: chunks of a row merge into one
-
-template <class T>
-using Wide = std::conditional_t<std::is_same_v<T, float>, double, T>;  // carries float sums between chunks
-
-template <class T>
-struct Sum {
-  Wide<T> value = 0;
-  FOUNDRY_INLINE_MEMBER void merge(Sum other) { value += other.value; }
-};
-template <class T>
-struct Product {
-  Wide<T> value = 1;
-  FOUNDRY_INLINE_MEMBER void merge(Product other) { value *= other.value; }
-};
 template <class T>
 constexpr T lowest() {
   if constexpr (std::numeric_limits<T>::has_infinity) return -std::numeric_limits<T>::infinity();
@@ -549,95 +492,9 @@ constexpr T highest() {
   if constexpr (std::numeric_limits<T>::has_infinity) return std::numeric_limits<T>::infinity();
   else return std::numeric_limits<T>::max();
 }
-template <class T>
-struct Maximum {
-  T value = lowest<T>();
-  FOUNDRY_INLINE_MEMBER void merge(Maximum other) { value = math::maximum(value, other.value); }
-};
-template <class T>
-struct Minimum {
-  T value = highest<T>();
-  FOUNDRY_INLINE_MEMBER void merge(Minimum other) { value = math::minimum(value, other.value); }
-};
 
-// Mean and sum of squared deviations of `count` values (Chan, Golub, LeVeque 1979).
-struct Moments {
-  double count = 0, mean = 0, m2 = 0;
-  FOUNDRY_INLINE_MEMBER void merge(Moments other) {
-    const double total = count + other.count, delta = other.mean - mean;
-    if (total == 0) return;
-    mean += delta * (other.count / total);
-    m2 += other.m2 + delta * delta * (count * other.count / total);
-    count = total;
-  }
-};
-
-// sum(exp(x - max)), rescaled when a chunk raises the maximum (Milakov and Gimelshein 2018).
-template <class T>
-struct ExpSum {
-  T max = lowest<T>();
-  double sum = 0;
-  // What to subtract before exp: an infinity would make NaN of a chunk that adds nothing.
-  static FOUNDRY_INLINE_MEMBER T reference(T max) { return math::isinf(max) ? (T)0 : max; }
-  FOUNDRY_INLINE_MEMBER void merge(ExpSum other) {
-    const T top = math::maximum(max, other.max), from = reference(top);
-    sum = sum * std::exp((double)(max - from)) + other.sum * std::exp((double)(other.max - from));
-    max = top;
-  }
-  FOUNDRY_INLINE_MEMBER T total() const { return math::isinf(max) ? (T)NAN : (T)sum; }  // of exp(x - max), as written
-  FOUNDRY_INLINE_MEMBER T log() const { return (T)(std::log(sum) + (double)reference(max)); }
-};
-
-// The largest (or smallest) value and its first position; the first NaN wins over everything.
-template <class T, bool larger>
-struct Best {
-  T value = larger ? lowest<T>() : highest<T>();
-  int64_t at = std::numeric_limits<int64_t>::max();
-  FOUNDRY_INLINE_MEMBER void merge(Best other) {
-    const bool nan = value != value, other_nan = other.value != other.value;
-    const bool better = (larger ? other.value > value : other.value < value) | (other_nan & !nan);
-    const bool same = (other.value == value) | (nan & other_nan);
-    const bool take = better | (same & (other.at < at));
-    value = take ? other.value : value;
-    at = take ? other.at : at;
-  }
-};
-
-// ---------------------------------------------------------------- scans
-
-// In-register inclusive scan of one block by log2(L) shifted combines (Hillis and Steele 1986).
 template <class T, int L>
-struct Block {
-  typedef T Values __attribute__((vector_size(L * sizeof(T))));
-  using Index = std::conditional_t<sizeof(T) == 8, int64_t, int32_t>;
-  typedef Index Indices __attribute__((vector_size(L * sizeof(T))));
-
-  // Lanes move up by `step`; `nothing` comes in from below. The indices are constants, so this is one permutation.
-  template <int step, int... lane>
-  static FOUNDRY_INLINE_MEMBER Values shifted(Values values, Values nothing, std::integer_sequence<int, lane...>) {
-    return __builtin_shuffle(nothing, values, Indices{(lane < step ? lane : L + lane - step)...});
-  }
-  template <int step, class Combine>
-  static FOUNDRY_INLINE_MEMBER Values scan(Values values, Values nothing, Combine combine) {
-    if constexpr (step >= L) return values;
-    else {
-      const Values below = shifted<step>(values, nothing, std::make_integer_sequence<int, L>());
-      return scan<step * 2>(combine(below, values), nothing, combine);
-    }
-  }
-};
-
-// The block is read in its own type, so that the load finds the whole vector that was just stored, and widened after.
-template <int L, class From, class T, class Combine>
-FOUNDRY_INLINE void prefix(const From (&block)[L], T (&scanned)[L], T neutral, Combine combine) {
-  typename Block<From, L>::Values narrow;
-  std::memcpy(&narrow, block, sizeof(narrow));
-  typename Block<T, L>::Values values = __builtin_convertvector(narrow, typename Block<T, L>::Values);
-  values = Block<T, L>::template scan<1>(values, neutral - typename Block<T, L>::Values{}, combine);
-  std::memcpy(scanned, &values, sizeof(values));
-}
-
-FOUNDRY_INLINE double log_add_exp(double a, double b) {
-  const double top = math::maximum(a, b), low = math::minimum(a, b);
-  return math::isinf(top) | (top != top) ? top : top + std::log1p(std::exp(low - top));
+FOUNDRY_INLINE void fill(T (&lanes)[L], T value) {
+#pragma omp simd
+  for (int l = 0; l < L; ++l) lanes[l] = value;
 }

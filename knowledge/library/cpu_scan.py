@@ -24,6 +24,7 @@ from foundry.knowledge.library.cpu_space import (
     views_of,
 )
 from foundry.knowledge.library.ir import Plan, PrintedKernel, ScanKernel
+from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
 
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}
@@ -125,6 +126,7 @@ class _ScanPrinter:
             d_algo=2 if self._blocked else 1,
             d_sync=3 if self._shared else 0,
             labels=labels,
+            shared=(read_library_text("cpu_scan.h"),),
         )
 
     # -- one element

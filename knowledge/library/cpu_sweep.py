@@ -116,8 +116,6 @@ class Sweep:
         indices = self._context.rows.indices[:-1]
         direct = [f"b_{s.buffer}[{self._space.offset([*indices, '(i + l)'])(s.view)}]" for s in self._stores]
         outs = [f"{name}[l]" for name in arrays]
-        exact = begin in ("0", "chunk") and self._context.rows.reduced_sizes[-1] % width == 0 and form.chunk % width == 0
-        whole = exact and (end.isdigit() or self._context.rows.reduced_sizes[-1] % width == 0)
         lines = [f"int64_t i = {begin};", f"for (; i + {width} <= {end}; i += {width}) {{"]
         if form.streamed and self._stores:
             blocks = [f"y{slot}" for slot in range(len(self._stores))]
@@ -134,7 +132,7 @@ class Sweep:
             call = ", ".join(["i + l", *outs, *direct])
             lines += [f"  {form.simd}", f"  for (int l = 0; l < {width}; ++l) element({call});"]
         lines.append("}")
-        if not whole:
+        if self._context.rows.reduced_sizes[-1] % width:  # chunks are whole blocks, so only the end can be ragged
             call = ", ".join(["i + l", *outs, *direct])
             lines.append(f"for (int64_t l = 0; l < {end} - i; ++l) element({call});")
         return lines

@@ -7,6 +7,7 @@ the task's own model, and a loader; what differs is in `module_<target>.py.txt` 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.resources
 import json
@@ -86,6 +87,7 @@ def fill(template: str, holes: Mapping[str, str]) -> str:
     return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))
 
 
+@functools.cache
 def read_library_text(name: str) -> str:
     """A text file that ships inside the library (templates, runtime headers)."""
     return importlib.resources.files("foundry.knowledge.library").joinpath(name).read_text(encoding="utf-8")
