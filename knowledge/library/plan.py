@@ -22,7 +22,7 @@ from foundry.knowledge.library import (
 from foundry.knowledge.library.access import touched
 from foundry.knowledge.library.builder import RULES, Builder, Tensor, Unsupported
 from foundry.knowledge.library.fusion import Fusion, fuse
-from foundry.knowledge.library.ir import Buffer, Load, OutputView, Plan, TorchCall
+from foundry.knowledge.library.ir import Buffer, Load, OutputView, Plan, TorchCall, View
 from foundry.knowledge.library.tidy import tidy
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, contiguous_strides
 
@@ -86,10 +86,14 @@ def _call_torch(builder: Builder, op: Op) -> None:
 
     def plain(item: Argument) -> object:
         if isinstance(item, Ref):
-            tensor = builder.contiguous(builder.tensor(item), op, f"{item.ref}_plain")
-            assert isinstance(tensor.expr, Load)
-            builder.tensors[item.ref] = tensor
-            return Ref(tensor.expr.buffer)
+            tensor = builder.tensor(item)
+            load = tensor.expr
+            if not (isinstance(load, Load) and _is_whole(builder.buffers[load.buffer], load, tensor)):
+                tensor = builder.store(f"{item.ref}_plain", tensor.shape, tensor.expr, tensor.dtype, op)
+                builder.tensors[item.ref] = tensor
+                load = tensor.expr
+                assert isinstance(load, Load)
+            return Ref(load.buffer)
         if isinstance(item, list):
             return [plain(member) for member in item]
         return item
@@ -107,6 +111,11 @@ def _call_torch(builder: Builder, op: Op) -> None:
         results.append(tensor.expr.buffer)
     builder.labels.append(f"torch:{op.kind}")
     builder.emit(TorchCall(f"t_{builder.identifier(op.name)}", op.target, args, kwargs, tuple(results), (op.name,)))
+
+
+def _is_whole(buffer: Buffer, load: Load, tensor: Tensor) -> bool:
+    """Whether a tensor is exactly a buffer, shape and strides included."""
+    return buffer.shape == tensor.shape and load.view == View(0, buffer.strides)
 
 
 # ---------------------------------------------------------------- results

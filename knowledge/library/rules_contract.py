@@ -23,7 +23,7 @@ from foundry.knowledge.library.builder import (
 )
 from foundry.knowledge.library.ir import EmitRow, Expr, GemmKernel, Load, Named, Reduction, RowKernel, Store, View
 from foundry.knowledge.library.rules_pointwise import operand
-from foundry.knowledge.opgraph import Op, Ref, TensorSpec, contiguous_strides
+from foundry.knowledge.opgraph import Op, TensorSpec, contiguous_strides
 
 Shape = tuple[int, ...]
 
@@ -235,23 +235,60 @@ def _tensordot(builder: Builder, op: Op) -> None:
 
 @rule("einsum")
 def _einsum(builder: Builder, op: Op) -> None:
-    """Two operands; each label is a batch, row, column or contracted dimension."""
+    """Operands are contracted from the left; each label is a batch, row, column or contracted dimension."""
     equation, items = op.args[0], op.args[1]
-    if not isinstance(equation, str) or not isinstance(items, list) or "." in equation:
-        raise Unsupported("an einsum with an ellipsis")
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    if not isinstance(equation, str) or not isinstance(items, list):
+        raise Unsupported("an einsum without an equation")
+    tensors = [builder.tensor(item) for item in items]
+    terms, output = _labels(equation.replace(" ", ""), [len(tensor.shape) for tensor in tensors])
+    if any(len(set(term)) != len(term) for term in terms):
+        raise Unsupported("an einsum of a diagonal")
+    if len(terms) == 1:
+        _rearrange(builder, op, terms[0], tensors[0], output)
+        return
+    term, tensor = terms[0], tensors[0]
+    for index in range(1, len(terms) - 1):
+        later = "".join(terms[index + 1 :]) + output
+        kept = "".join(label for label in dict.fromkeys(term + terms[index]) if label in later)
+        sizes = dict(zip(term, tensor.shape, strict=True))
+        sizes |= dict(zip(terms[index], tensors[index].shape, strict=True))
+        shape = tuple(sizes[label] for label in kept)
+        spec = TensorSpec(shape, contiguous_strides(shape), op.outputs[0].spec.dtype)
+        inner = replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{index}", spec=spec)])
+        _contract_pair(builder, inner, term, tensor, terms[index], tensors[index], kept)
+        term, tensor = kept, builder.tensors[inner.name]
+    _contract_pair(builder, op, term, tensor, terms[-1], tensors[-1], output)
+
+
+def _labels(equation: str, ranks: list[int]) -> tuple[list[str], str]:
+    """One letter for each dimension of each operand and of the result; an ellipsis gets letters of its own."""
+    inputs, arrow, output = equation.partition("->")
     terms = inputs.split(",")
+    spare = [letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter not in equation]
+    hidden = max(rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True))
+    letters = "".join(spare[:hidden]) if "..." in equation else ""
+    full = []
+    for term, rank in zip(terms, ranks, strict=True):
+        count = rank - len(term.replace("...", ""))
+        full.append(term.replace("...", letters[len(letters) - count :]))
     if not arrow:
-        every = inputs.replace(",", "")
-        output = "".join(sorted(label for label in set(every) if every.count(label) == 1))
-    if len(terms) != 2 or any(len(set(term)) != len(term) for term in terms):
-        raise Unsupported("an einsum that is not of two operands without diagonals")
-    a, b = (builder.tensor(item) for item in items if isinstance(item, Ref))
-    _contract_pair(builder, op, terms[0], a, terms[1], b, output)
+        every = inputs.replace("...", "").replace(",", "")
+        output = ("..." if letters else "") + "".join(sorted(set(every)))
+        output = "".join(label for label in output if label == "." or every.count(label) == 1)
+    return full, output.replace("...", letters)
+
+
+def _rearrange(builder: Builder, op: Op, term: str, tensor: Tensor, output: str) -> None:
+    if sorted(term) != sorted(output):
+        raise Unsupported("an einsum that sums one operand")
+    builder.bind(op, builder.permute(tensor, [term.index(label) for label in output], op))
 
 
 def _contract_pair(builder: Builder, op: Op, first: str, a: Tensor, second: str, b: Tensor, output: str) -> None:
     sizes = dict(zip(first, a.shape, strict=True)) | dict(zip(second, b.shape, strict=True))
+    shared = [label for label in first if label in second]
+    if any(a.shape[first.index(label)] != b.shape[second.index(label)] for label in shared):
+        raise Unsupported("an einsum that broadcasts")
     batch = [label for label in output if label in first and label in second]
     rows = [label for label in output if label in first and label not in second]
     columns = [label for label in output if label in second and label not in first]

