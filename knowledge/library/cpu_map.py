@@ -34,6 +34,9 @@ from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 
+_CHUNKS = (2048, 8192, 32768, 131072)
+
+
 @dataclass(frozen=True)
 class _Shape:
     """The decisions of one printing."""
@@ -103,13 +106,11 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: 
         tile = knobs.number(
             "tile", (0, 16, 32, 64), 32, "tile", "side of the tiles that turn transposed operands; 0 none"
         )
-    chunk = knobs.number(
-        "chunk",
-        (2048, 8192, 32768, 131072),
-        8192,
-        "parallel",
-        "points of one task; small balances, large saves overhead",
-    )
+    # beyond the inner dimension all chunks are the same
+    chunks = [size for size in _CHUNKS if size < inner]
+    chunks.append(next((size for size in _CHUNKS if size >= inner), _CHUNKS[-1]))
+    meaning = "points of one task; small balances, large saves overhead"
+    chunk = knobs.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
     schedule = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(knobs, device, traffic(values, kernel.stores, plan))
     lanes = min(per_vector * unroll, tile) if tile else per_vector * unroll
