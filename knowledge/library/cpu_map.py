@@ -33,7 +33,6 @@ from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, V
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
-
 _CHUNKS = (2048, 8192, 32768, 131072)
 
 
