@@ -11,7 +11,7 @@ to the JSON file named by --out.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import json
 import statistics
 import sys
@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,13 +42,14 @@ EMPTY_MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
 
 def load_cases() -> Any:
     """The kernels of the tests: the same cases, other sizes."""
-    path = ROOT / "tests" / "knowledge" / "library" / "test_cuda_kernels.py"
-    spec = importlib.util.spec_from_file_location("cuda_kernel_cases", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT))
+    return SimpleNamespace(
+        **{
+            name: value
+            for module in ("cuda_cases", "cuda_window_cases")
+            for name, value in vars(importlib.import_module(f"tests.knowledge.library.{module}")).items()
+        }
+    )
 
 
 def timed_cases(tests: Any) -> dict[str, tuple[Callable[[], Any], Callable[..., Any]]]:
