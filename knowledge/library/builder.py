@@ -263,7 +263,23 @@ class Builder:
         if loads_nothing(expr):
             self.bind(op, Tensor(value.spec.shape, expr), output)
             return
-        self.tensors[value.name] = self.store(value.name, value.spec.shape, expr, value.spec.dtype, op)
+        shape = value.spec.shape
+        order = self._memory_order(expr, shape)
+        turn, turned = views.permuted_map(shape, order)
+        stored = self.store(value.name, turned, views.remap(expr, shape, turn, turned), value.spec.dtype, op)
+        self.tensors[value.name] = self.permute(stored, [order.index(axis) for axis in range(len(shape))], op)
+
+    def _memory_order(self, expr: Expr, shape: Shape) -> list[int]:
+        """The order of dimensions in which the whole tensors that `expr` reads lie in memory, when they agree on it:
+        a result laid out like its operand can join the kernel that made the operand."""
+        orders = set()
+        for node in views.nodes(expr):
+            if isinstance(node, Load) and self.buffers[node.buffer].numel == math.prod(shape):
+                order = views.covering_order(shape, node.view)
+                if order is not None:
+                    orders.add(order)
+        found = orders.pop() if len(orders) == 1 else None
+        return list(found if found is not None else range(len(shape)))
 
     # ------------------------------------------------ views
 

@@ -28,7 +28,7 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
-from foundry.knowledge.library.substitute import covering_order, replaced_loads, sought
+from foundry.knowledge.library.substitute import replaced_loads, sought
 from foundry.knowledge.library.weight import Weight, limited, weight_of
 
 Shape = tuple[int, ...]
@@ -214,7 +214,7 @@ def _carried(kernel: MapKernel, store: Store, consumer: MapKernel | RowKernel) -
     space = store_space(consumer)
     if view is None or not views.is_identity(store.view, kernel.shape):
         return None
-    if math.prod(space) != math.prod(kernel.shape) or covering_order(space, view) is None:
+    if math.prod(space) != math.prod(kernel.shape) or views.covering_order(space, view) is None:
         return None
     if isinstance(consumer, RowKernel) and not weight_of(store.value, kernel.shape).cheap:
         return None

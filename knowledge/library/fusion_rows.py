@@ -19,7 +19,7 @@ from foundry.knowledge.library.ir import (
     Store,
     View,
 )
-from foundry.knowledge.library.substitute import SpaceMap, covering_order, sought, substituted
+from foundry.knowledge.library.substitute import SpaceMap, sought, substituted
 from foundry.knowledge.library.weight import limited
 
 Shape = tuple[int, ...]
@@ -92,8 +92,8 @@ def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str
     """The consumer reads a value that the kernel has for every element."""
     stored = next(store for store in stores_of(kernel) if store.buffer == name)
     shape, space = store_space(consumer), store_space(kernel)
-    order = covering_order(shape, view)
-    if order is None or covering_order(space, stored.view) is None:
+    order = views.covering_order(shape, view)
+    if order is None or views.covering_order(space, stored.view) is None:
         return None
     if isinstance(consumer, RowKernel):
         own = views.merged(kernel.reduced, stored.view.strides[len(kernel.outer) :])
@@ -114,7 +114,7 @@ def _finer(
     kernel: RowKernel, consumer: MapKernel | RowKernel, order: tuple[int, ...], stored: View
 ) -> RowKernel | None:
     """The kernel with its dimensions split where the consumer's end, when its rows come first in memory."""
-    if covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
+    if views.covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
         return None
     shape = tuple(store_space(consumer)[axis] for axis in order)
     return _split_along(kernel, shape)
@@ -166,7 +166,7 @@ def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -
     outer = tuple(shape[axis] for axis in down)
     if view.offset or math.prod(outer) != math.prod(kernel.outer):
         return None
-    if covering_order(outer, View(0, tuple(view.strides[axis] for axis in down))) is None:
+    if views.covering_order(outer, View(0, tuple(view.strides[axis] for axis in down))) is None:
         return None
     if isinstance(consumer, RowKernel):
         rank = len(consumer.outer)

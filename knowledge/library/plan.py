@@ -24,7 +24,7 @@ from foundry.knowledge.library.builder import RULES, Builder, Tensor, Unsupporte
 from foundry.knowledge.library.fusion import Fusion, fuse
 from foundry.knowledge.library.ir import Buffer, Load, OutputView, Plan, TorchCall, View
 from foundry.knowledge.library.tidy import tidy
-from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, contiguous_strides
+from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, contiguous_strides
 
 # Importing a rules module registers its rules.
 RULE_MODULES = (
@@ -148,7 +148,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
 def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
     """A result as a view of a buffer that the candidate allocates: never an input, a parameter or a constant."""
     load = tensor.expr
-    if not isinstance(load, Load) or builder.buffers[load.buffer].role not in ("temporary", "output"):
+    if not isinstance(load, Load) or not _returnable(builder, load, builder.graph.values[name].spec):
         if op is None:
             raise CannotLower("forward computes nothing")
         copy = builder.store(f"{name}_out", tensor.shape, tensor.expr, tensor.dtype, op)
@@ -156,6 +156,14 @@ def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> Out
         assert isinstance(load, Load)
     builder.buffers[load.buffer] = replace(builder.buffers[load.buffer], role="output")
     return OutputView(load.buffer, tensor.shape, load.view.strides, load.view.offset)
+
+
+def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
+    """Whether the caller may have this view: of memory of ours, and contiguous where the reference's is."""
+    if builder.buffers[load.buffer].role not in ("temporary", "output") or min((0, *load.view.strides)) < 0:
+        return False
+    in_order = TensorSpec(spec.shape, load.view.strides, spec.dtype).is_contiguous
+    return in_order or not spec.is_contiguous
 
 
 def _assembled(

@@ -86,27 +86,13 @@ class SpaceMap:
         return views.remap_view(views.remap_view(view, self.old, turn, shape), shape, self.point_map, self.new)
 
 
-def covering_order(shape: Shape, view: View) -> tuple[int, ...] | None:
-    """The order of dimensions in which a view walks a whole contiguous buffer, or None when it does not."""
-    if view.offset:
-        return None
-    long = [axis for axis, size in enumerate(shape) if size > 1]
-    long.sort(key=lambda axis: -view.strides[axis])
-    expected = math.prod(shape)
-    for axis in long:
-        expected //= shape[axis]
-        if view.strides[axis] != expected:
-            return None
-    return (*long, *(axis for axis, size in enumerate(shape) if size == 1))
-
-
 def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> SpaceMap | None:
     """The map when a consumer over `shape` reads, through `view`, each element that a producer over `space` stores
     through `stored` exactly once."""
     if view is None or math.prod(shape) != math.prod(space):
         return None
-    order = covering_order(shape, view)
-    if order is None or covering_order(space, stored) is None:
+    order = views.covering_order(shape, view)
+    if order is None or views.covering_order(space, stored) is None:
         return None
     return SpaceMap(shape, order, stored, space)
 

@@ -194,6 +194,20 @@ def permuted_map(shape: Shape, order: Sequence[int]) -> tuple[View, Shape]:
     return View(0, tuple(strides[axis] for axis in order)), tuple(shape[axis] for axis in order)
 
 
+def covering_order(shape: Shape, view: View) -> tuple[int, ...] | None:
+    """The order of dimensions in which a view walks a whole contiguous buffer, or None when it does not."""
+    if view.offset:
+        return None
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    long.sort(key=lambda axis: -view.strides[axis])
+    expected = math.prod(shape)
+    for axis in long:
+        expected //= shape[axis]
+        if view.strides[axis] != expected:
+            return None
+    return (*long, *(axis for axis, size in enumerate(shape) if size == 1))
+
+
 def refined(left: Shape, right: Shape) -> Shape | None:
     """The coarsest shape of which both are made by merging neighbours, or None (4x6 against 6x4)."""
     if math.prod(left) != math.prod(right):

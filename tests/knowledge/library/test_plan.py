@@ -237,7 +237,7 @@ PRODUCTS: dict[str, tuple[Model, list[torch.Tensor]]] = {
     "einsum that turns": (lambda a, b: torch.einsum("bik,bjk->jib", a, b), [x(2, 3, 4), x(2, 5, 4)]),
     "einsum of three": (lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), [x(3, 4), x(4, 5), x(5, 2)]),
     "einsum with an ellipsis": (lambda a, b: torch.einsum("...ij,...jk->...ik", a, b), [x(2, 3, 4), x(2, 4, 5)]),
-    "transposed batch": (nn.Sequential(nn.Linear(4, 5), nn.ReLU()), [x(3, 2, 4).transpose(0, 1)]),
+    "transposed batch": (lambda a, w: F.linear(a.transpose(0, 1), w).relu().transpose(0, 1), [x(3, 2, 4), x(5, 4)]),
     "tensordot": (lambda a, b: torch.tensordot(a, b, dims=([1, 2], [0, 1])), [x(2, 3, 4), x(3, 4, 5)]),
     "prologue": (lambda a, b: (a.relu() * 2) @ b, [x(3, 4), x(4, 5)]),
 }
