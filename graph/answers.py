@@ -6,7 +6,7 @@ from foundry.agents.directives import Understood, parse
 from foundry.graph.island_search import outcome_of
 from foundry.graph.run_directory import Decision, RunDirectory
 from foundry.graph.summary import Summary, summarise
-from foundry.knowledge.candidate import Evaluation, Stage
+from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Move
 
@@ -77,9 +77,9 @@ def cost(run: RunDirectory) -> str:
 
 def story(run: RunDirectory, name: str) -> str:
     """One candidate from proposal to verdict. Raises UsageError when the run does not know it."""
-    evaluation = run.evaluation(name)
     decision = run.decision(name)
-    lines = [_origin(evaluation, decision)]
+    stages = _stages(run, name)
+    lines = [_origin(decision.candidate if decision else run.evaluation(name).candidate, decision)]
     if decision is not None and decision.proposal is not None:
         proposal, diagnosis = decision.proposal, decision.diagnosis
         if diagnosis is not None:
@@ -89,12 +89,11 @@ def story(run: RunDirectory, name: str) -> str:
         lines.append(f"Expected: {proposal.expected}")
         if proposal.cites:
             lines.append(f"It follows {', '.join(proposal.cites)}.")
-    lines += _verdict_lines(evaluation, _stages(run, name))
+    lines += _verdict_lines(run.evaluation(name), stages) if stages else ["It is not evaluated yet."]
     return "\n".join(line for line in lines if line)
 
 
-def _origin(evaluation: Evaluation, decision: Decision | None) -> str:
-    candidate = evaluation.candidate
+def _origin(candidate: Candidate, decision: Decision | None) -> str:
     if candidate.island < 0:
         return f"{candidate.id} is a first candidate ({candidate.proposal or candidate.origin})."
     step = f" at {decision.step}" if decision else ""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundry.agents.directives import NotUnderstood, Understood, parse
@@ -59,8 +60,12 @@ def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) 
 
 def _posted(run: RunDirectory, line: str, says: str) -> Reply:
     number = run.inbox.post(line)
-    when = "at the next safe boundary" if run.is_active else f"when the run goes on: foundry agent resume {run.path}"
-    return Reply(f"d{number}: {says} It is taken {when}.", number)
+    if run.is_active:
+        return Reply(f"d{number}: {says} It is taken at the next safe boundary.", number)
+    if run.get("status") == "finished":
+        hint = f'write it as `instructions = "..."` into {Path(run.request.task).stem}.toml and solve again'
+        return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
+    return Reply(f"d{number}: {says} It is taken when the run goes on: foundry agent resume {run.path}.", number)
 
 
 def _asked(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:

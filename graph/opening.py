@@ -46,9 +46,9 @@ class Parts:
 
     async def ceilings(self, device: Device) -> Device:
         """The device with its best measured rates; measured once per machine, in seconds."""
-        from foundry.tools.ceilings import measured
+        from foundry.tools.ceilings import measured_alone
 
-        return await asyncio.to_thread(measured, device)
+        return await measured_alone(device)
 
     def library(self) -> Library:
         return KernelLibrary()

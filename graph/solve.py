@@ -148,7 +148,10 @@ def _one_line(run: RunDirectory) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise storage_failure(error, run.path / "checkpoints.sqlite") from error
+        path = run.path / "checkpoints.sqlite"
+        if "not a database" in str(error) or "malformed" in str(error):
+            raise UsageError(f"{path} is corrupt", "delete it: the run goes on from its journal") from error
+        raise storage_failure(error, path) from error
     except (NotADirectoryError, FileExistsError, PermissionError) as error:
         place = error.filename or run.path
         raise UsageError(f"cannot write {place}: {error.strerror}", "name a folder that you may write to") from error

@@ -78,10 +78,10 @@ def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[s
 def story(run: RunDirectory, candidate: str) -> list[str]:
     """One candidate from the proposal that made it to its last measurement, and what came of it."""
     stages = _stages(run, candidate)
-    first = run.evaluation(candidate)
-    lines = [f"{candidate}: {first.candidate.origin} kernel of island {first.candidate.island}, generation "]
-    lines[0] += f"{first.candidate.generation}, target {first.candidate.target}, text {first.candidate.source[:12]}"
     decision = run.decision(candidate)
+    made = decision.candidate if decision else run.evaluation(candidate).candidate
+    lines = [f"{candidate}: {made.origin} kernel of island {made.island}, generation {made.generation}, "]
+    lines[0] += f"target {made.target}, text {made.source[:12]}" + ("" if stages else ", not evaluated yet")
     if decision and decision.proposal:
         proposal = decision.proposal
         lines += [

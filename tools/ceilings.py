@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import datetime
 import hashlib
@@ -18,6 +19,7 @@ from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import FoundryError, MissingTool, UsageError
 from foundry.knowledge.experience.store import foundry_home
 from foundry.tools.device import gxx_path
+from foundry.tools.timing import DeviceLock
 
 BENCHMARK = Path(__file__).with_name("ceilings_cpu.cpp")
 CPU_SECONDS = 1.5
@@ -29,6 +31,15 @@ def measured(device: Device) -> Device:
     if not device.present or device.ceilings is not None:
         return device
     return dataclasses.replace(device, ceilings=ceilings(device))
+
+
+async def measured_alone(device: Device) -> Device:
+    """`measured`, holding the device: another process that compiles or times meanwhile would lower what is kept for
+    good, and a ceiling that is too low makes honest kernels look impossible."""
+    if not device.present or device.ceilings is not None or _kept(_path(device)) is not None:
+        return measured(device)
+    async with DeviceLock(device).exclusive():
+        return await asyncio.to_thread(measured, device)
 
 
 def ceilings(device: Device, *, again: bool = False) -> Ceilings:

@@ -102,7 +102,7 @@ def verify_pair(
 
     Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
     """
-    from foundry.tools.ceilings import measured
+    from foundry.tools.ceilings import measured_alone
     from foundry.tools.device import describe
 
     device = describe(target)
@@ -111,7 +111,7 @@ def verify_pair(
 
     async def work() -> VerifyReport:
         clock = _Clock()
-        here = await asyncio.to_thread(measured, device)
+        here = await measured_alone(device)
         with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
             bench = await open_workbench(task, here, Path(scratch), seed=seed)
             clock.note("open")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.agents.scripted_server import ScriptedServer, answer, garbage
 
 TOY = """import torch
 from torch import nn
@@ -132,11 +133,13 @@ def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
 
 @dataclass(frozen=True)
 class Solved:
-    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs."""
+    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; a chat model
+    drove the second."""
 
     cli: Cli
     first: Done
     second: Done
+    server: ScriptedServer
 
     @property
     def run(self) -> Path:
@@ -148,12 +151,18 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Sol
     """The solved run that the tests read; nobody may change it."""
     cli = Cli(tmp_path_factory.mktemp("solved"), home, {"FOUNDRY_TEST_SECRET": "hidden"})
     cli.write("toy.py", TOY)
-    words = ("agent", "solve", "toy.py", *TINY, "--store", "store", "--runs", "runs", "--json")
-    children = [cli.start(*words, "--seed", str(seed)) for seed in (1, 2)]
-    ends = [child.communicate(timeout=LIMIT_S) for child in children]
-    done = [Done(child.returncode, *end) for child, end in zip(children, ends, strict=True)]
-    yield Solved(cli, done[0], done[1])
-    cli.close()
+    step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
+    server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
+    words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
+    model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1")
+    children = [cli.start(*words, *more) for more in (("--evaluations", "3", "--minutes", "0.5"), model)]
+    try:
+        ends = [child.communicate(timeout=LIMIT_S) for child in children]
+        done = [Done(child.returncode, *end) for child, end in zip(children, ends, strict=True)]
+        yield Solved(cli, done[0], done[1], server)
+    finally:
+        server.stop()
+        cli.close()
 
 
 def until(fact: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any:

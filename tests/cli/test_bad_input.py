@@ -6,14 +6,27 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from .conftest import TOY, Cli, Solved, rows, working_below
+from .conftest import TOY, Cli, Done, Solved, rows, working_below
 
 FORWARD = "return torch.relu(x * 2.0 + self.bias)"
 INPUTS = "return [torch.randn(ROWS * SCALE, 256)]"
+BAD = [
+    (INPUTS, "raise ValueError('no data here')", ["toy.py", "line 18", "get_inputs", "no data here"]),
+    (INPUTS, "return [torch.randn(ROWS, 255)]", ["toy.py", "line 14", "forward", "255"]),
+    (INPUTS, "return [torch.randn(0, 256)]", ["input 0", "no elements"]),
+    (INPUTS, "return [torch.empty(1 << 38)]", ["line 18", "memory"]),
+    (FORWARD, "x * 2.0", ["None"]),
+    (FORWARD, "return x / 0.0 * 0.0", ["NaN"]),
+    (FORWARD, "return x + torch.rand_like(x)", ["random"]),
+    (FORWARD, "import os; return x + int.from_bytes(os.urandom(2), 'big')", ["not deterministic"]),
+    ("import torch\n", "import sys; sys.exit(3)\nimport torch\n", ["line 1", "SystemExit"]),
+    ("ROWS = 64", "import os; os.kill(os.getpid(), 11)", ["SIGSEGV"]),
+]
 
 
 def test_a_task_that_is_no_file(cli: Cli) -> None:
@@ -40,27 +53,32 @@ def test_a_file_that_is_no_task(cli: Cli, text: str, words: list[str]) -> None:
     assert not (cli.folder / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "words"),
-    [
-        (INPUTS, "raise ValueError('no data here')", ["toy.py", "line 18", "get_inputs", "no data here"]),
-        (INPUTS, "return [torch.randn(ROWS, 255)]", ["toy.py", "line 14", "forward", "255"]),
-        (INPUTS, "return [torch.randn(0, 256)]", ["input 0", "no elements"]),
-        (INPUTS, "return [torch.empty(1 << 38)]", ["line 18", "memory"]),
-        (FORWARD, "x * 2.0", ["None"]),
-        (FORWARD, "return x / 0.0 * 0.0", ["NaN"]),
-        (FORWARD, "return x + torch.rand_like(x)", ["random"]),
-        (FORWARD, "import os; return x + int.from_bytes(os.urandom(2), 'big')", ["not deterministic"]),
-        ("import torch\n", "import sys; sys.exit(3)\nimport torch\n", ["line 1", "SystemExit"]),
-        ("ROWS = 64", "import os; os.kill(os.getpid(), 11)", ["SIGSEGV"]),
-    ],
-)
-def test_a_task_that_cannot_be_optimised(cli: Cli, before: str, after: str, words: list[str]) -> None:
-    assert before in TOY
-    cli.write("toy.py", TOY.replace(before, after, 1))
-    assert cli.solve("toy.py", "--no-learn").is_one_line(*words)
-    listed = cli("agent", "runs", "--json").json
-    assert [row["status"] for row in listed] == ["failed"]
+@pytest.fixture(scope="module")
+def refusals(tmp_path_factory: pytest.TempPathFactory, home: Path) -> dict[str, tuple[Done, list[str]]]:
+    """How `solve` ended for every bad task, by its change, and the states of the runs it left; two at a time."""
+
+    def solve(case: tuple[str, str, list[str]]) -> tuple[Done, list[str]]:
+        before, after, _ = case
+        assert before in TOY
+        cli = Cli(tmp_path_factory.mktemp("bad"), home)
+        cli.write("toy.py", TOY.replace(before, after, 1))
+        try:
+            done = cli.solve("toy.py", "--no-learn")
+            return done, [row["status"] for row in cli("agent", "runs", "--json").json]
+        finally:
+            cli.close()
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        return dict(zip([after for _, after, _ in BAD], pool.map(solve, BAD), strict=True))
+
+
+@pytest.mark.parametrize(("after", "words"), [case[1:] for case in BAD])
+def test_a_task_that_cannot_be_optimised(
+    refusals: dict[str, tuple[Done, list[str]]], after: str, words: list[str]
+) -> None:
+    done, states = refusals[after]
+    assert done.is_one_line(*words)
+    assert states == ["failed"]
 
 
 def test_a_task_that_needs_more_memory_than_it_may_have(cli: Cli) -> None:

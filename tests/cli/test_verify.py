@@ -1,0 +1,80 @@
+"""`foundry verify`: any pair, one verdict, one exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+from .conftest import TOY, Cli, Solved
+
+HONEST = TOY[: TOY.index("def get_inputs")].replace("class Model(", "class ModelNew(")
+
+
+def test_a_receipt_is_measured_again(solved: Solved) -> None:
+    receipt = solved.run / "receipt.json"
+    done = solved.cli("verify", "toy.py", solved.run / "kernel.py", "--receipt", receipt, "--json")
+    document = done.json
+    assert document["verdict"] == "accepted" and document["reasons"] == []
+    assert document["standing"] in ("confirmed", "not confirmed") and "measured now" in document["standing_evidence"]
+    assert done.code == (0 if document["standing"] == "confirmed" else 1)
+    low, high = document["speedup_ci95"]
+    assert low <= document["speedup"] <= high
+    assert document["baseline_ms"] > 0 and document["candidate_ms"] > 0 and document["target"] == "cpu"
+
+
+def test_a_changed_byte_is_not_confirmed(solved: Solved, cli: Cli) -> None:
+    text = (solved.run / "kernel.py").read_text()
+    cli.write("kernel.py", text + " ")
+    done = cli("verify", "toy.py", "kernel.py", "--receipt", solved.run / "receipt.json")
+    assert done.is_one_line("not confirmed", "sha256", code=1)
+    cli.write("toy.py", TOY.replace("2.0", "2.5"))
+    done = cli("verify", "toy.py", solved.run / "kernel.py", "--receipt", solved.run / "receipt.json")
+    assert done.is_one_line("not confirmed", "task", code=1)
+
+
+def test_a_receipt_of_another_device_or_none_at_all(solved: Solved, cli: Cli) -> None:
+    receipt = json.loads((solved.run / "receipt.json").read_text())
+    receipt["device"]["key"] = "cpu:Another:96"
+    cli.write("other.json", json.dumps(receipt))
+    kernel = solved.run / "kernel.py"
+    assert cli("verify", "toy.py", kernel, "--receipt", "other.json").is_one_line("cpu:Another:96", code=4)
+    cli.write("garbage.json", "{]")
+    assert cli("verify", "toy.py", kernel, "--receipt", "garbage.json").is_one_line("garbage.json", "not a receipt")
+    cli.write("short.json", '{"schema_version": 1}')
+    assert cli("verify", "toy.py", kernel, "--receipt", "short.json").is_one_line("short.json")
+    assert cli("verify", "toy.py", kernel, "--receipt", "gone.json").is_one_line("gone.json")
+
+
+def test_a_candidate_that_is_nonsense_fails_with_evidence(cli: Cli) -> None:
+    cli.write("candidate.py", "this is no python ]\n")
+    done = cli("verify", "toy.py", "candidate.py", "--json")
+    assert done.code == 1 and done.err == ""
+    assert done.json["verdict"] == "failed" and done.json["speedup"] is None
+    assert "line 1" in done.json["reasons"][0]["evidence"]
+    told = cli("verify", "toy.py", "candidate.py")
+    assert told.code == 1 and told.out.startswith("failed on cpu") and "line 1" in told.out
+
+
+def test_a_candidate_that_cannot_be_read(cli: Cli) -> None:
+    (cli.folder / "binary.py").write_bytes(b"\xff\xfe\x00")
+    assert cli("verify", "toy.py", "binary.py").is_one_line("binary.py", "text")
+    assert cli("verify", "toy.py", "gone.py").is_one_line("gone.py")
+    assert cli("verify", "toy.py", cli.folder).is_one_line("directory")
+    assert cli("verify", "toy.py", "toy.py", "--policy", "kind").is_one_line("--policy")
+
+
+def test_a_wrong_candidate_is_incorrect_and_pytorch_itself_is_rejected(cli: Cli) -> None:
+    cli.write("wrong.py", HONEST.replace("2.0", "2.01"))
+    wrong = cli("verify", "toy.py", "wrong.py", "--json")
+    assert wrong.code == 1 and wrong.json["verdict"] == "incorrect"
+    cli.write("eager.py", HONEST)
+    eager = cli("verify", "toy.py", "eager.py", "--json")
+    assert eager.code == 1 and eager.json["verdict"] == "rejected" and eager.json["reasons"]
+
+
+def test_a_gate_on_the_speedup(solved: Solved, cli: Cli) -> None:
+    shutil.copy(solved.run / "kernel.py", cli.folder / "kernel.py")
+    words = ("verify", "toy.py", "kernel.py", "--min-speedup", "1000", "--write-receipt", "mine.json")
+    done = cli(*words, "--json")
+    assert done.code == 1 and done.json["verdict"] == "accepted"
+    assert json.loads((cli.folder / "mine.json").read_text())["candidate_sha256"] == done.json["candidate_sha256"]
