@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from foundry.graph.events import EventLog, TimeSplit, time_split
+from foundry.graph.events import Event, EventLog, TimeSplit, time_split
 from foundry.graph.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.codec import decode, to_plain
@@ -94,12 +94,22 @@ def summarise(run: RunDirectory) -> Summary:
         accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
-        notes=list(dict.fromkeys(notes)),
+        notes=[*dict.fromkeys(notes), *_model_notes(run, events)],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
         time=_seconds(split),
     )
+
+
+def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
+    """How many steps the chat model failed to take, with the latest reason: they were the playbook's."""
+    calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
+    failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]
+    if not failed:
+        return []
+    why = " ".join(f"{failed[-1]['outcome']}: {failed[-1]['detail']}".split())[:200]
+    return [f"{run.get('brain')} left {len(failed)} of {len(calls)} steps to the playbook; the last: {why}"]
 
 
 def _verdict(run: RunDirectory, winner: str) -> RunVerdict:

@@ -12,7 +12,7 @@ import jsonschema  # type: ignore[import-untyped]
 
 from foundry.tools.receipt import receipt_schema
 
-from .conftest import TINY, Cli, Solved, rows, working_below
+from .conftest import TINY, Cli, Solved, interrupt, rows, until, working_below
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "run": str,
@@ -52,6 +52,17 @@ def test_a_chat_model_drives_the_experts(solved: Solved) -> None:
     decisions = rows(solved.cli.folder / summary["run"], "SELECT body FROM decisions")
     proposals = [json.loads(body)["proposal"] for (body,) in decisions]
     assert "fewer rows in flight" in {found["rationale"] for found in proposals if found}
+
+
+def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(cli: Cli) -> None:
+    """The playbook takes its steps; the ending counts them."""
+    dead = ("--model", "scripted-1", "--base-url", "http://127.0.0.1:9/v1")
+    child = cli.start("agent", "solve", "toy.py", *dead, "--evaluations", "20", "--islands", "1", "--no-learn")
+    found = until(lambda: next(cli.folder.glob("runs/toy-*/run.sqlite"), None), "a run")
+    until(lambda: rows(found.parent, "SELECT 1 FROM evaluations WHERE island >= 0"), "an island's first candidate")
+    done = interrupt(child)
+    assert (done.code, done.err) == (130, "")
+    assert "note: scripted-1 left" in done.out and "unreachable" in done.out
 
 
 def test_the_run_directory_holds_what_is_documented(solved: Solved) -> None:
