@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from foundry.knowledge.library import views
 from foundry.knowledge.library.builder import (
     Builder,
@@ -29,12 +31,18 @@ def _each(op: Op, index: int, name: str, default: int, rank: int) -> tuple[int, 
     return tuple(found * rank if len(found) == 1 else found)
 
 
-@rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def _convolution(builder: Builder, op: Op) -> None:
-    source, weight = builder.tensor_at(op, 0, "input"), builder.tensor_at(op, 1, "weight")
-    bias = builder.optional(op, 2, "bias")
-    rank = len(weight.shape) - 2
-    stride = _each(op, 3, "stride", 1, rank)
+@dataclass(frozen=True)
+class _Geometry:
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+
+def _geometry(op: Op, kernel: tuple[int, ...]) -> _Geometry:
+    """The three spellings of a convolution order their arguments differently."""
+    rank = len(kernel)
     transposed = op.kind.startswith("conv_transpose")
     if op.kind == "convolution":
         transposed = flag(op, 6, "transposed")
@@ -43,7 +51,16 @@ def _convolution(builder: Builder, op: Op) -> None:
         groups, dilation = integer(op, 6, "groups", 1), _each(op, 7, "dilation", 1, rank)
     else:
         dilation, groups = _each(op, 5, "dilation", 1, rank), integer(op, 6, "groups", 1)
-    padding = _padding(op, weight.shape[2:], dilation, rank)
+    padding = _padding(op, kernel, dilation, rank)
+    return _Geometry(_each(op, 3, "stride", 1, rank), padding, dilation, groups, transposed)
+
+
+@rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def _convolution(builder: Builder, op: Op) -> None:
+    source, weight = builder.tensor_at(op, 0, "input"), builder.tensor_at(op, 1, "weight")
+    bias = builder.optional(op, 2, "bias")
+    rank = len(weight.shape) - 2
+    geometry = _geometry(op, weight.shape[2:])
     shape = op.outputs[0].spec.shape
     if len(source.shape) == rank + 1:
         source, shape = builder.reshape(source, (1, *source.shape), op), (1, *shape)
@@ -52,11 +69,23 @@ def _convolution(builder: Builder, op: Op) -> None:
     if bias is not None:
         column = builder.reshape(bias, (bias.numel,) + (1,) * rank, op)
         result = apply("add", result, cast(builder.expand(column, shape, op).expr, dtype))
-    pointwise = not transposed and groups == 1 and weight.shape[2:] == (1,) * rank
-    if pointwise and stride == (1,) * rank and padding == (0,) * rank:
+    plain = _Geometry((1,) * rank, (0,) * rank, geometry.dilation, 1, False)
+    if geometry == plain and weight.shape[2:] == (1,) * rank:
         builder.applicable.append(POINTWISE_AS_GEMM)
         if POINTWISE_AS_GEMM in builder.rewrites and _as_gemm(builder, op, source, weight, shape, result):
             return
+    _emit(builder, op, source, weight, shape, result, geometry)
+
+
+def _emit(
+    builder: Builder,
+    op: Op,
+    source: Tensor,
+    weight: Tensor,
+    shape: tuple[int, ...],
+    result: Expr,
+    geometry: _Geometry,
+) -> None:
     source, load = builder.loaded(source, op)
     kernel = builder.contiguous(weight, op)
     assert isinstance(kernel.expr, Load)
@@ -70,20 +99,20 @@ def _convolution(builder: Builder, op: Op) -> None:
             batch=shape[0],
             in_channels=source.shape[1],
             out_channels=shape[1],
-            groups=groups,
+            groups=geometry.groups,
             input_size=source.shape[2:],
             output_size=shape[2:],
             kernel=weight.shape[2:],
-            stride=stride,
-            padding=padding,
-            dilation=dilation,
-            transposed=transposed,
+            stride=geometry.stride,
+            padding=geometry.padding,
+            dilation=geometry.dilation,
+            transposed=geometry.transposed,
             x=load.buffer,
             x_offset=load.view.offset,
             x_strides=load.view.strides,
             weight=kernel.expr.buffer,
             stores=(Store(target.expr.buffer, views.identity(shape), cast(result, value.spec.dtype)),),
-            dtype=dtype,
+            dtype=result.dtype,
             ops=(op.name,),
         )
     )

@@ -1,4 +1,4 @@
-"""Last touches to a fused kernel: fewest dimensions, and row constants computed once a row."""
+"""Last touches to a fused kernel: the fewest dimensions, and row constants computed once a row."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from dataclasses import replace
 from foundry.knowledge.library import views
 from foundry.knowledge.library.access import Step, expressions, rewritten, stores_of
 from foundry.knowledge.library.ir import (
-    Apply,
     AttentionKernel,
-    Const,
     Emit,
     EmitRow,
     Expr,
@@ -18,17 +16,15 @@ from foundry.knowledge.library.ir import (
     GemmKernel,
     Iota,
     Kernel,
-    Let,
     Load,
     MapKernel,
-    Named,
     PoolKernel,
-    Reduction,
     RowKernel,
     ScanKernel,
     Store,
     View,
 )
+from foundry.knowledge.library.row_constants import hoisted
 
 Shape = tuple[int, ...]
 
@@ -189,73 +185,3 @@ def _with_extra_axis(kernel: RowKernel) -> RowKernel:
         for stage in changed.stages
     )
     return replace(changed, stages=stages, reduced=(1,))
-
-
-# ---------------------------------------------------------------- row constants
-
-
-def hoisted(kernel: RowKernel) -> RowKernel:
-    """Sub-expressions that are the same for a whole row become Lets before their first use."""
-    rank = len(kernel.outer)
-    lets: dict[int, Named] = {}
-    alive: list[Expr] = []
-    stages: list[Reduction | Let | Emit | EmitRow] = []
-    base = kernel.name.removeprefix("k_")
-
-    def hoist(expr: Expr) -> Expr:
-        invariant: dict[int, bool] = {}
-
-        def same(node: Expr) -> bool:
-            known = invariant.get(id(node))
-            if known is None:
-                if isinstance(node, Apply):
-                    known = all([same(argument) for argument in node.args])
-                elif isinstance(node, Gather):
-                    known = same(node.index) and not any(node.view.strides[rank:])
-                elif isinstance(node, Load | Iota):
-                    known = not any(node.view.strides[rank:])
-                else:
-                    known = True
-                invariant[id(node)] = known
-            return known
-
-        memo: dict[int, Expr] = {}
-
-        def visit(node: Expr) -> Expr:
-            if id(node) not in memo:
-                memo[id(node)] = changed(node)
-            return memo[id(node)]
-
-        def changed(node: Expr) -> Expr:
-            if isinstance(node, Apply | Gather) and same(node) and not _constant(node):
-                return _let(node)
-            if isinstance(node, Apply):
-                arguments = tuple(visit(argument) for argument in node.args)
-                return replace(node, args=arguments)
-            if isinstance(node, Gather):
-                return replace(node, index=visit(node.index))
-            return node
-
-        return visit(expr)
-
-    def _let(node: Expr) -> Named:
-        if id(node) not in lets:
-            named = Named(f"{base}_row{len(lets)}", node.dtype)
-            stages.append(Let(named.name, node))
-            lets[id(node)] = named
-            alive.append(node)
-        return lets[id(node)]
-
-    for stage in kernel.stages:
-        if isinstance(stage, Emit):
-            stages.append(Emit(replace(stage.store, value=hoist(stage.store.value))))
-        elif isinstance(stage, Reduction):
-            stages.append(replace(stage, value=hoist(stage.value)))
-        else:
-            stages.append(stage)
-    return replace(kernel, stages=tuple(stages))
-
-
-def _constant(expr: Expr) -> bool:
-    """A cast or sign of a constant: not worth a name."""
-    return all(isinstance(node, Const | Apply) for node in views.nodes(expr))
