@@ -13,7 +13,7 @@ solve: $(VENV)/.run-ready
 	$(BIN)/foundry agent solve $(TASK) $(ARGS)
 
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
