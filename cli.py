@@ -5,20 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import shlex
 import signal
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foundry.knowledge.errors import FoundryError
+from foundry.tools.command_line import CommandLine, fail, one_line_errors, print_json
 
 if TYPE_CHECKING:
     from foundry.graph.events import Event
@@ -28,29 +25,6 @@ if TYPE_CHECKING:
     Listener = Callable[[Event], None]
     Work = Callable[[Listener, asyncio.Event], Awaitable[Summary]]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class CommandLine(typer.Typer):
-    """A Typer application whose usage errors are one line on standard error, like all others."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            code = super().__call__(*args, **{**kwargs, "standalone_mode": False})
-        except UsageProblem as error:
-            if told := error.format_message():  # "" when the help was printed instead
-                context = getattr(error, "ctx", None)
-                typer.echo(f"foundry: {told} (see {context.command_path if context else 'foundry'} --help)", err=True)
-            sys.exit(2)
-        except typer.Abort:
-            typer.echo("foundry: interrupted", err=True)
-            sys.exit(130)
-        sys.exit(code if isinstance(code, int) else 0)
-
-
-# ClickException, of the click that this typer brings along
-UsageProblem = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 app = CommandLine(
     help="Turn a slow PyTorch module into a fast, proven kernel.",
     no_args_is_help=True,
@@ -66,36 +40,6 @@ StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or Chro
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
-def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """Errors that the user can act on become one line on standard error and an exit code."""
-
-    @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except FoundryError as error:
-            _fail(str(error), error.exit_code)
-        except KeyboardInterrupt:
-            _fail("interrupted", 130)
-        except BrokenPipeError:  # whoever read our output has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
-        except OSError as error:
-            where = f" ({error.filename})" if error.filename else ""
-            _fail(f"{error.strerror or error}{where}", 2)
-
-    return guarded
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    typer.echo("foundry: " + " ".join(message.split()), err=True)
-    raise typer.Exit(code)
-
-
-def _print_json(document: Any) -> None:
-    typer.echo(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))
-
-
 # ---------------------------------------------------------------- doctor
 
 
@@ -107,7 +51,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
     findings = examine()
     if as_json:
-        _print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings])
     else:
         marks = {"ok": "ok     ", "limited": "limited", "missing": "missing"}
         for finding in findings:
@@ -141,7 +85,7 @@ def knowledge_list(
         if as_json:
             from foundry.knowledge.codec import to_plain
 
-            _print_json([to_plain(record) for record in records])
+            print_json([to_plain(record) for record in records])
             return
         for record in records:
             typer.echo(_record_line(record))
@@ -164,7 +108,7 @@ def knowledge_search(
         if as_json:
             from foundry.knowledge.codec import to_plain
 
-            _print_json([{"similarity": near, "record": to_plain(record)} for record, near in found])
+            print_json([{"similarity": near, "record": to_plain(record)} for record, near in found])
             return
         for record, near in found:
             typer.echo(f"{near:.2f}  {_record_line(record)}")
@@ -258,7 +202,7 @@ def agent_solve(
     from foundry.knowledge.codec import decode
 
     if base_url and not model:
-        _fail("--base-url names an endpoint, but no model is asked for: add --model NAME", 2)
+        fail("--base-url names an endpoint, but no model is asked for: add --model NAME", 2)
     fields = {
         "task": str(task),
         "target": _choice("--target", target, ("cpu", "cuda", "auto")),
@@ -338,7 +282,7 @@ def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: floa
     from foundry.graph.ending import ending_lines
 
     if as_json:
-        _print_json(summary.to_json())
+        print_json(summary.to_json())
     else:
         for line in ending_lines(summary, task_path):
             typer.echo(line)
@@ -362,7 +306,7 @@ def agent_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> 
         rows.append({"id": run.id, "created": run.get("created"), "status": status, **summary.to_json()})
         run.close()
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
         gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
@@ -443,7 +387,7 @@ def _show_schema(wanted: bool) -> None:
     if wanted:
         from foundry.tools.receipt import receipt_schema
 
-        _print_json(receipt_schema())
+        print_json(receipt_schema())
         raise typer.Exit()
 
 
@@ -479,7 +423,7 @@ def verify(
     if claimed is not None:
         changed = receipts.check_same_pair(claimed, read, text)
         if changed:
-            _fail(f"not confirmed: {changed}", 1)
+            fail(f"not confirmed: {changed}", 1)
         wanted = claimed.device.target
         rules = rules or _policy(claimed.policy)
         receipts.check_comparable(claimed, describe(wanted))
@@ -501,7 +445,7 @@ def verify(
         document |= {"standing": standing, "standing_evidence": words}
         code = max(code, 0 if standing == "confirmed" else 1)
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         from foundry.tools.verdict_lines import verdict_lines
 
@@ -515,7 +459,7 @@ def _proven(interval: tuple[float, float] | None) -> float:
 
 def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:
     if value not in allowed:
-        _fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
+        fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
     return value
 
 
@@ -527,7 +471,7 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text()
     except UnicodeDecodeError:
-        _fail(f"{path} is not a text file", 2)
+        fail(f"{path} is not a text file", 2)
 
 
 if __name__ == "__main__":

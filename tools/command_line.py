@@ -1,0 +1,67 @@
+"""What every command shares: errors in one line, exit codes, JSON on standard output."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+
+import typer
+
+from foundry.knowledge.errors import FoundryError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# ClickException, of the click that this typer brings along
+UsageProblem = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
+
+
+class CommandLine(typer.Typer):
+    """A Typer application whose usage errors are one line on standard error, like all others."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            code = super().__call__(*args, **{**kwargs, "standalone_mode": False})
+        except UsageProblem as error:
+            if told := error.format_message():  # "" when the help was printed instead
+                context = getattr(error, "ctx", None)
+                typer.echo(f"foundry: {told} (see {context.command_path if context else 'foundry'} --help)", err=True)
+            sys.exit(2)
+        except typer.Abort:
+            typer.echo("foundry: interrupted", err=True)
+            sys.exit(130)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Errors that the user can act on become one line on standard error and an exit code."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except FoundryError as error:
+            fail(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            fail("interrupted", 130)
+        except BrokenPipeError:  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            fail(f"{error.strerror or error}{where}", 2)
+
+    return guarded
+
+
+def fail(message: str, code: int) -> NoReturn:
+    typer.echo("foundry: " + " ".join(message.split()), err=True)
+    raise typer.Exit(code)
+
+
+def print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))
