@@ -20,6 +20,13 @@ class Finalists:
     candidates: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Floor:
+    """What the physical floor is after a second look at the ceilings where a timing lay below it."""
+
+    floor_ms: float | None
+
+
 async def finish_run(services: Services, ending: str) -> str:
     """Proves, exports, teaches; returns the winner's id or ""."""
     winner = await _prove(services) if services.device.present else None
@@ -111,13 +118,20 @@ async def judged(services: Services, evaluation: Evaluation, text: str, lowered:
 
 async def _timing_gates(services: Services, evaluation: Evaluation) -> tuple[Gate, ...]:
     """Whether the final timing can be true: outputs of timed calls, both clocks, the physical floor."""
-    from foundry.tools.verification import timing_gates, traffic_floor_ms
+    from foundry.tools.verification import checked_floor_ms, timing_gates
 
-    if evaluation.timing is None:
+    timing, graphs = evaluation.timing, await services.graphs()
+    if timing is None:
         return ()
-    graphs = await services.graphs()
-    floor_ms = traffic_floor_ms(services.device, graphs[0].min_bytes) if graphs else None
-    return timing_gates(evaluation.timing, floor_ms)
+    if not graphs:
+        return timing_gates(timing, None)
+
+    async def floor() -> Floor:
+        return Floor(await checked_floor_ms(services.device, graphs[0].min_bytes, timing))
+
+    key = f"floor/{evaluation.candidate.id}"
+    found = await services.journal.record(key, "measure", Floor, floor)
+    return timing_gates(timing, found.floor_ms)
 
 
 async def _export(services: Services, winner: Evaluation) -> None:

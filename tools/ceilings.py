@@ -45,18 +45,32 @@ async def measured_alone(device: Device) -> Device:
 def ceilings(device: Device, *, again: bool = False) -> Ceilings:
     """The device's best rates, from $FOUNDRY_HOME/ceilings or measured now (under 3 s on a CPU) and kept there.
 
-    `again` measures even when a figure is kept. Raises MissingTool without a compiler or a device, FoundryError when
-    the measurement fails. A home that cannot be written costs a measurement each time, nothing else.
+    `again` measures even when a figure is kept, and keeps the better of both for each rate: load can only lower them.
+    Raises MissingTool without a compiler or a device, FoundryError when the measurement fails. A home that cannot be
+    written costs a measurement each time, nothing else.
     """
     if not device.present:
         raise MissingTool(f"no {device.target} device here, so nothing can be measured")
     path = _path(device)
-    kept = None if again else _kept(path)
-    if kept is not None:
+    kept = _kept(path)
+    if kept is not None and not again:
         return kept
     found = _measure_cpu(device) if device.target == "cpu" else _measure_cuda()
+    if kept is not None:
+        found = _better(kept, found)
     _keep(path, found)
     return found
+
+
+def _better(one: Ceilings, other: Ceilings) -> Ceilings:
+    return dataclasses.replace(
+        other,
+        copy_bytes_per_s=max(one.copy_bytes_per_s, other.copy_bytes_per_s),
+        cache_bytes_per_s=max(one.cache_bytes_per_s, other.cache_bytes_per_s),
+        ieee_flops_per_s=max(one.ieee_flops_per_s, other.ieee_flops_per_s),
+        tf32_flops_per_s=max(one.tf32_flops_per_s, other.tf32_flops_per_s),
+        launch_ms=min(one.launch_ms, other.launch_ms),
+    )
 
 
 def _path(device: Device) -> Path:
