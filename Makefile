@@ -29,11 +29,15 @@ check-tools:
 	@command -v g++ >/dev/null || { echo "Foundry needs a C++ compiler: sudo apt-get install g++" >&2; exit 3; }
 
 # A torch that $(PYTHON) can already import (a GPU user's CUDA build) is used as it is; otherwise the version pinned in
-# constraints.txt is installed from whatever sources pip is set up with.
+# constraints.txt is installed from whatever sources pip is set up with. The .pth file finds it also where $(PYTHON) is
+# itself of a virtual environment, whose packages --system-site-packages does not show.
+FIND_TORCH := import pathlib, torch; new = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 6); print(pathlib.Path(torch.__file__).parents[1] if new else "")
 $(VENV)/bin/python: | check-tools
-	@if $(PYTHON) -c 'import sys, torch; sys.exit(tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2]) < (2, 6))' 2>/dev/null; then \
-	  echo "using the torch of $(PYTHON)"; \
+	@outer=$$($(PYTHON) -c '$(FIND_TORCH)' 2>/dev/null); \
+	if [ -n "$$outer" ]; then \
+	  echo "using the torch in $$outer"; \
 	  $(PYTHON) -m venv --system-site-packages $(VENV); \
+	  echo "$$outer" > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/torch-of-the-user.pth; \
 	  grep -v '^torch==' constraints.txt > $(VENV)/constraints.txt; \
 	else \
 	  $(PYTHON) -m venv $(VENV); \
