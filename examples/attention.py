@@ -1,7 +1,7 @@
 import torch
 import torch.nn as nn
 
-BATCH = 2
+BATCH = 4
 HEADS = 8
 TOKENS = 256
 HEAD_SIZE = 64

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-TOKENS = 2048
+TOKENS = 3072
 CLASSES = 8192
 SCALE = 1
 

@@ -2,7 +2,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-BATCH = 16
+BATCH = 32
 CHANNELS = 128
 SIZE = 64
 GROUPS = 32

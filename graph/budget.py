@@ -13,6 +13,7 @@ from foundry.graph.run_directory import RunDirectory
 from foundry.knowledge.candidate import Evaluation
 
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
+FLOOR_TRUSTED = 40  # evaluations before a floor ends the search: ceilings are measured, and may be too low themselves
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ class Ledger:
         target = self._request.limits.target_speedup
         if target is not None and best.timing.speedup_ci95[0] >= target:
             return f"target: at least {best.timing.speedup_ci95[0]:.2f}x"
-        if best.profile is not None and best.profile.fraction_of_floor >= FLOOR_REACHED:
-            return f"floor: {100 * best.profile.fraction_of_floor:.0f} % of the roofline floor"
+        share = best.profile.fraction_of_floor if best.profile is not None else 0.0
+        if share >= FLOOR_REACHED and self._run.evaluation_count() >= FLOOR_TRUSTED:
+            return f"floor: {100 * share:.0f} % of the roofline floor"
         return ""
 
 

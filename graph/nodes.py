@@ -120,8 +120,8 @@ async def seed(state: RunState, services: Services) -> Update:
 
 
 async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
-    """First files with their recipes and why they are tried: the safest, recalled winners, the user's start, the rest.
-    The second value says why the library has none, "" when it has."""
+    """First files with their recipes and why they are tried: recalled winners (proven on this graph and device before,
+    so as safe as anything), the library's safest, the user's start, the rest. The second value says why the library has none, "" when it has."""
     library: list[tuple[str, Recipe | None, str]] = []
     problem = ""
     if lowerable:
@@ -135,7 +135,7 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
     start = services.task.options.start
     users = [(_read_start(start, services), None, "user")] if start else []
     recalled = await _recalled(services) if library else []
-    return [*library[:1], *recalled, *users, *library[1:]], problem
+    return [*recalled, *library[:1], *users, *library[1:]], problem
 
 
 async def _recalled(services: Services) -> list[tuple[str, Recipe | None, str]]:
