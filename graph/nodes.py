@@ -121,7 +121,8 @@ async def seed(state: RunState, services: Services) -> Update:
 
 async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
     """First files with their recipes and why they are tried: recalled winners (proven on this graph and device before,
-    so as safe as anything), the library's safest, the user's start, the rest. The second value says why the library has none, "" when it has."""
+    so as safe as anything), the library's safest, the user's start, the rest. The second value says why the library
+    has none, "" when it has."""
     library: list[tuple[str, Recipe | None, str]] = []
     problem = ""
     if lowerable:
