@@ -60,6 +60,7 @@ class Dialect:
     formats: Mapping[str, str] = field(default_factory=lambda: MATH_FORMATS)
     widen: Mapping[DType, str] = field(default_factory=dict)  # stored element -> register, where not the identity
     narrow: Mapping[DType, str] = field(default_factory=dict)  # register -> stored element
+    long_suffix: str = "L"  # of literals of exactly int64's register type: templates tell long from long long
     infinity: str = "INFINITY"
     nan: str = "NAN"
 
@@ -77,8 +78,9 @@ class Dialect:
             return "true" if value else "false"
         if dtype not in FLOATING:
             number = int(value)
-            if dtype == "int64":  # `long` is int64_t on every target (LP64), which templates see as one type
-                return "(-9223372036854775807L - 1)" if number == -(2**63) else _bracketed(f"{number}L")
+            if dtype == "int64":
+                lowest, suffix = number == -(2**63), self.long_suffix
+                return f"(-9223372036854775807{suffix} - 1)" if lowest else _bracketed(f"{number}{suffix}")
             return f"({self.register[dtype]}){number}" if dtype in _NARROW_INTEGERS else _bracketed(str(number))
         number_f = float(value)
         suffix = "" if dtype == "float64" else "f"
