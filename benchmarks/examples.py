@@ -1,6 +1,7 @@
 """Solves every example and writes the table of the README: eager, torch.compile, ours, interval, evaluations, seconds.
 
     python benchmarks/examples.py --out benchmarks/results/cpu.json
+    python benchmarks/examples.py --table benchmarks/results/cpu.json
     python benchmarks/examples.py --store STORE --seed 1 --out benchmarks/results/cpu-warm.json   # a second, warm round
 
 Each example is one `foundry agent solve` in its own process, with `--json`; the store starts empty unless named. With
@@ -27,6 +28,13 @@ MEMORY_BOUND = {
 }
 
 
+KEPT = (
+    *("verdict", "speedup", "speedup_ci95", "speedup_vs_compile", "baseline_ms", "compile_ms", "candidate_ms"),
+    *("fraction_of_floor", "accuracy_class", "evaluations", "first_verified_s", "wall_s", "time"),
+    *("device", "target", "brain"),
+)
+
+
 def solve(example: Path, arguments: argparse.Namespace, store: Path, runs: Path) -> dict[str, Any]:
     """One run as its user would start it; the row of the table."""
     command = [sys.executable, "-m", "foundry.cli", "agent", "solve", str(example), "--json"]
@@ -39,11 +47,12 @@ def solve(example: Path, arguments: argparse.Namespace, store: Path, runs: Path)
     wall_s = time.monotonic() - begun
     row: dict[str, Any] = {"example": example.stem, "exit": done.returncode, "seconds": round(wall_s, 1)}
     try:
-        row |= json.loads(done.stdout)
+        summary = json.loads(done.stdout)
     except ValueError:
         row["error"] = (done.stderr or done.stdout).strip()[-300:]
         return row
-    row["evaluations_to_90"] = evaluations_to(Path(row["run"]), 0.9)
+    row |= {name: summary.get(name) for name in KEPT}
+    row["evaluations_to_90"] = evaluations_to(Path(summary["run"]), 0.9)
     return row
 
 
@@ -98,7 +107,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def compare(cold: Path, warm: Path) -> str:
-    """Median evaluations to 90 % of the final speedup, cold against warm."""
+    """Evaluations to 90 % of the best speedup, cold against warm, with median and mean."""
     pairs = []
     known = {row["example"]: row for row in json.loads(warm.read_text())["rows"]}
     for row in json.loads(cold.read_text())["rows"]:
@@ -107,8 +116,10 @@ def compare(cold: Path, warm: Path) -> str:
             pairs.append((row["example"], row["evaluations_to_90"], other["evaluations_to_90"]))
     lines = ["| example | cold | warm |", "|---|---|---|"]
     lines += [f"| {name} | {before} | {after} |" for name, before, after in pairs]
-    before, after = (statistics.median(pair[i] for pair in pairs) for i in (1, 2))
-    return "\n".join([*lines, f"| **median** | **{before:g}** | **{after:g}** |"])
+    for name, summary in (("median", statistics.median), ("mean", statistics.mean)):
+        before, after = (summary([pair[i] for pair in pairs]) for i in (1, 2))
+        lines.append(f"| **{name}** | **{before:.3g}** | **{after:.3g}** |")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -120,10 +131,14 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="a folder that is kept; default: empty, thrown away")
     parser.add_argument("--only", nargs="*", help="names of examples")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, help="print the table of a result file")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("COLD", "WARM"))
     arguments = parser.parse_args()
     if arguments.compare:
         print(compare(*arguments.compare))
+        return
+    if arguments.table:
+        print(table(json.loads(arguments.table.read_text())["rows"]))
         return
     examples = sorted((ROOT / "examples").glob("*.py"))
     if arguments.only:
@@ -135,7 +150,12 @@ def main() -> None:
             rows.append(row)
             print(row["example"], row.get("speedup"), row.get("error", ""), file=sys.stderr, flush=True)
             if arguments.out:
-                report = {"arguments": vars(arguments), "rows": rows}
+                report = {
+                    "date": time.strftime("%Y-%m-%d"),
+                    "seed": arguments.seed,
+                    "scale": arguments.scale,
+                    "rows": rows,
+                }
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)
                 arguments.out.write_text(json.dumps(report, indent=1, default=str))
     print(table(rows))

@@ -41,3 +41,12 @@ def test_the_contract_of_solve_is_the_summary_s() -> None:
 def test_every_example_the_readme_names_exists() -> None:
     for path in re.findall(r"examples/\w+\.py", README):
         assert (ROOT / path).exists(), path
+
+
+def test_the_measured_table_is_the_one_of_the_result_file() -> None:
+    results = ROOT / "benchmarks/results/cpu.json"
+    command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--table", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    shown = re.search(r"<!-- cpu -->\n\n(.*?)\n\n<!-- /cpu -->", README, re.DOTALL)
+    assert shown and shown[1].strip() == done.stdout.strip()
