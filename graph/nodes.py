@@ -10,6 +10,7 @@ from typing import Any
 from foundry.graph.archive import REFERENCE, Archive, cell_of, insert, merit
 from foundry.graph.final import finish_run
 from foundry.graph.inbox import wanted_state
+from foundry.graph.instructions import split_instructions
 from foundry.graph.island_search import evaluation_facts
 from foundry.graph.lessons import lesson, localised, query, winners
 from foundry.graph.request import role_of
@@ -38,6 +39,10 @@ Update = dict[str, Any]
 async def intake(state: RunState, services: Services) -> Update:
     """Reads the task on the machine and refuses a bad one; raises TaskError."""
     found = await services.measure.intake()
+    unread = split_instructions(services.task.options.instructions)[1]
+    if unread and services.brain.name == "playbook":
+        reason = f"the playbook reads only the steering language, not {unread[0]!r}"
+        services.log.note_once("note", "instructions", reason=reason)
     services.log.note_once(
         "note",
         "task",

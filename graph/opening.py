@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from foundry.graph.budget import Ledger
 from foundry.graph.events import Event, EventLog
+from foundry.graph.instructions import split_instructions
 from foundry.graph.journal import Journal
 from foundry.graph.measure import Measurements
 from foundry.graph.request import SolveRequest
@@ -113,6 +114,8 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     run.set("target", device.target)
     run.set("present", "yes" if device.present else "no")
     run.set("brain", request.model or "playbook")
+    for line in split_instructions(task.options.instructions)[0]:
+        run.inbox.post(line)
     return run
 
 

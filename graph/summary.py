@@ -50,7 +50,15 @@ class Summary:
         return to_plain(self)
 
 
-NOTED = ("not captured", "cannot lower", "no device", "unproven kernel", "torch.compile", "island failed")
+NOTED = (
+    "not captured",
+    "cannot lower",
+    "no device",
+    "unproven kernel",
+    "torch.compile",
+    "island failed",
+    "instructions",
+)
 
 
 def summarise(run: RunDirectory) -> Summary:

@@ -6,10 +6,12 @@ import dataclasses
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from foundry.agents.directives import FORMS, forms
 from foundry.graph.summary import Summary
+from foundry.tools.task_file import OptionsFile
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -50,3 +52,9 @@ def test_the_measured_table_is_the_one_of_the_result_file() -> None:
     assert done.returncode == 0, done.stderr
     shown = re.search(r"<!-- cpu -->\n\n(.*?)\n\n<!-- /cpu -->", README, re.DOTALL)
     assert shown and shown[1].strip() == done.stdout.strip()
+
+
+def test_every_option_of_a_task_is_listed() -> None:
+    shown = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
+    assert shown and set(tomllib.loads(shown[1])) == set(OptionsFile.model_fields)
+    OptionsFile.model_validate(tomllib.loads(shown[1]))

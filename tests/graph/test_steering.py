@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from foundry.graph.replay import replay
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
+from foundry.knowledge.task import Task, TaskOptions
 
 MakeRequest = Callable[..., SolveRequest]
 
@@ -49,6 +51,25 @@ async def test_a_directive_is_acknowledged_obeyed_cited_and_replayed(
     assert all(item.candidate.recipe and item.candidate.recipe.choices["k0"]["tile"] == 128 for item in cited)
     run.close()
     assert (await replay(Path(summary.run), parts())).exact
+
+
+async def test_the_task_s_instructions_steer_from_the_first_step(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    """Lines of the steering language are followed and cited; free text is not silently ignored."""
+
+    class Instructed(type(parts())):  # type: ignore[misc]
+        def task(self, request: SolveRequest) -> Task:
+            options = TaskOptions(instructions="@tiling tile 128\nRows are short.")
+            plain: Task = super().task(request)
+            return replace(plain, options=options)
+
+    summary = await solve(make_request(16), parts=Instructed())
+    run = RunDirectory.inspect(Path(summary.run))
+    proposed = [item for item in run.decisions() if item.proposal]
+    assert proposed and all("d1" in item.proposal.cites for item in proposed if item.proposal)
+    assert any("Rows are short." in note for note in summary.notes)
+    run.close()
 
 
 async def test_what_the_playbook_does_not_understand_is_said(
