@@ -31,11 +31,11 @@ def decode(kind: type[T], text: str | bytes) -> T:
     try:
         record: T = _adapter(kind).validate_python(json.loads(text))
         return record
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if not isinstance(error, ValidationError):
-            raise UsageError(f"not a {kind.__name__}: {error}") from error
+            raise UsageError(f"not a {kind.__name__}: {str(error)[:200]}") from error
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        where = ".".join(str(part)[:60] for part in first["loc"]) or "the document"
         raise UsageError(f"not a valid {kind.__name__}: {where}: {first['msg']}") from error
 
 

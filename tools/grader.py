@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import statistics
 import threading
@@ -37,6 +38,8 @@ SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline again
 COMPILE_BASELINE_S = 120.0
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 LANES = 2  # judges: one evaluation that hangs does not stop the others
+# What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
+_SELF_BUILDING = re.compile(r"cpp_extension|load_inline|subprocess|popen|compile\(|triton|numba|cupy|nvrtc|nvcc|g\+\+")
 
 _OUTCOMES: dict[str, Outcome] = {
     "timeout": "timeout",
@@ -63,14 +66,21 @@ class Notes:
     operators: dict[str, list[Any]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
     seeds: dict[str, int] = field(default_factory=dict)  # by purpose
+    isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What candidates may use where it is not the default, and how many of them are judged at once."""
+
+    lanes: int = LANES
+    run_limit_s: float | None = None  # of one forward; by default a multiple of the baseline's time, with a floor
+    load_limit_s: float | None = None  # of importing the file and building the model
+    memory_bytes: int | None = None
 
 
 class Grader:
-    """Everything that needs the warm process, for one task on one device.
-
-    `run_limit_s` replaces the limit of one forward (a multiple of the baseline's time, with a floor);
-    `memory_bytes` is a candidate's.
-    """
+    """Everything that needs the warm process, for one task on one device. Limits as in `Allowance`."""
 
     def __init__(
         self,
@@ -81,18 +91,21 @@ class Grader:
         seed: int,
         zygote: Zygote,
         run_limit_s: float | None = None,
+        load_limit_s: float | None = None,
         memory_bytes: int | None = None,
+        lanes: int = LANES,
     ) -> None:
-        self.notes = Notes()
+        self.notes = Notes(isolation=tuple(getattr(zygote, "isolation", ())))
         self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
+        self._load_limit_s = load_limit_s
         self._memory_bytes = memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
         self._numbers = itertools.count()
         self._reference: Worker | None = None
         self._own_errors: list[list[float]] = []
-        self._lanes = threading.Semaphore(LANES)
+        self._lanes = threading.Semaphore(lanes)
         self._idle: list[Worker] = []
         self._tf32 = device.target == "cuda" and task.options.policy != "strict"
 
@@ -103,20 +116,21 @@ class Grader:
 
     # ------------------------------------------------------------ requests
 
-    def examine(self) -> tuple[Message, Message]:
-        """(shapes of inputs and outputs, graphs and note) of the task; raises TaskError."""
-        seconds = task_seconds()
-        worker = self._zygote.fork("foundry.tools.intake:serve", self._task_limits(seconds), directory=self._scratch)
-        message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
+    def check(self) -> Message:
+        """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
+        return self._about_task("check", task_seconds())
+
+    def capture(self) -> Message:
+        """The task's graphs, or a note why there are none."""
         try:
-            checked = _ask_about_task(worker, {"do": "check", **message}, seconds)
-            try:
-                captured = _ask_about_task(worker, {"do": "capture", **message}, CAPTURE_S)
-            except TaskError as error:
-                captured = {"graphs": [], "note": f"tracing it failed: {error}"}
-        finally:
-            worker.end()
-        return checked, captured
+            return self._about_task("capture", CAPTURE_S)
+        except TaskError as error:
+            return {"graphs": [], "note": f"tracing it failed: {error}"}
+
+    def prepare(self) -> None:
+        """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError."""
+        with self._judge() as judge:
+            _ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
 
     def baseline(self) -> Baseline:
         """Times the reference and measures its own error; raises TaskError."""
@@ -147,7 +161,7 @@ class Grader:
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         with self._judge() as judge:
             start = time.monotonic()
-            answer, ended = self._with_candidate(judge, {**message, "load_limit_s": _load_limit(build)})
+            answer, ended = self._with_candidate(judge, {**message, "load_limit_s": self._load_limit(text, build)})
             seconds = time.monotonic() - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
@@ -164,7 +178,8 @@ class Grader:
         """ABBA pairs; beyond the screen in several fresh pairs of processes. The caller holds the device lock."""
         effort = EFFORTS[stage]
         message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
-        message |= {"errors": self._own_errors, "load_limit_s": _load_limit(build), "incumbent_ms": incumbent_ms}
+        message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
+        message["incumbent_ms"] = incumbent_ms
         message["budget_s"] = effort.budget_s / effort.processes
         groups: list[Pairs] = []
         walls: list[float] = []
@@ -180,6 +195,15 @@ class Grader:
         return timing_of(stage, groups, walls, time.monotonic() - start)
 
     # ------------------------------------------------------------ processes
+
+    def _about_task(self, question: str, limit_s: float) -> Message:
+        limits = self._task_limits(max(limit_s, task_seconds()))
+        worker = self._zygote.fork("foundry.tools.intake:serve", limits, directory=self._scratch)
+        try:
+            message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
+            return _ask_about_task(worker, {"do": question, **message}, limit_s)
+        finally:
+            worker.end()
 
     def _task_limits(self, wall_s: float) -> Limits:
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
@@ -200,6 +224,12 @@ class Grader:
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
         return judge
+
+    def _load_limit(self, text: str, build: Build) -> float:
+        """Seconds to import a file: long only for one that compiles itself meanwhile."""
+        if self._load_limit_s is not None:
+            return self._load_limit_s
+        return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
     def _runner(self, environment: dict[str, str] | None = None) -> Worker:
         """A fresh process for one model, in a directory of its own."""
@@ -356,7 +386,3 @@ def _named_death(evidence: str, ended: str) -> str:
 
 def _pairs(answer: Message) -> Pairs:
     return [(float(first), float(second)) for first, second in answer["pairs"]]
-
-
-def _load_limit(build: Build) -> float:
-    return LOAD_S if build.artifact else SELF_BUILD_S

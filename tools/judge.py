@@ -58,15 +58,23 @@ class Judge:
         self._screen_case: Case | None = None
         self._screen_trials: list[Trial] = []
         self._screen_question: Question | None = None
+        self._degeneracy: str | None = None  # why the task proves nothing, once known
         self._skipped: dict[str, Gate] = {}
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
 
     # ------------------------------------------------------------ requests
 
+    def prepare(self, message: Message, handles: list[int]) -> Message:
+        """What `baseline` needs besides a quiet device."""
+        trials = self._screen()
+        self._degeneracy = self._degenerate(trials[0])
+        self._question("screen", trials[0].ieee)
+        return {}
+
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and asks whether the task can prove anything."""
         trials = self._screen()
-        degenerate = self._degenerate(trials[0])
+        degenerate = self._degenerate(trials[0]) if self._degeneracy is None else self._degeneracy
         question = self._question("screen", trials[0].ieee)
         link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:

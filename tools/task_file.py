@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import math
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +14,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from foundry.knowledge.codec import to_plain
-from foundry.knowledge.errors import TaskError
+from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions
+from foundry.tools.plain_file import read_source
 
 SHARED_OPTIONS = "task.toml"
-LARGEST_FILE_BYTES = 4 << 20
+LARGEST_OPTIONS_BYTES = 256 << 10
+LARGEST_SIZE = 1 << 40  # of a module constant: no tensor has a dimension beyond it
 
 
 class OptionsFile(BaseModel):
@@ -30,13 +33,13 @@ class OptionsFile(BaseModel):
     instructions: str = ""
     """To the experts, in your words."""
     policy: Policy = "fair"
-    tolerance: Annotated[float, Field(gt=0)] | None = None
+    tolerance: Annotated[float, Field(gt=0, le=1)] | None = None
     """Elementwise, scaled by the output's own spread; the dtype's default (1e-3 or 1e-2) when absent."""
     accuracy: AccuracyClass | None = None
     """The least accurate class that is still accepted."""
     dtypes: tuple[str, ...] = ()
     """Input dtypes to solve for besides the file's own."""
-    extra_shapes: tuple[dict[str, int], ...] = ()
+    extra_shapes: Annotated[tuple[dict[str, int], ...], Field(max_length=64)] = ()
     """Tables that override module constants of the task file; the kernel must be right for each."""
     mode: Mode = "as_given"
     start: str = ""
@@ -64,11 +67,10 @@ def read_task(path: Path, *, scale: int | None = None) -> Task:
     """
     source = _read_text(path)
     tree = _parse(source, path)
-    _check_members(tree, path)
     constants = module_constants(tree)
     overrides: dict[str, int] = {}
     if scale is not None:
-        if scale < 1:
+        if not 1 <= scale <= LARGEST_SIZE:
             raise TaskError(f"--scale {scale} is not a size", "give a whole number of at least 1")
         if "SCALE" not in constants:
             raise TaskError(f"{path.name} has no module constant SCALE", "add `SCALE = 1` and use it in get_inputs")
@@ -129,18 +131,14 @@ def _line_of(constants: dict[str, ast.Assign | ast.AnnAssign], name: str) -> int
 
 
 def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise TaskError(f"{path} is a folder, not a task", "name one .py file in it")
+    if not _is_there(path):
+        raise TaskError(f"no task file {path}", "check the path")
     try:
-        if path.is_dir():
-            raise TaskError(f"{path} is a folder, not a task", "name one .py file in it")
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise TaskError(f"{path} has {path.stat().st_size:,} bytes; a task file is source text of a few kB")
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise TaskError(f"no task file {path}", "check the path") from None
-    except UnicodeDecodeError as error:
-        raise TaskError(f"{path} is not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise TaskError(f"cannot read {path}: {error.strerror or error}") from None
+        text = read_source(path)
+    except UsageError as error:
+        raise TaskError(error.problem, error.remedy) from None
     if not text.strip():
         raise TaskError(f"{path} is empty", "a task defines class Model and get_inputs()")
     return text
@@ -148,12 +146,14 @@ def _read_text(path: Path) -> str:
 
 def _parse(source: str, path: Path) -> ast.Module:
     try:
-        return ast.parse(source, filename=str(path))
+        tree = ast.parse(source, filename=str(path))
+        _check_members(tree, path)
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise TaskError(f"{path.name}, {where}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:  # null bytes; absurdly nested expressions
-        raise TaskError(f"{path.name} cannot be parsed: {error}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; absurdly nested expressions
+        raise TaskError(f"{path.name} cannot be parsed: {error or 'it is nested too deeply'}") from None
+    return tree
 
 
 def _check_members(tree: ast.Module, path: Path) -> None:
@@ -196,16 +196,21 @@ def _bound_names(tree: ast.Module) -> dict[str, ast.stmt]:
 def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
     own = path.with_suffix(".toml")
     shared = path.with_name(SHARED_OPTIONS)
-    if own.is_file():
+    if own != path and _is_there(own):
         parsed = _parse_options(own)
         if parsed.task not in ("", path.name, path.stem):
             raise TaskError(f"{own.name} says it belongs to {parsed.task}, not to {path.name}")
         return _checked(parsed, own, constants, path)
-    if shared.is_file():
+    if shared != path and _is_there(shared):
         parsed = _parse_options(shared)
         if parsed.task in (path.name, path.stem) or (not parsed.task and _is_only_task(path)):
             return _checked(parsed, shared, constants, path)
     return TaskOptions()
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the name exists, as whatever: a file that cannot be read must be told, not passed over."""
+    return os.path.lexists(path)
 
 
 def _is_only_task(path: Path) -> bool:
@@ -214,14 +219,16 @@ def _is_only_task(path: Path) -> bool:
 
 def _parse_options(path: Path) -> OptionsFile:
     try:
-        return OptionsFile.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TaskError(f"{path.name} is not TOML: {error}") from None
-    except OSError as error:
-        raise TaskError(f"cannot read {path.name}: {error.strerror or error}") from None
+        content = tomllib.loads(read_source(path, largest_bytes=LARGEST_OPTIONS_BYTES))
+    except UsageError as error:
+        raise TaskError(error.problem, error.remedy) from None
+    except (ValueError, RecursionError) as error:  # not TOML; a number or a nesting beyond all use
+        raise TaskError(f"{path.name} is not TOML: {str(error)[:200]}") from None
+    try:
+        return OptionsFile.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part)[:60] for part in first["loc"])
         message = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             message = f"unknown key; known are {', '.join(OptionsFile.model_fields)}"
@@ -234,14 +241,13 @@ def _checked(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: P
         for name, value in shape.items():
             if name not in constants:
                 raise TaskError(f"{path.name}: extra_shapes sets {name}, which is no module constant of {task.name}")
-            if value < 1:
-                raise TaskError(f"{path.name}: extra_shapes sets {name} = {value}; sizes are at least 1")
+            if not 1 <= value <= LARGEST_SIZE:
+                raise TaskError(f"{path.name}: extra_shapes sets {name} to no size; sizes are at least 1")
     start = ""
     if parsed.start:
-        resolved = (path.parent / parsed.start).resolve()
-        if not resolved.is_file():
-            raise TaskError(f"{path.name}: start names {parsed.start}, which is not a file")
-        start = str(resolved)
+        start = os.path.realpath(path.parent / parsed.start.replace("\0", " "))  # never raises, on a loop either
+        if not os.path.isfile(start):  # noqa: PTH113 (Path.is_file raises for a name that is too long)
+            raise TaskError(f"{path.name}: start names {parsed.start[:200]}, which is not a file")
     return TaskOptions(
         instructions=parsed.instructions.strip(),
         policy=parsed.policy,

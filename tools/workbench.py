@@ -20,7 +20,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grader import Grader, Notes, decoded, digest_of, no_timing, thread_count
+from foundry.tools.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
 from foundry.tools.targets.base import Target
 from foundry.tools.timing import DeviceLock
 from foundry.tools.zygote import Zygote
@@ -163,7 +163,9 @@ class LocalWorkbench:
         return self.notes.operators.get(digest_of(text))
 
     async def _take_in(self) -> Intake:
-        checked, captured = await self._in_thread(self._grader.examine)
+        checked = await self._in_thread(self._grader.check)
+        ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
+        captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
         return Intake(
             inputs=[decoded(TensorSpec, item) for item in checked["inputs"]],
             outputs=[decoded(TensorSpec, item) for item in checked["outputs"]],
@@ -216,7 +218,10 @@ def target_of(device: Device) -> Target:
     return CpuTarget()
 
 
-async def open_workbench(task: Task, device: Device, scratch: Path, *, seed: int) -> Workbench:
+async def open_workbench(
+    task: Task, device: Device, scratch: Path, *, seed: int, allowance: Allowance | None = None
+) -> Workbench:
     """Starts the warm process (1.5 s); raises MissingTool when torch cannot be imported there."""
     zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
-    return LocalWorkbench(task, device, Grader(task, device, scratch, seed=seed, zygote=zygote))
+    grader = Grader(task, device, scratch, seed=seed, zygote=zygote, **vars(allowance or Allowance()))
+    return LocalWorkbench(task, device, grader)

@@ -40,18 +40,25 @@ def read_literals(text: str) -> Literals | None:
     Raises SyntaxError for text that is not Python.
     """
     found: dict[str, Any] = {}
-    for node in ast.parse(text).body:
+    for node in _parsed(text).body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in ("FOUNDRY", "SOURCE"):
                 try:
                     found[name] = ast.literal_eval(node.value)
-                except ValueError:
+                except (ValueError, TypeError, MemoryError, RecursionError):
                     return None
     about, source = found.get("FOUNDRY"), found.get("SOURCE")
     if not isinstance(about, dict) or not isinstance(source, str):
         return None
     return Literals(about, source)
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions
+        raise SyntaxError(str(error) or "nested too deeply") from None
 
 
 def first_error(log: str) -> str:

@@ -1,0 +1,62 @@
+"""Reads files that somebody else named: bounded, never waiting, exactly as they are on the disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from foundry.knowledge.errors import UsageError
+
+SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def read_bytes(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> bytes:
+    """The content of a regular file; raises UsageError in one line.
+
+    A pipe or a device could block for ever or never end, so it is refused before a byte is read.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}", "check the path") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {_reason(error)}") from None
+    try:
+        kind = os.fstat(handle).st_mode
+        if stat.S_ISDIR(kind):
+            raise UsageError(f"{path} is a directory, not a file")
+        if not stat.S_ISREG(kind):
+            raise UsageError(f"{path} is no regular file")
+        content = _read(handle, largest_bytes + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {_reason(error)}") from None
+    finally:
+        os.close(handle)
+    if len(content) > largest_bytes:
+        raise UsageError(f"{path} is larger than {largest_bytes:,} bytes")
+    return content
+
+
+def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
+    """UTF-8 text with its line ends as they are, so that its hash is the file's; raises UsageError in one line."""
+    content = read_bytes(path, largest_bytes=largest_bytes)
+    if content.startswith(BYTE_ORDER_MARK):
+        raise UsageError(f"{path} begins with a byte order mark", "save it as UTF-8 without one")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from None
+
+
+def _read(handle: int, most: int) -> bytes:
+    parts: list[bytes] = []
+    while most > 0 and (part := os.read(handle, min(most, 1 << 20))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
