@@ -1,0 +1,116 @@
+"""What the kernel knows of a process: caught signals, threads, children, sockets, patched machine code, CPU time.
+
+Nothing here asks Python objects, which code in the process could have replaced. Linux; free of torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import sysconfig
+import time
+import types
+from ctypes import c_void_p
+from pathlib import Path
+
+_CPUCLOCK_SCHED = 2
+_WRITING = os.O_WRONLY | os.O_RDWR
+# Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
+_METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
+_HAS_KNOWN_LAYOUT = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+_INTERNET = {
+    value
+    for name in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK")
+    if (value := getattr(socket, name, None)) is not None
+}
+
+
+def cpu_ns(pid: int) -> int:
+    """CPU time that all threads of a process have used, in ns; raises OSError when it is gone or cannot be seen."""
+    return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
+
+
+def entry_point(function: object) -> int:
+    """The address that a C function jumps to, 0 for anything else."""
+    if _HAS_KNOWN_LAYOUT:
+        for kind, offset in _METHOD_TABLES:
+            if isinstance(function, kind):
+                table = c_void_p.from_address(id(function) + offset).value
+                return (c_void_p.from_address(table + 8).value or 0) if table else 0
+    return 0
+
+
+def signal_masks() -> dict[str, int]:
+    """Signals that are caught, ignored and blocked, as bit masks: handlers set from C count as well."""
+    masks: dict[str, int] = {}
+    for line in Path("/proc/self/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("SigCgt", "SigIgn", "SigBlk"):
+            masks[name] = int(value, 16)
+    return masks
+
+
+def children(pid: int | str = "self") -> dict[int, str]:
+    """Children that still run (a child that ended and was not waited for does not count): pid -> command."""
+    found: dict[int, str] = {}
+    for thread in _entries(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
+                with contextlib.suppress(OSError, IndexError):
+                    name, _, rest = Path(f"/proc/{child}/stat").read_text().partition(")")
+                    if rest.split()[0] not in "ZX":
+                        found[int(child)] = name.partition("(")[2]
+    return found
+
+
+def open_files() -> dict[str, str]:
+    """Open files by number: `socket:internet`, `socket:local`, `writes PATH`, or what /proc calls them."""
+    found: dict[str, str] = {}
+    for number in _entries("/proc/self/fd"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            name = str(Path(f"/proc/self/fd/{number}").readlink())
+            if name.startswith("socket:"):
+                name += ":" + _family(int(number))
+            elif name.startswith("/") and not name.startswith(("/dev/", "/memfd:", "/proc/")):
+                lines = Path(f"/proc/self/fdinfo/{number}").read_text().splitlines()
+                flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags"))
+                name = f"writes {name}" if flags & _WRITING else name
+            found[number] = name
+    return found
+
+
+def patched_code() -> list[str]:
+    """Files whose mapped machine code no longer is that of the file: a detour, a patch. Needs 10 ms."""
+    found: list[str] = []
+    path, is_code = "", False
+    with Path("/proc/self/smaps").open() as lines:
+        for line in lines:
+            fields = line.split(None, 5)
+            if "-" in fields[0] and not fields[0].endswith(":"):
+                path = fields[5].strip() if len(fields) == 6 else ""
+                is_code = "x" in fields[1] and path.startswith("/") and not path.startswith("/dev/")
+            elif is_code and fields[0] == "Anonymous:" and fields[1] != "0":
+                found.append(path)
+    return found
+
+
+def close_all_but(kept: set[int]) -> None:
+    """Closes every other open file of this process."""
+    for number in _entries("/proc/self/fd"):
+        if int(number) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(number))
+
+
+def _family(number: int) -> str:
+    with socket.socket(fileno=os.dup(number)) as copy:
+        return "internet" if copy.family in _INTERNET else "local"
+
+
+def _entries(folder: str) -> list[str]:
+    try:
+        return [entry.name for entry in Path(folder).iterdir()]
+    except OSError:
+        return []
