@@ -90,7 +90,8 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
     )
 
 
-def _printer(device: Device) -> Print:
+def printer_of(device: Device) -> Print:
+    """The kernel printer of a device's target."""
     if device.target == "cpu":
         from foundry.knowledge.library import cpu_print
 
@@ -102,7 +103,7 @@ def _printer(device: Device) -> Print:
 
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
     """Plans and prints one shape. Operators whose kernel the printer refuses are left to PyTorch."""
-    print_kernel = _printer(device)
+    print_kernel = printer_of(device)
     refused: set[str] = set()
     while True:
         planned = plan(graph, recipe, refused=frozenset(refused))

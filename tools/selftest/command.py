@@ -1,0 +1,94 @@
+"""`foundry verify --self-test`: from files to a report. Free of torch; the main process runs no candidate."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+from typing import Literal
+
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
+from foundry.knowledge.task import Task
+from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine
+from foundry.tools.selftest.faults import Mutant
+from foundry.tools.selftest.original import original_of
+from foundry.tools.selftest.planting import DEFAULT_FAULTS, library_mutants, source_mutants
+from foundry.tools.selftest.report import SelfTestReport
+from foundry.tools.workbench import Workbench, open_workbench
+
+
+def self_test(
+    task: Task,
+    candidate: str | None = None,
+    *,
+    target: TargetName | Literal["auto"] = "auto",
+    faults: int = DEFAULT_FAULTS,
+    seed: int = 0,
+) -> SelfTestReport:
+    """Plants faults into the library's kernel of the task, or into a candidate's native source, and has them judged.
+
+    `seed` chooses the faults. Blocking. Raises TaskError for a task that cannot be judged, UsageError when there is
+    nothing to plant faults into, MissingTool without a compiler or a device.
+    """
+    from foundry.tools.device import describe
+
+    device = describe(target)
+    if not device.present:
+        raise MissingTool(f"there is no {device.target} device here, so no kernel can be judged on it", "--target cpu")
+
+    async def work() -> SelfTestReport:
+        with tempfile.TemporaryDirectory(prefix="foundry-self-test-") as scratch:
+            bench = await open_workbench(task, device, Path(scratch), seed=seed)
+            comparer = Comparer(task, device, Path(scratch))
+            try:
+                return await self_test_in(bench, task, device, candidate, comparer, faults=faults, seed=seed)
+            finally:
+                comparer.close()
+                await bench.aclose()
+
+    return asyncio.run(work())
+
+
+async def self_test_in(
+    bench: Workbench,
+    task: Task,
+    device: Device,
+    candidate: str | None,
+    compare: Compare,
+    *,
+    faults: int = DEFAULT_FAULTS,
+    seed: int = 0,
+) -> SelfTestReport:
+    """The self-test with a given grader and a given bitwise comparison. Raises TaskError and UsageError."""
+    start = time.monotonic()
+    correct, mutants = await _planted(bench, task, device, candidate, faults, seed)
+    await confirm_correct(bench, correct)
+    findings = await examine(bench, correct, mutants, compare)
+    kernel = "the library's first kernel" if candidate is None else "the candidate's source"
+    return SelfTestReport(task.name, device.target, device.key, kernel, seed, tuple(findings), time.monotonic() - start)
+
+
+async def _planted(
+    bench: Workbench, task: Task, device: Device, candidate: str | None, faults: int, seed: int
+) -> tuple[str, list[Mutant]]:
+    """(the correct file, the faulty ones)"""
+    if candidate is not None:
+        mutants = source_mutants(candidate, faults, seed)
+        if not mutants:
+            raise UsageError("the candidate has no C++ or CUDA source in a string to plant faults into")
+        return candidate, mutants
+    intake = await bench.intake()
+    if not intake.graphs:
+        raise TaskError(f"no faults can be planted: the task could not be captured ({intake.capture_note})", _REMEDY)
+    try:
+        original = original_of(task, intake.graphs, device)
+    except CannotLower as refusal:
+        raise TaskError(
+            f"no faults can be planted: the library has no kernel for this task ({refusal})", _REMEDY
+        ) from refusal
+    return original.text, library_mutants(original, faults, seed)
+
+
+_REMEDY = "give a correct candidate file after the task"

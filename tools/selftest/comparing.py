@@ -1,0 +1,129 @@
+"""Are two candidates' outputs the same bits on the inputs of the whole protocol? Runs in a worker; imports torch.
+
+Asked only for a faulty kernel that the grader accepted: if anything differs, the grader missed a fault.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Stage
+from foundry.knowledge.task import Task
+from foundry.tools import bundle, task_module
+from foundry.tools.cases import Case, Trial, cases_of
+from foundry.tools.channel import Channel, Message
+from foundry.tools.protocol import Parameters, distributions
+
+
+def serve(control: Channel) -> None:
+    """Entry of the worker: each message has a task and two candidates; the answer says where they differ, or ""."""
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    while True:
+        message, _ = control.receive()
+        torch.set_num_threads(int(message["threads"]))
+        control.send({"difference": _difference(message)})
+
+
+def _difference(message: Message) -> str:
+    task = codec.decode(Task, message["task"])
+    correct = _model_class(message["correct"], "correct_candidate", Path(message["folder"]))
+    faulty = _model_class(message["faulty"], "faulty_candidate", Path(message["folder"]))
+    for case in cases_of(task, [random.getrandbits(31)], message["place"], only_first=False):
+        try:
+            found = _in_case(case, correct, faulty, message)
+        finally:
+            case.close()
+        if found:
+            return found
+    return ""
+
+
+def _model_class(text: str, name: str, folder: Path) -> Any:
+    path = folder / f"{name}.py"
+    path.write_text(text)
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    with torch.enable_grad():  # as at any import
+        exec(compile(text, str(path), "exec"), module.__dict__)
+    return module.__dict__["ModelNew"]
+
+
+def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
+    description, handle = case.init
+    arguments = bundle.unpack(description, handle)
+    os.close(handle)
+    models: list[nn.Module] = []
+    for made in (correct, faulty):
+        task_module.seed_everything(case.seed)
+        model: nn.Module = made(**arguments) if isinstance(arguments, dict) else made(*arguments)
+        models.append(model.to(message["place"]).train(case.mode == "train"))
+    for trial in _trials(case, message["stage"]):
+        try:
+            if not _same(models, case, trial, message["place"]):
+                return f"{trial.distribution.name} ({case.name})" if case.name else trial.distribution.name
+        finally:
+            os.close(trial.inputs[1])
+        gc.collect()
+    return ""
+
+
+def _trials(case: Case, stage: Stage) -> Iterator[Trial]:
+    for distribution in distributions(stage if not case.name else "screen", limited=case.limited):
+        if distribution.parameters == "randomised":
+            if not case.has_parameters():
+                continue
+            case.randomise(random.getrandbits(31))
+        yield case.trial(distribution, random.getrandbits(31))
+
+
+def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool:
+    """Outputs and the model's own buffers after the call, as bits; twice, because stale memory may be right once."""
+    for _ in range(2):
+        left: list[list[torch.Tensor]] = []
+        for model in models:
+            _load(model, case, trial.distribution.parameters)
+            inputs = _placed(bundle.unpack(*trial.inputs), place)
+            result = [leaf for leaf in task_module.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
+            state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
+            left.append([tensor.detach().clone() for tensor in (*result, *state)])
+        if not all(_equal(one, other) for one, other in zip(*left, strict=True)):
+            return False
+    return True
+
+
+def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
+    """Parameters by name where the candidate has the task's names; its own seeded ones otherwise."""
+    packed = case.state(kind)
+    given = bundle.shared(*packed.bundle)
+    own = model.state_dict(keep_vars=True)
+    for key, tensor in zip(packed.keys, given, strict=True):
+        if key in own and own[key].shape == tensor.shape:
+            own[key].copy_(tensor)
+
+
+def _placed(value: Any, place: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(place).clone()
+    if isinstance(value, list | tuple):
+        return type(value)(_placed(item, place) for item in value)
+    return value
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))

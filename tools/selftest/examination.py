@@ -1,0 +1,110 @@
+"""Sends every faulty kernel through the real build and the real correctness stage. Free of torch."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Stage, Verdict
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.task import Task
+from foundry.tools.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
+from foundry.tools.process import Limits, machine_memory_bytes
+from foundry.tools.selftest.faults import Mutant
+from foundry.tools.selftest.report import Finding
+from foundry.tools.workbench import Workbench
+from foundry.tools.zygote import WorkerDied, Zygote
+
+STAGE: Stage = "full"  # what `foundry verify` asks for
+BUILT_AHEAD = 2  # builds beside the lanes that verify
+COMPARE_S = 120.0
+
+Compare = Callable[[str, str], Awaitable[str]]
+"""(correct, faulty) -> on which inputs their outputs differ, or "" where they never do."""
+
+_NOT_PLANTED = frozenset({"compile_error", "unproven"})
+
+
+async def confirm_correct(bench: Workbench, text: str) -> None:
+    """Raises TaskError unless the grader accepts the correct kernel: faults in a wrong one would prove nothing."""
+    build = await bench.build(text)
+    verdict = await bench.verify(text, build, STAGE)
+    if not verdict.correct:
+        raise TaskError(
+            f"the kernel that faults would be planted into is itself refused: {verdict.evidence or verdict.outcome}",
+            "give a correct candidate",
+        )
+
+
+async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], compare: Compare) -> list[Finding]:
+    """One finding a mutant, in their order."""
+    places = asyncio.Semaphore(LANES + BUILT_AHEAD)
+
+    async def one(mutant: Mutant) -> Finding:
+        async with places:
+            start = time.monotonic()
+            build = await bench.build(mutant.text)
+            verdict = await bench.verify(mutant.text, build, STAGE)
+            difference = await compare(correct, mutant.text) if verdict.correct else ""
+            return finding(mutant, verdict, difference, time.monotonic() - start)
+
+    return list(await asyncio.gather(*[one(mutant) for mutant in mutants]))
+
+
+def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -> Finding:
+    """Caught, missed, equivalent (accepted and the same bits everywhere) or not planted (it does not compile)."""
+    if verdict.correct:
+        if not difference:
+            words = "the same bits as the correct kernel's on all inputs"
+            return Finding(mutant.fault, "equivalent", "", words, seconds)
+        return Finding(mutant.fault, "missed", "", f"accepted, although its outputs differ on: {difference}", seconds)
+    failed = [gate for gate in verdict.gates if not gate.passed]
+    gate, evidence = (failed[0].gate, failed[0].evidence) if failed else (verdict.outcome, verdict.evidence)
+    if verdict.outcome in _NOT_PLANTED:
+        return Finding(mutant.fault, "not planted", gate, evidence, seconds)
+    return Finding(mutant.fault, "caught", gate, evidence, seconds, verdict.outcome)
+
+
+class Comparer:
+    """Compares two candidates bit for bit in a process of its own, started when it is first needed."""
+
+    def __init__(self, task: Task, device: Device, scratch: Path) -> None:
+        self._task, self._device, self._folder = task, device, scratch / "comparing"
+        self._zygote: Zygote | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, correct: str, faulty: str) -> str:
+        async with self._lock:
+            return await asyncio.to_thread(self._ask, correct, faulty)
+
+    def close(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+
+    def _ask(self, correct: str, faulty: str) -> str:
+        threads = thread_count(self._device)
+        if self._zygote is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._zygote = Zygote.start(threads=threads)
+        limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))
+        worker = self._zygote.fork("foundry.tools.selftest.comparing:serve", limits, directory=self._folder)
+        try:
+            message = {
+                "task": codec.encode(self._task),
+                "correct": correct,
+                "faulty": faulty,
+                "stage": STAGE,
+                "threads": threads,
+                "place": self._device.target,
+                "folder": str(self._folder),
+            }
+            answer, _ = worker.request(message, timeout_s=COMPARE_S)
+            return str(answer["difference"])
+        except WorkerDied as died:
+            return f"unknown inputs: the comparison ended early ({died})"  # not shown to be equivalent: a miss
+        finally:
+            worker.end()

@@ -1,0 +1,55 @@
+"""Chooses which faults to plant and makes the faulty files. Free of torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from foundry.knowledge.errors import CannotLower
+from foundry.tools.selftest import any_source, on_expressions, on_graph, on_kernels, on_source
+from foundry.tools.selftest.faults import FAMILIES, Mutant, Proposal
+from foundry.tools.selftest.original import Original
+
+DEFAULT_FAULTS = 40
+
+
+def library_mutants(original: Original, count: int, seed: int) -> list[Mutant]:
+    """`count` faulty copies of the library's kernel, all families in turn; all there are when there are fewer."""
+    sources = (on_graph, on_kernels, on_expressions, on_source)
+    found = [proposal for source in sources for proposal in source.faults(original)]
+    return planted(found, original.text, count, seed)
+
+
+def source_mutants(text: str, count: int, seed: int) -> list[Mutant]:
+    """`count` faulty copies of somebody's candidate file; raises UsageError for a file that is not Python."""
+    return planted(any_source.faults(text), text, count, seed)
+
+
+def planted(proposals: Iterable[Proposal], correct: str, count: int, seed: int) -> list[Mutant]:
+    """The files of `count` faults. What the library cannot express, or prints like the correct kernel or like another
+    faulty one, is no fault of its own and makes room for the next."""
+    mutants: list[Mutant] = []
+    known = {correct}
+    for proposal in in_turn(list(proposals), seed):
+        if len(mutants) >= count:
+            break
+        try:
+            text = proposal.make()
+        except CannotLower:
+            continue
+        if text not in known:
+            known.add(text)
+            mutants.append(Mutant(proposal.fault, text))
+    return mutants
+
+
+def in_turn(proposals: Sequence[Proposal], seed: int) -> list[Proposal]:
+    """One of each family, then another of each, and so on; within a family in an order that the seed decides."""
+    generator = random.Random(seed)
+    groups: list[list[Proposal]] = []
+    for family in FAMILIES:
+        group = [proposal for proposal in proposals if proposal.fault.family == family]
+        generator.shuffle(group)
+        groups.append(group)
+    longest = max((len(group) for group in groups), default=0)
+    return [group[turn] for turn in range(longest) for group in groups if turn < len(group)]
