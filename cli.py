@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-import shlex
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -387,7 +385,7 @@ def _show_schema(wanted: bool) -> None:
     if wanted:
         from foundry.tools.receipt import receipt_schema
 
-        print_json(receipt_schema())
+        typer.echo(json.dumps(receipt_schema(), indent=2))
         raise typer.Exit()
 
 
@@ -400,61 +398,28 @@ def verify(
     target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the hidden inputs; default: a fresh one.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the hidden inputs; default: a fresh one.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
-    write_receipt: Annotated[Path | None, typer.Option(help="Write a receipt of this measurement.")] = None,
+    write_receipt: Annotated[Path | None, typer.Option(help="Write the receipt of an accepted kernel.")] = None,
     as_json: JsonOption = False,
     schema: Annotated[
         bool, typer.Option("--schema", is_eager=True, callback=_show_schema, help="Print receipt.json's JSON Schema.")
     ] = False,
 ) -> None:
-    """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input."""
-    from foundry.tools import receipt as receipts
-    from foundry.tools.device import describe
-    from foundry.tools.task_file import read_task
-    from foundry.tools.verification import verify_pair
+    """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input, 4 not comparable."""
+    from foundry.tools.verdict_lines import verdict_lines
+    from foundry.tools.verify_command import Request, run
 
-    wanted: Any = _choice("--target", target, ("cpu", "cuda", "auto"))
+    wanted = _choice("--target", target, ("cpu", "cuda", "auto"))
     rules = _policy(policy)
-    claimed = receipts.read_receipt(receipt) if receipt else None
-    read = read_task(task, scale=scale)
-    text = _read_text(candidate)
-    if claimed is not None:
-        changed = receipts.check_same_pair(claimed, read, text)
-        if changed:
-            fail(f"not confirmed: {changed}", 1)
-        wanted = claimed.device.target
-        rules = rules or _policy(claimed.policy)
-        receipts.check_comparable(claimed, describe(wanted))
-    report = verify_pair(
-        read,
-        text,
-        policy=rules,
-        target=wanted,
-        seed=secrets.randbits(32) if seed is None else seed,
-        compile_baseline=compiled,
-        command=shlex.join(["foundry", "verify", str(task), str(candidate)]),
-    )
-    if write_receipt and report.receipt:
-        receipts.write_receipt(write_receipt, report.receipt)
-    document = report.to_json()
-    code = 0 if report.verdict == "accepted" and _proven(report.speedup_ci95) >= min_speedup else 1
-    if claimed is not None and report.speedup is not None and report.speedup_ci95 is not None:
-        standing, words = receipts.compare(claimed, report.speedup, report.speedup_ci95)
-        document |= {"standing": standing, "standing_evidence": words}
-        code = max(code, 0 if standing == "confirmed" else 1)
+    request = Request(task, candidate, receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
+    document, code = run(request)
     if as_json:
         print_json(document)
     else:
-        from foundry.tools.verdict_lines import verdict_lines
-
         typer.echo("\n".join(verdict_lines(document)))
     raise typer.Exit(code)
-
-
-def _proven(interval: tuple[float, float] | None) -> float:
-    return interval[0] if interval else 0.0
 
 
 def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:
@@ -465,13 +430,6 @@ def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:
 
 def _policy(value: str | None) -> Any:
     return None if value is None else _choice("--policy", value, ("fair", "open", "strict"))
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except UnicodeDecodeError:
-        fail(f"{path} is not a text file", 2)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,13 @@ class Measurements:
         machine = self._workbench
         return dict(machine.notes.seeds) if isinstance(machine, LocalWorkbench) else {}
 
+    def isolation(self) -> list[str]:
+        """The system's means that are active around candidates on this machine."""
+        from foundry.tools.workbench import LocalWorkbench
+
+        machine = self._workbench
+        return list(machine.notes.isolation) if isinstance(machine, LocalWorkbench) else []
+
     async def build(self, text: str) -> Build:
         return await self._ask(
             f"build/{_digest(text)}",

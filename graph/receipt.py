@@ -28,6 +28,7 @@ def write_run_receipt(services: Services, winner: Evaluation) -> None:
         seeds={"run": services.request.seed, **services.journal.plain(f"final/{name}/seeds", "measure", dict)},
         cost=_cost(services),
         command=_command(services),
+        isolation=services.journal.plain("isolation", "measure", services.measure.isolation),
     )
     write_receipt(run.path / "receipt.json", receipt)
 

@@ -33,6 +33,13 @@ def measured(device: Device) -> Device:
     return dataclasses.replace(device, ceilings=ceilings(device))
 
 
+def known(device: Device) -> Device:
+    """The device with the ceilings that were kept from an earlier measurement, if there are any. Instant."""
+    if not device.present or device.ceilings is not None:
+        return device
+    return dataclasses.replace(device, ceilings=_kept(_path(device)))
+
+
 async def measured_alone(device: Device) -> Device:
     """`measured`, holding the device: another process that compiles or times meanwhile would lower what is kept for
     good, and a ceiling that is too low makes honest kernels look impossible."""

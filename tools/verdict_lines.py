@@ -6,7 +6,7 @@ from typing import Any
 
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
-    """The lines for a document of `VerifyReport.to_json`."""
+    """The lines for a document of `VerifyReport.to_json`: verdict, why, how fast, how it was looked at, how long."""
     lines = [f"{document['verdict']} on {document['device']} (policy {document['policy']})"]
     lines += [f"  {reason['gate']}: {reason['evidence']}" for reason in document["reasons"]]
     if document["speedup"] is not None:
@@ -15,9 +15,24 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
             f"{document['speedup']:.2f}x PyTorch eager, 95 % interval {low:.2f} to {high:.2f}"
             f" ({document['candidate_ms']:.4f} ms against {document['baseline_ms']:.4f} ms)"
         )
+    if document["compile_speedup"] is not None:
+        lines.append(f"torch.compile: {document['compile_speedup']:.2f}x PyTorch eager")
+    if document["accuracy_class"]:
+        lines.append(f"accuracy class: {document['accuracy_class']}")
     if document["labels"]:
         lines.append("labels: " + ", ".join(document["labels"]))
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
-    split = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in document["seconds"].items())
-    return [*lines, f"{sum(gate['passed'] for gate in document['gates'])} gates passed; {split}"]
+    return [*lines, *_how(document)]
+
+
+def _how(document: dict[str, Any]) -> list[str]:
+    """What was looked at, behind which walls, and where the time went."""
+    gates = document["gates"]
+    lines = [f"gates: {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
+    if document["isolation"]:
+        lines.append("isolation: " + ", ".join(document["isolation"]))
+    if document["seconds"]:
+        split = ", ".join(f"{name} {seconds:.1f}" for name, seconds in document["seconds"].items())
+        lines.append(f"time: {document['wall_s']:.1f} s ({split})")
+    return lines

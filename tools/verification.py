@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from foundry.knowledge.candidate import (
     Audit,
     Baseline,
+    Build,
     Candidate,
     Evaluation,
     Gate,
@@ -26,10 +27,12 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.ceilings import ceilings
+from foundry.tools.ceilings import ceilings, known, measured_alone
+from foundry.tools.grader import Notes
 from foundry.tools.receipt import Receipt, make_receipt, sha256
+from foundry.tools.targets.base import read_literals
 from foundry.tools.timing import DeviceLock
-from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench
+from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench, target_of
 
 FLOOR_SLACK = 1.15  # ceilings are the best rates we measured, not the machine's last word
 CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
@@ -46,7 +49,8 @@ _RULINGS: dict[Outcome, Ruling] = {
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """The answer of `foundry verify`. `seconds` splits the time: open, intake, build, verify, audit, time, compile."""
+    """The answer of `foundry verify`. `seconds` splits the wall time: open, intake, build (what is left of it then,
+    because it begins first), baseline, verify, audit, time, compile, ceilings, close."""
 
     verdict: Ruling
     reasons: tuple[Gate, ...]  # what failed
@@ -61,9 +65,11 @@ class VerifyReport:
     candidate_ms: float | None = None
     accuracy_class: str | None = None
     labels: tuple[str, ...] = ()
+    isolation: tuple[str, ...] = ()  # the system's means that were active around the candidate
     gates: tuple[Gate, ...] = ()  # everything that was looked at
     baseline: Baseline | None = None
     evaluation: Evaluation | None = None
+    measured_on: Device | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     receipt: Receipt | None = None
 
@@ -84,8 +90,10 @@ class VerifyReport:
             "accuracy_class": self.accuracy_class,
             "compile_speedup": self.baseline.compile_speedup if self.baseline else None,
             "labels": list(self.labels),
+            "isolation": list(self.isolation),
             "gates": [asdict(gate) for gate in self.gates],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "wall_s": round(sum(self.seconds.values()), 3),
         }
 
 
@@ -104,30 +112,62 @@ def verify_pair(
 
     Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
     """
-    from foundry.tools.ceilings import measured_alone
     from foundry.tools.device import describe
 
-    device = describe(target)
+    device = known(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here, so nothing can be verified on it", "--target cpu")
+    chosen = policy or task.options.policy
+    if problem := hopeless(text):
+        return _failed_at_once(task, text, device, chosen, problem)
 
     async def work() -> VerifyReport:
-        clock = _Clock()
-        here = await measured_alone(device)
+        clock = Clock()
+        asked = replace(task, options=replace(task.options, policy=chosen))  # whether the baseline may use TF32
+        building = asyncio.create_task(_build_early(device, text))
         with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
-            bench = await open_workbench(task, here, Path(scratch), seed=seed)
+            bench = await open_workbench(asked, device, Path(scratch), seed=seed)
             clock.note("open")
             try:
-                chosen = policy or task.options.policy
-                report = await verify_in(bench, task, text, chosen, stage, clock, compile_baseline=compile_baseline)
-                return _with_receipt(report, bench, task, text, here, command)
+                report = await verify_in(
+                    bench, asked, text, chosen, stage, clock, compile_baseline=compile_baseline, building=building
+                )
+                report = _with_receipt(report, _notes(bench), task, text, command)
             finally:
                 await bench.aclose()
+        clock.note("close")
+        return report
 
     return asyncio.run(work())
 
 
-class _Clock:
+def hopeless(text: str) -> str:
+    """Why a candidate's text cannot work whatever it is run on, or "": known before any process is started."""
+    if not text.strip():
+        return "the file is empty"
+    try:
+        read_literals(text)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}" if error.lineno else f"the file cannot be parsed: {error.msg}"
+    return "" if "ModelNew" in text else "the file defines no class ModelNew(nn.Module)"
+
+
+def _failed_at_once(task: Task, text: str, device: Device, policy: Policy, problem: str) -> VerifyReport:
+    reasons = (Gate("builds", False, problem),)
+    return VerifyReport("failed", reasons, device.target, device.key, policy, task.name, sha256(text), gates=reasons)
+
+
+async def _build_early(device: Device, text: str) -> Build:
+    """Compiles while the worker process starts and the task is traced; timing waits for it by the device lock."""
+    async with DeviceLock(device).shared():
+        return await asyncio.to_thread(target_of(device).build, text)
+
+
+def _notes(bench: Workbench) -> Notes:
+    return bench.notes if isinstance(bench, LocalWorkbench) else Notes()
+
+
+class Clock:
     """Seconds since the last note, by name."""
 
     def __init__(self) -> None:
@@ -146,35 +186,53 @@ async def verify_in(
     text: str,
     policy: Policy,
     stage: Stage,
-    clock: _Clock | None = None,
+    clock: Clock | None = None,
     *,
     compile_baseline: bool = False,
+    building: asyncio.Task[Build] | None = None,
 ) -> VerifyReport:
-    """The checks in order; the first step that fails ends them. Raises TaskError."""
-    clock = clock or _Clock()
+    """The checks in order; the first step that fails ends them. Raises TaskError.
+
+    `building`: the build, where it was begun before.
+    """
+    clock = clock or Clock()
     device = bench.device
-    report = VerifyReport("failed", (), device.target, device.key, policy, task.name, sha256(text))
+    report = VerifyReport(
+        "failed", (), device.target, device.key, policy, task.name, sha256(text), isolation=_notes(bench).isolation
+    )
+    report = replace(report, seconds=clock.seconds)
     intake = await bench.intake()
     clock.note("intake")
+    build = await (building or bench.build(text))
+    clock.note("build")
+    candidate = Candidate("verify", -1, 0, device.target, "user", sha256(text))
+    if not build.ok:
+        verdict = Verdict("compile_error", stage, evidence=build.first_error)
+        return _stopped(report, verdict, Evaluation(candidate, build, verdict))
     baseline = await bench.baseline()
     clock.note("baseline")
-    build = await bench.build(text)
-    clock.note("build")
     verdict = await bench.verify(text, build, stage)
     clock.note("verify")
-    candidate = Candidate("verify", -1, 0, device.target, "user", sha256(text))
-    report = replace(report, baseline=baseline, gates=verdict.gates, seconds=clock.seconds)
+    report = replace(report, baseline=baseline, gates=verdict.gates)
     if not verdict.correct:
         return _stopped(report, verdict, Evaluation(candidate, build, verdict))
     audit = await bench.audit(text, build, verdict, policy)
     clock.note("audit")
+    timing = await bench.time(text, build, stage)
+    clock.note("time")
     if compile_baseline:
         baseline = await bench.compile_baseline(baseline)
         clock.note("compile")
-    timing = await bench.time(text, build, stage)
-    clock.note("time")
-    floor_ms = await checked_floor_ms(device, intake.graphs[0].min_bytes, timing) if intake.graphs else None
-    return _ruled(replace(report, baseline=baseline), Evaluation(candidate, build, verdict, audit, timing), floor_ms)
+    floor_ms = None
+    if intake.graphs:
+        device = await measured_alone(device)  # kept from the first time on a machine
+        floor_ms = await checked_floor_ms(device, intake.graphs[0].min_bytes, timing)
+        is_tf32 = device.target == "cuda" and policy != "strict"
+        roofline_ms = device.floor_ms(intake.graphs[0].flops, intake.graphs[0].min_bytes, tf32=is_tf32)
+        baseline = replace(baseline, floor_ms=roofline_ms)
+        clock.note("ceilings")
+    report = replace(report, baseline=baseline)
+    return _ruled(report, Evaluation(candidate, build, verdict, audit, timing), device, floor_ms)
 
 
 def traffic_floor_ms(device: Device, min_bytes: int) -> float | None:
@@ -217,7 +275,7 @@ def _stopped(report: VerifyReport, verdict: Verdict, evaluation: Evaluation) -> 
     return replace(report, verdict=_RULINGS.get(verdict.outcome, "failed"), reasons=reasons, evaluation=evaluation)
 
 
-def _ruled(report: VerifyReport, evaluation: Evaluation, floor_ms: float | None) -> VerifyReport:
+def _ruled(report: VerifyReport, evaluation: Evaluation, device: Device, floor_ms: float | None) -> VerifyReport:
     """The report of a correct candidate: audit and timing decide."""
     verdict, audit, timing = _complete(evaluation)
     gates = [*audit.gates, *timing_gates(timing, floor_ms)]
@@ -228,6 +286,7 @@ def _ruled(report: VerifyReport, evaluation: Evaluation, floor_ms: float | None)
     if timing.problem and timing.outcome != "cheating" and len(reasons) == 1:
         ruling = _RULINGS.get(timing.outcome, "failed")
     is_timed = not timing.problem
+    audit = replace(audit, clean=audit.clean and not reasons, gates=tuple(gates))
     return replace(
         report,
         verdict=ruling,
@@ -239,7 +298,8 @@ def _ruled(report: VerifyReport, evaluation: Evaluation, floor_ms: float | None)
         accuracy_class=verdict.accuracy_class,
         labels=audit.labels,
         gates=(*report.gates, *gates),
-        evaluation=evaluation,
+        evaluation=replace(evaluation, audit=audit),
+        measured_on=device,
     )
 
 
@@ -247,15 +307,22 @@ def _complete(evaluation: Evaluation) -> tuple[Verdict, Audit, Timing]:
     return cast("tuple[Verdict, Audit, Timing]", (evaluation.verdict, evaluation.audit, evaluation.timing))
 
 
-def _with_receipt(
-    report: VerifyReport, bench: Workbench, task: Task, text: str, device: Device, command: str
-) -> VerifyReport:
-    evaluation, baseline = report.evaluation, report.baseline
-    if report.speedup is None or evaluation is None or baseline is None:
+def _with_receipt(report: VerifyReport, notes: Notes, task: Task, text: str, command: str) -> VerifyReport:
+    """An accepted kernel's receipt; what was rejected has none, so that a receipt always claims a proven kernel."""
+    evaluation, baseline, device = report.evaluation, report.baseline, report.measured_on
+    if report.verdict != "accepted" or evaluation is None or baseline is None or device is None:
         return report
-    seeds = bench.notes.seeds if isinstance(bench, LocalWorkbench) else {}
-    cost = {f"{name}_s": round(value, 3) for name, value in report.seconds.items()}
     receipt = make_receipt(
-        task, text, device, baseline, evaluation, policy=report.policy, seeds=dict(seeds), cost=cost, command=command
+        task,
+        text,
+        device,
+        baseline,
+        evaluation,
+        policy=report.policy,
+        seeds=notes.seeds,
+        cost={"wall_s": round(sum(report.seconds.values()), 3)},
+        command=command,
+        isolation=report.isolation,
+        seconds=report.seconds,
     )
     return replace(report, receipt=receipt)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+
+import jsonschema
+
+from foundry.tools.receipt import content_digest
 
 from .conftest import TOY, Cli, Solved
 
 HONEST = TOY[: TOY.index("def get_inputs")].replace("class Model(", "class ModelNew(")
 
 
-def test_a_receipt_is_measured_again(solved: Solved) -> None:
+def test_a_receipt_is_compared_with_a_new_measurement(solved: Solved) -> None:
     receipt = solved.run / "receipt.json"
     done = solved.cli("verify", "toy.py", solved.run / "kernel.py", "--receipt", receipt, "--json")
     document = done.json
@@ -32,16 +37,33 @@ def test_a_changed_byte_is_not_confirmed(solved: Solved, cli: Cli) -> None:
     assert done.is_one_line("not confirmed", "task", code=1)
 
 
+def test_changed_options_of_the_task_are_not_confirmed(solved: Solved, cli: Cli) -> None:
+    cli.write("toy.toml", "tolerance = 0.5\n")
+    done = cli("verify", "toy.py", solved.run / "kernel.py", "--receipt", solved.run / "receipt.json")
+    assert done.is_one_line("not confirmed", "options", code=1)
+
+
+def test_another_question_than_the_receipt_s(solved: Solved, cli: Cli) -> None:
+    words = ("verify", "toy.py", solved.run / "kernel.py", "--receipt", solved.run / "receipt.json")
+    assert cli(*words, "--target", "cuda").is_one_line("--target cuda", "cpu")
+    assert cli(*words, "--policy", "strict").is_one_line("--policy strict", "fair")
+    assert cli(*words, "--scale", "3").is_one_line("not confirmed", "overrides", code=1)
+
+
 def test_a_receipt_of_another_device_or_none_at_all(solved: Solved, cli: Cli) -> None:
     receipt = json.loads((solved.run / "receipt.json").read_text())
     receipt["device"]["key"] = "cpu:Another:96"
-    cli.write("other.json", json.dumps(receipt))
     kernel = solved.run / "kernel.py"
+    cli.write("tampered.json", json.dumps(receipt))
+    assert cli("verify", "toy.py", kernel, "--receipt", "tampered.json").is_one_line("tampered.json", "changed")
+    cli.write("other.json", json.dumps({**receipt, "content_sha256": content_digest(receipt)}))
     assert cli("verify", "toy.py", kernel, "--receipt", "other.json").is_one_line("cpu:Another:96", code=4)
     cli.write("garbage.json", "{]")
     assert cli("verify", "toy.py", kernel, "--receipt", "garbage.json").is_one_line("garbage.json", "not a receipt")
-    cli.write("short.json", '{"schema_version": 1}')
+    cli.write("short.json", '{"schema_version": 2}')
     assert cli("verify", "toy.py", kernel, "--receipt", "short.json").is_one_line("short.json")
+    cli.write("old.json", '{"schema_version": 1}')
+    assert cli("verify", "toy.py", kernel, "--receipt", "old.json").is_one_line("schema version 1", code=4)
     assert cli("verify", "toy.py", kernel, "--receipt", "gone.json").is_one_line("gone.json")
 
 
@@ -57,7 +79,7 @@ def test_a_candidate_that_is_nonsense_fails_with_evidence(cli: Cli) -> None:
 
 def test_a_candidate_that_cannot_be_read(cli: Cli) -> None:
     (cli.folder / "binary.py").write_bytes(b"\xff\xfe\x00")
-    assert cli("verify", "toy.py", "binary.py").is_one_line("binary.py", "text")
+    assert cli("verify", "toy.py", "binary.py").is_one_line("binary.py", "UTF-8")
     assert cli("verify", "toy.py", "gone.py").is_one_line("gone.py")
     assert cli("verify", "toy.py", cli.folder).is_one_line("directory")
     assert cli("verify", "toy.py", "toy.py", "--policy", "kind").is_one_line("--policy")
@@ -77,4 +99,23 @@ def test_a_gate_on_the_speedup(solved: Solved, cli: Cli) -> None:
     words = ("verify", "toy.py", "kernel.py", "--min-speedup", "1000", "--write-receipt", "mine.json")
     done = cli(*words, "--json")
     assert done.code == 1 and done.json["verdict"] == "accepted"
-    assert json.loads((cli.folder / "mine.json").read_text())["candidate_sha256"] == done.json["candidate_sha256"]
+    mine, found = (
+        json.loads((cli.folder / "mine.json").read_text()),
+        json.loads((solved.run / "receipt.json").read_text()),
+    )
+    assert mine["candidate_sha256"] == done.json["candidate_sha256"] == found["candidate_sha256"]
+    assert set(mine) == set(found) and mine["stage"] == "full" and found["stage"] == "final"
+    validator = jsonschema.Draft202012Validator(json.loads(cli("verify", "--schema").out))
+    validator.validate(mine)
+    validator.validate(found)
+    assert mine["seconds"].keys() >= {"open", "intake", "build", "verify", "audit", "time"}
+    assert mine["isolation"] == found["isolation"] == done.json["isolation"]
+
+
+def test_the_command_of_a_receipt_measures_it_again(solved: Solved) -> None:
+    receipt = json.loads((solved.run / "receipt.json").read_text())
+    program, *words = shlex.split(receipt["command"])
+    done = solved.cli(*words)
+    assert program == "foundry" and "--receipt" in words
+    assert done.code in (0, 1) and "confirmed: " in done.out and "measured now" in done.out
+    assert "time: " in done.out and "gates: " in done.out and "accuracy class: ieee" in done.out

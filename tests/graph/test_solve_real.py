@@ -49,7 +49,7 @@ async def test_softmax_is_solved_on_this_machine(tmp_path: Path) -> None:
     run = RunDirectory.inspect(Path(summary.run))
     assert "class ModelNew" in (run.path / "kernel.py").read_text()
     receipt = json.loads((run.path / "receipt.json").read_text())
-    assert receipt["schema_version"] == 1
+    assert receipt["schema_version"] == 2
     assert receipt["timing"]["speedup"] == summary.speedup
     run.close()
     replayed = await replay(Path(summary.run))
