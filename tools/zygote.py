@@ -25,14 +25,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from foundry.knowledge.errors import FoundryError, MissingTool
-from foundry.tools import process
+from foundry.tools import process, sandbox
 from foundry.tools.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all
 from foundry.tools.process import POLL_S, Limits
+from foundry.tools.sandbox import Sandbox
+from foundry.tools.sandbox_kernel import MEANS, NETWORK
 
 START_S = 120.0  # import torch from a cold disk
 FORK_S = 20.0
 CRASHED = 70  # exit code of a worker whose entry function raised
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
+FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
+DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later then
+ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
 
 # Large temporaries of eager PyTorch otherwise go through mmap in some processes and not in others, which makes the
 # same code several times slower by page faults and every speedup over it a fiction; passive waiting keeps one
@@ -79,12 +84,21 @@ class Worker:
     """A forked process as the main process sees it. One request at a time; blocking, for use in a thread."""
 
     def __init__(
-        self, zygote: Zygote, pid: int, channel: Channel, errors: int, limits: Limits, directory: Path | None
+        self,
+        zygote: Zygote,
+        pid: int,
+        channel: Channel,
+        errors: int,
+        limits: Limits,
+        directory: Path | None,
+        watched: Sequence[str] = (),
     ) -> None:
         self.pid = pid
         self.directory = directory
         self.channel = channel
         self.limits = limits
+        self._watched = [Path(folder) for folder in watched]
+        self._next_look = 0.0
         self._zygote = zygote
         self._errors = errors
         self._ended = ""
@@ -123,9 +137,16 @@ class Worker:
 
     def excess(self) -> str:
         """Which limit the worker's tree breaks, in words, or ""; also bounds what it wrote."""
-        if not self._ended and os.fstat(self._errors).st_size > ERROR_BYTES:
+        if self._ended:
+            return ""
+        if os.fstat(self._errors).st_size > ERROR_BYTES:
             os.ftruncate(self._errors, 0)
-        return "" if self._ended else process.excess(self.pid, self.limits)
+        if reason := process.excess(self.pid, self.limits):
+            return reason
+        if time.monotonic() < self._next_look:
+            return ""
+        self._next_look = time.monotonic() + FOLDER_POLL_S
+        return next((said for folder in self._watched if (said := process.folder_excess(folder, self.limits))), "")
 
     def end(self) -> str:
         """Kills the worker and all it started; returns how it had ended: `was killed by SIGSEGV: ...`."""
@@ -152,43 +173,82 @@ class Worker:
 
 
 class Zygote:
-    """The main process's handle on the warm process. Thread-safe. Close it, or leave it to die with this process."""
+    """The main process's handle on the warm process. Thread-safe. Close it, or leave it to die with this process.
 
-    def __init__(self, child: subprocess.Popen[bytes], control: Channel) -> None:
-        self._child = child
-        self._control = control
-        self._lock = threading.Lock()
+    A warm process that dies is started again by the next fork. `isolation` names the means that candidates get here.
+    """
+
+    def __init__(self, threads: int, preload: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._arguments = [sys.executable, "-P", "-m", "foundry.tools.zygote"]
+        self._preload = list(preload)
+        self._settings = {**STEADY, "OMP_NUM_THREADS": str(threads), **environment}
+        self._lock = threading.RLock()
+        self._closed = False
+        self._means: tuple[str, ...] = ()
+        self.isolation: tuple[str, ...] = ()
+        self._child, self._control = self._launch()
 
     @classmethod
     def start(
         cls, *, threads: int, preload: Sequence[str] = PRELOAD, environment: Mapping[str, str] | None = None
     ) -> Zygote:
         """Starts the process and waits until torch is imported (1.5 s warm). Raises MissingTool when it cannot be."""
+        sandbox.prepare_gpu()
+        zygote = cls(threads, preload, environment or {})
+        zygote._agree_on_means()
+        return zygote
+
+    def _launch(self) -> tuple[subprocess.Popen[bytes], Channel]:
         ours, theirs = Channel.pair()
         errors = os.memfd_create("zygote")
         kept = {name: value for name, value in os.environ.items() if name in ALLOWED}
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "foundry.tools.zygote", str(theirs.fileno()), *preload],
+            [*self._arguments, str(theirs.fileno()), *self._preload],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
-            env={**kept, **STEADY, "OMP_NUM_THREADS": str(threads), **(environment or {})},
+            env={**kept, **self._settings},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
         theirs.close()
+        sandbox.available()  # tried once, while torch is imported
         try:
             ours.receive(START_S)
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
             child.kill()
             child.wait()
+            ours.close()
             lines = os.pread(errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
             raise MissingTool(
                 f"the worker process did not start: {lines[-1] if lines else error}", "check that torch imports"
             ) from error
         finally:
             os.close(errors)
-        return cls(child, ours)
+        return child, ours
+
+    def _agree_on_means(self) -> None:
+        """Tries a candidate's sandbox on a worker of its own: what works there is what every candidate gets.
+
+        Root in a user namespace cannot read other users' private files; where Python lies in such a folder, it goes
+        without the namespaces.
+        """
+        means = sandbox.available().active
+        for attempt in (means, [name for name in means if name != NETWORK]):
+            self._means = tuple(attempt)
+            worker = self.fork("foundry.tools.sandbox:report", Limits(wall_s=FORK_S), sandbox=Sandbox("candidate"))
+            try:
+                answer, _ = worker.request({})
+            except WorkerDied:
+                continue
+            finally:
+                worker.end()
+            if answer["usable"]:
+                self._means = tuple(name for name in MEANS if name in answer["active"])
+                break
+        else:
+            self._means = ()
+        self.isolation = (*ALWAYS, *self._means)
 
     def fork(
         self,
@@ -197,8 +257,12 @@ class Zygote:
         *,
         directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
     ) -> Worker:
-        """A new worker running `entry` ("package.module:function", called with its Channel) in 4-6 ms."""
+        """A new worker running `entry` ("package.module:function", called with its Channel) in 6-9 ms.
+
+        A sandbox confines it before the entry's module is imported, as far as the kernel can.
+        """
         ours, theirs = Channel.pair()
         errors = os.memfd_create("worker")
         fcntl.fcntl(errors, fcntl.F_SETFL, os.O_APPEND)  # so that it can be cut short while it is written
@@ -208,12 +272,15 @@ class Zygote:
             "limits": asdict(limits),
             "directory": str(directory) if directory else "",
             "environment": dict(environment or {}),
+            "sandbox": asdict(sandbox) if sandbox else None,
+            "means": list(self._means),
         }
         try:
-            answer = self._ask(message, [theirs.fileno(), errors])
+            answer = self._ask(message, [theirs.fileno(), errors], again=True)
         finally:
             theirs.close()
-        return Worker(self, int(answer["pid"]), ours, errors, limits, directory)
+        watched = sandbox.writable if sandbox else ()
+        return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched)
 
     def end(self, pid: int) -> str:
         """Kills a worker's tree; returns how the worker ended, in words."""
@@ -228,20 +295,29 @@ class Zygote:
     def close(self) -> None:
         """Ends the zygote and every worker."""
         with self._lock:
-            self._control.close()
-            try:
-                self._child.wait(5.0)
-            except subprocess.TimeoutExpired:
-                process.kill_tree(self._child.pid)
-                self._child.wait()
+            self._closed = True
+            self._bury()
 
-    def _ask(self, message: Message, handles: Sequence[int] = ()) -> Message:
+    def _bury(self) -> None:
+        self._control.close()
+        try:
+            self._child.wait(5.0)
+        except subprocess.TimeoutExpired:
+            process.kill_tree(self._child.pid)
+            self._child.wait()
+
+    def _ask(self, message: Message, handles: Sequence[int] = (), *, again: bool = False) -> Message:
+        """A request and its answer; with `again` a warm process that is gone is started anew, once."""
         with self._lock:
             try:
                 self._control.send(message, handles)
                 return self._control.receive(FORK_S)[0]
             except (ChannelClosed, ChannelTimeout, ChannelGarbled, OSError, ValueError) as error:
-                raise FoundryError(f"the worker process is gone: {error}", "resume the run") from error
+                if self._closed or not again:
+                    raise FoundryError(f"the worker process is gone: {error}", "resume the run") from error
+                self._bury()
+                self._child, self._control = self._launch()
+                return self._ask(message, handles)
 
 
 # ---------------------------------------------------------------- inside the warm process
@@ -303,11 +379,15 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
             close_all([self._wake_read, self._wake_write])
-            process.confine(Limits(**message["limits"]))
+            asked = sandbox.from_message(message["sandbox"]) if message["sandbox"] else None
+            expendable = asked is not None and asked.form == "candidate"
+            process.confine(Limits(**message["limits"]), expendable=expendable)
             _redirect(handles[1])
             os.environ.update(message["environment"])
             if message["directory"]:
                 os.chdir(message["directory"])
+            if asked is not None:
+                sandbox.enter(asked, message["means"])
             module, _, function = str(message["entry"]).partition(":")
             getattr(importlib.import_module(module), function)(channel)
             code = 0
@@ -323,9 +403,24 @@ class _Server:
     def _end(self, pid: int) -> str:
         if pid in self._workers:
             process.kill_tree(pid)
-            self._note(*os.waitpid(pid, 0))
+            if not self._wait(pid):
+                self._workers.discard(pid)
+                return "was killed by SIGKILL, but the kernel still holds it"
         self._kill_orphans()
         return self._ended.pop(pid, "was gone already")
+
+    def _wait(self, pid: int) -> bool:
+        """Whether a killed worker could be reaped in good time."""
+        deadline = time.monotonic() + DEATH_S
+        pause = 0.0005
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self._note(pid, status)
+                return True
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        return False
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):
@@ -345,15 +440,18 @@ class _Server:
 
     def _kill_orphans(self) -> None:
         """Children that are no workers were left behind by one that died: end them, whatever session they are in."""
-        while True:
+        deadline = time.monotonic() + DEATH_S
+        while time.monotonic() < deadline:
             mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             orphans = [int(pid) for pid in mine if int(pid) not in self._workers]
             if not orphans:
                 return
             for pid in orphans:
                 process.kill_tree(pid)
+            for pid in orphans:
                 with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+                    if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                        time.sleep(0.0005)  # it dies as soon as it gets a core
 
 
 def _redirect(errors: int) -> None:

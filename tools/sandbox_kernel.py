@@ -1,0 +1,259 @@
+"""The kernel's own means of confining a process, by system call: namespaces, capabilities, Landlock, seccomp.
+
+Linux on x86-64 and aarch64. Standard library only and nothing of ours: this file is also run bare, in a Python without
+site packages, as the launcher that confines a compiler (12 ms). Whatever the kernel refuses is left out and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+NETWORK = "network namespace"
+MEMORY = "private shared memory"
+CAPABILITIES = "no capabilities"
+FILES = "landlock files"
+SIGNALS = "landlock signals"
+SYSCALLS = "seccomp"
+MEANS = (NETWORK, MEMORY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
+
+SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
+
+_CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_SYS_LANDLOCK_CREATE, _SYS_LANDLOCK_ADD, _SYS_LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SYS_CAPSET = {"x86_64": 126, "aarch64": 91}
+
+# Landlock's rights (include/uapi/linux/landlock.h), with the ABI version from which each exists.
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_ALL_FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+_OF_A_FILE = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_MAKE_DEVICES = (1 << 6) | (1 << 11)  # character and block devices: in no writable folder either
+_TCP = 0b11  # bind and connect, ABI 4
+_SCOPES = 0b11  # abstract UNIX sockets and signals, ABI 6
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a process may still reach. Paths that do not exist are passed over.
+
+    `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
+    `writable`: everything but devices; `devices`: read, write, ioctl. `files` off leaves the file system open,
+    `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal.
+    """
+
+    namespaces: bool = True
+    capabilities: bool = False
+    files: bool = True
+    readable: tuple[str, ...] = ()
+    openable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    program: str = ""
+
+
+@dataclass
+class Confinement:
+    """Which means are active, and why the others are not, by name."""
+
+    active: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def confine(orders: Orders) -> Confinement:
+    """Confines this process and all it will start; call it while there is one thread. Never raises for a refusal."""
+    done = Confinement()
+    if orders.namespaces:
+        _attempt(done, NETWORK, _enter_namespaces)
+        if NETWORK in done.active:
+            _attempt(done, MEMORY, _private_shared_memory)
+    with contextlib.suppress(OSError):
+        prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if not orders.capabilities:
+        _attempt(done, CAPABILITIES, _drop_capabilities)
+    if orders.files:
+        _attempt(done, FILES, lambda: _restrict_files(orders, MEMORY in done.active, done))
+    if orders.program:
+        _attempt(done, SYSCALLS, lambda: install_filter(bytes.fromhex(orders.program)))
+    done.active.sort(key=MEANS.index)
+    return done
+
+
+def landlock_abi() -> int:
+    """The version of Landlock that the kernel offers, 0 for none."""
+    version = int(libc.syscall(_SYS_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1)))
+    return max(version, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2); raises OSError."""
+    _succeed(libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0), "prctl")
+
+
+def _attempt(done: Confinement, name: str, work: Callable[[], None]) -> None:
+    try:
+        work()
+        done.active.append(name)
+    except OSError as error:
+        done.refused[name] = f"{error.filename or error.strerror}: {os.strerror(error.errno or 0)}"
+
+
+def _succeed(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, what, what)
+    return result
+
+
+# ---------------------------------------------------------------- namespaces and capabilities
+
+
+def _enter_namespaces() -> None:
+    """A network without interfaces, System V memory and a mount table of our own.
+
+    A user namespace is what lets a plain user do it; it also puts every process outside out of reach of ptrace and of
+    /proc. Where user namespaces are refused, a process with CAP_SYS_ADMIN does without one.
+    """
+    user, group = os.getuid(), os.getgid()
+    ours = _CLONE_NEWNET | _CLONE_NEWIPC | _CLONE_NEWNS
+    if libc.unshare(ours | _CLONE_NEWUSER) != 0:
+        _succeed(libc.unshare(ours), "unshare")
+        return
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def _write(path: str, text: str) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(handle, text.encode())
+    finally:
+        os.close(handle)
+
+
+def _private_shared_memory() -> None:
+    """A small /dev/shm of our own: nothing to fill the machine's memory with, and no message to a later process."""
+    place = os.path.realpath(SHARED_MEMORY).encode()
+    _succeed(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount")
+    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
+    _succeed(libc.mount(b"tmpfs", place, b"tmpfs", flags, SHARED_MEMORY_OPTIONS), "mount")
+
+
+def _drop_capabilities() -> None:
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    _succeed(libc.syscall(_SYS_CAPSET[os.uname().machine], header, bytes(24)), "capset")
+
+
+# ---------------------------------------------------------------- Landlock
+
+
+def _restrict_files(orders: Orders, private_memory: bool, done: Confinement) -> None:
+    abi = landlock_abi()
+    if abi == 0:
+        _succeed(-1, "landlock")
+    everything = max(rights for version, rights in _ALL_FILES.items() if version <= abi)
+    attributes = struct.pack("=QQQ", everything, _TCP if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    size = 24 if abi >= 6 else 16 if abi >= 4 else 8
+    rules = _succeed(
+        libc.syscall(_SYS_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock"
+    )
+    try:
+        to_run = _EXECUTE | _READ_FILE
+        for paths, rights in (
+            (orders.readable, to_run | _READ_DIR),
+            (orders.openable, to_run),
+            (orders.writable, everything & ~_MAKE_DEVICES),
+            ((SHARED_MEMORY,) if private_memory else (), everything & ~_MAKE_DEVICES),
+            (orders.devices, _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV),
+        ):
+            for path in paths:
+                _allow(rules, path, rights & everything)
+        _allow_own_process(rules)
+        _succeed(libc.syscall(_SYS_LANDLOCK_RESTRICT, rules, ctypes.c_uint32(0)), "landlock")
+    finally:
+        os.close(rules)
+    if abi >= 6:
+        done.active.append(SIGNALS)
+    else:
+        done.refused[SIGNALS] = f"this kernel's Landlock has version {abi}, it needs 6"
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    """One rule; a path that does not exist or may not be opened needs none."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        _add_rule(rules, handle, rights)
+    finally:
+        os.close(handle)
+
+
+def _add_rule(rules: int, handle: int, rights: int) -> None:
+    is_folder = os.fstat(handle).st_mode & 0o170000 == 0o040000
+    rule = struct.pack("=Qi", rights if is_folder else rights & _OF_A_FILE, handle)
+    libc.syscall(_SYS_LANDLOCK_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint32(0))
+
+
+def _allow_own_process(rules: int) -> None:
+    """/proc/self of this process only. Its folder stays open: the rule holds for the folder's entry in the kernel's
+    cache, which may be dropped and made anew while nobody holds it."""
+    with contextlib.suppress(OSError):
+        _add_rule(rules, os.open("/proc/self/", os.O_PATH | os.O_CLOEXEC), _READ_FILE | _READ_DIR)
+
+
+# ---------------------------------------------------------------- seccomp
+
+
+def install_filter(program: bytes) -> None:
+    """Installs a BPF program of 8-byte instructions; raises OSError. Needs no new privileges.
+
+    Without SPEC_ALLOW older kernels switch off speculation for the process, which would slow what is timed.
+    """
+    buffer = ctypes.create_string_buffer(program, len(program))
+    size = ctypes.sizeof(ctypes.c_void_p)
+    header = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    assert len(header) == 2 * size
+    number = _SYS_SECCOMP.get(os.uname().machine)
+    for flags in (_SECCOMP_FILTER_FLAG_SPEC_ALLOW, 0):
+        if number and libc.syscall(number, _SECCOMP_SET_MODE_FILTER, ctypes.c_uint(flags), header) == 0:
+            return
+    pointer = ctypes.cast(ctypes.create_string_buffer(header, len(header)), ctypes.c_void_p)
+    _succeed(libc.prctl(_PR_SET_SECCOMP, ctypes.c_ulong(_SECCOMP_MODE_FILTER), pointer, 0, 0), "seccomp")
+
+
+# ---------------------------------------------------------------- the launcher
+
+
+def main(arguments: list[str]) -> None:
+    """`ORDERS PROGRAM ARGUMENT...` becomes the program, confined; `ORDERS` alone says what would be active."""
+    orders = Orders(**json.loads(arguments[0]))
+    done = confine(orders)
+    if len(arguments) == 1:
+        print(json.dumps(asdict(done)))
+        return
+    try:
+        os.execvp(arguments[1], arguments[1:])
+    except OSError as error:
+        print(f"{arguments[1]}: {error.strerror}", file=sys.stderr)
+        os._exit(127)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
