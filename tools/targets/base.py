@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Device, TargetName
+from foundry.tools.process import Limits
 
 
 class Target(Protocol):
@@ -64,7 +65,7 @@ def _parsed(text: str) -> ast.Module:
 def first_error(log: str) -> str:
     """The first line of a compiler's log that says what is wrong, else its first line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    for mark in ("error:", "undefined reference", "undefined symbol", "error"):
+    for mark in ("error:", "Error:", "undefined reference", "undefined symbol", "error"):
         for line in lines:
             if mark in line:
                 return line[:300]
@@ -74,3 +75,23 @@ def first_error(log: str) -> str:
 def build_cache() -> Path:
     """Where builds are kept; the candidate's own loader looks in the same place."""
     return Path(os.environ.get("FOUNDRY_BUILD_CACHE") or Path.home() / ".cache" / "foundry" / "build")
+
+
+def compiler_environment(folder: str) -> dict[str, str]:
+    """All that a compiler gets to see of the user's settings. Temporary files go to `folder`."""
+    path = os.environ.get("PATH", "/usr/bin:/bin")
+    return {"PATH": path, "LC_ALL": "C", "TMPDIR": folder, "HOME": folder, "CCACHE_DISABLE": "1"}
+
+
+def compiler_limits(compile_s: float, memory_bytes: int) -> Limits:
+    """What one compilation may use; a kernel's object file is far smaller than `file_bytes`."""
+    return Limits(
+        wall_s=compile_s,
+        memory_bytes=memory_bytes,
+        cpu_s=int(compile_s) + 1,
+        tasks=64,
+        file_bytes=1 << 30,
+        shared_bytes=memory_bytes,
+        folder_bytes=2 << 30,
+        folder_files=2_000,
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import os
 import platform
 import re
 import tempfile
@@ -20,7 +19,7 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.module_file import build_key
 from foundry.tools.process import Limits, run_command
-from foundry.tools.targets.base import build_cache, first_error, read_literals
+from foundry.tools.targets.base import build_cache, compiler_environment, compiler_limits, first_error, read_literals
 
 _LOG_BYTES = 64 * 1024
 _ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
@@ -70,12 +69,18 @@ class CpuTarget:
             return Build(ok=False, seconds=time.monotonic() - start, first_error=problem)
 
     def _compile(self, source: str, command: Sequence[str], library: Path, start: float) -> Build:
-        limits = Limits(wall_s=self.compile_s, memory_bytes=self.memory_bytes, cpu_s=int(self.compile_s) + 1, tasks=64)
+        limits = compiler_limits(self.compile_s, self.memory_bytes)
         with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as folder:
             partial = Path(folder) / "kernel.so"
             argv = [*command, "-x", "c++", "-", "-o", str(partial)]
-            environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TMPDIR": folder}
-            finished = run_command(argv, limits, cwd=Path(folder), env=environment, stdin=source.encode())
+            finished = run_command(
+                argv,
+                limits,
+                cwd=Path(folder),
+                env=compiler_environment(folder),
+                stdin=source.encode(),
+                confined_to=Path(folder),
+            )
             ok = finished.returncode == 0 and not finished.reason and partial.exists()
             log = _keep_log(finished.output, library) if finished.output else ""
             if ok:

@@ -7,7 +7,6 @@ same build still tells registers, spills, shared memory and theoretical occupanc
 from __future__ import annotations
 
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -22,8 +21,15 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.module_file import build_key
 from foundry.tools.device import INSTALL_NVCC, describe, nvcc_path, version_line
-from foundry.tools.process import Limits, run_command
-from foundry.tools.targets.base import Literals, build_cache, first_error, read_literals
+from foundry.tools.process import run_command
+from foundry.tools.targets.base import (
+    Literals,
+    build_cache,
+    compiler_environment,
+    compiler_limits,
+    first_error,
+    read_literals,
+)
 
 _LOG_BYTES = 256 * 1024
 _FORBIDDEN_FLAGS = ("-run", "--run", "-ccbin", "--compiler-bindir", "-Xcompiler", "--options-file", "-optf")
@@ -120,14 +126,13 @@ class CudaTarget:
         return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
 
     def _compile(self, literals: Literals, command: list[str], cubin: Path, arch: str, start: float) -> Build:
-        limits = Limits(wall_s=self.compile_s, memory_bytes=self.memory_bytes, cpu_s=int(self.compile_s) + 1, tasks=64)
+        limits = compiler_limits(self.compile_s, self.memory_bytes)
         log = cubin.with_suffix(".log")
         with tempfile.TemporaryDirectory(prefix="build-", dir=cubin.parent) as folder:
             source, partial = Path(folder) / "kernel.cu", Path(folder) / "kernel.cubin"
             source.write_text(literals.source, encoding="utf-8")
-            environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LC_ALL": "C", "TMPDIR": folder}
-            argv = [*command, str(source), "-o", str(partial)]
-            finished = run_command(argv, limits, cwd=Path(folder), env=environment)
+            argv, place = [*command, str(source), "-o", str(partial)], Path(folder)
+            finished = run_command(argv, limits, cwd=place, env=compiler_environment(folder), confined_to=place)
             output = finished.output.replace(f"{folder}/", "")[:_LOG_BYTES]
             log.write_text(output, encoding="utf-8")
             ok = finished.returncode == 0 and not finished.reason and partial.exists()
