@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,10 +17,10 @@ from torch import nn
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
-from foundry.tools import bundle, comparison, task_module
+from foundry.tools import bundle, comparison, patterns, task_module
 from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
-from foundry.tools.protocol import EPSILON, Distribution, OutputError, Parameters
+from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Trial:
     """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
 
     `tf32` is the error of PyTorch with TF32 allowed, where there is such a thing. `specs` are the outputs' shapes
-    and dtypes, contiguous. `inputs` is (description, sealed memory).
+    and dtypes, contiguous. `inputs` is (description, sealed memory). `buffers` are the parameters and buffers that
+    forward updates (running statistics), as they are after the call.
     """
 
     distribution: Distribution
@@ -39,6 +40,17 @@ class Trial:
     tf32: list[OutputError] | None
     specs: list[TensorSpec]
     note: str = ""
+    buffers: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own error."""
+
+    name: str
+    expected: Expected
+    ieee: OutputError
+    spec: TensorSpec
 
 
 @dataclass
@@ -66,6 +78,9 @@ class Case:
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
         self._mutable: list[int] | None = None
+        self._given_seed = seed  # of the inputs of the last trial "as given"
+        self._usual: list[Expected] = []  # its outputs, for their scale
+        self.has_floats = False  # floating inputs, which distributions change; known after the first trial
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
 
     @property
@@ -118,17 +133,26 @@ class Case:
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
         inputs = self._draw(distribution, seed)
+        self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
         packed = bundle.pack(inputs)
         placed = _moved(inputs, self._device)
-        eager = self._run(self._model, distribution.parameters, _copied(placed))
-        truth, note = self._truth(distribution.parameters, placed, eager)
-        expected = [
-            comparison.expect(exact, output, task_module.dtype_name(output.dtype), self._tolerance)
-            for exact, output in zip(truth, eager, strict=True)
-        ]
+        kind = distribution.parameters
+        eager = self._run(self._model, kind, _copied(placed))
+        updated = self._updated(self._model)
+        truth, exact_updated, note = self._truth(kind, placed, eager, updated)
+        expected = [self._expect(exact, output) for exact, output in zip(truth, eager, strict=True)]
+        if distribution == AS_GIVEN:
+            self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
+        if distribution.is_stress:
+            any_nan = distribution.pattern == "non-finite"
+            expected = [_stressed(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
-        tf32 = self._tf32_errors(distribution.parameters, placed, expected)
-        return Trial(distribution, seed, packed, expected, ieee, tf32, [_contiguous(item) for item in eager], note)
+        if distribution.is_stress:
+            ieee = [_worse(*pair) for pair in zip(ieee, self._nudged_errors(kind, placed, expected), strict=True)]
+        tf32 = self._tf32_errors(kind, placed, expected)
+        specs = [_contiguous(item) for item in eager]
+        buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
+        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
 
     def inputs(self, seed: int) -> tuple[Message, int]:
         """Inputs as given, in sealed memory, for timing."""
@@ -150,18 +174,43 @@ class Case:
             ]
         return outputs
 
-    def _truth(self, kind: Parameters, inputs: Any, eager: list[torch.Tensor]) -> tuple[list[torch.Tensor], str]:
-        """The float64 run; where the model cannot run in float64, its own run, and a note that says so."""
+    def _truth(
+        self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
+        """Outputs and updated buffers of the float64 run; where the model cannot run in float64, those of its own run,
+        and a note that says so."""
+        own = [item.double() if item.is_floating_point() else item for item in eager]
         try:
             if self._exact is None:
                 self._exact = self._loaded.build_model(self.seed).to(self._device).double()
             truth = self._run(self._exact, kind, _widened(inputs))
         except (TaskError, torch.OutOfMemoryError) as error:
-            return [item.double() if item.is_floating_point() else item for item in eager], f"no float64 run: {error}"
+            return own, updated, f"no float64 run: {error}"
         matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
         if not matching:
-            return [item.double() for item in eager], "no float64 run: its outputs have other shapes"
-        return truth, ""
+            return own, updated, "no float64 run: its outputs have other shapes"
+        return truth, self._updated(self._exact), ""
+
+    def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
+        return comparison.expect(exact, own, task_module.dtype_name(own.dtype), self._tolerance)
+
+    def _updated(self, model: nn.Module) -> list[torch.Tensor]:
+        """What forward has just written to the model's parameters and buffers."""
+        tensors = list(model.state_dict().values())
+        return [tensors[index].clone() for index in self._mutable or []]
+
+    def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[Buffer, ...]:
+        keys = list(self._states["seeded"])
+        found: list[Buffer] = []
+        for index, truth, tensor in zip(self._mutable or [], exact, own, strict=True):
+            expected = self._expect(truth, tensor)
+            found.append(Buffer(keys[index], expected, comparison.measure(tensor, expected), _contiguous(tensor)))
+        return tuple(found)
+
+    def _nudged_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
+        """PyTorch's errors on inputs that differ in the last place: large where the question has no stable answer."""
+        outputs = self._run(self._model, kind, _mapped(inputs, patterns.nudged))
+        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
 
     def _tf32_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError] | None:
         if self._device.type != "cuda":
@@ -184,9 +233,9 @@ class Case:
         return tensor.is_floating_point() and (is_statistic or key in self._learned)
 
     def _draw(self, distribution: Distribution, seed: int) -> list[Any]:
-        inputs = self._loaded.inputs(seed)
+        inputs = self._loaded.inputs(self._given_seed if distribution.pattern == "few changed" else seed)
         generator = torch.Generator().manual_seed(seed ^ 0x5EED)
-        return [_transformed(value, distribution, generator) for value in inputs]
+        return [patterns.transformed(value, distribution, generator, limited=self.limited) for value in inputs]
 
 
 def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
@@ -208,17 +257,20 @@ def _as_dtype(name: str) -> DType:
     raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
 
 
-def _transformed(value: Any, distribution: Distribution, generator: torch.Generator) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_transformed(item, distribution, generator) for item in value)
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    if distribution.scale != 1.0:
-        value = value * distribution.scale
-    if distribution.mixed:
-        powers = torch.randint(-6, 7, value.shape, generator=generator)
-        value = torch.ldexp(value, powers).to(value.dtype)
-    return value
+def _scale_only(expected: Expected) -> Expected:
+    return replace(expected, truth=torch.empty(0), eager=None)
+
+
+def _stressed(expected: Expected, usual: Expected, any_nan: bool) -> Expected:
+    """Under a stress pattern errors count in units of the usual output: its own may be zero everywhere."""
+    spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
+    return replace(expected, spread=spread, norm=norm, any_nan=any_nan)
+
+
+def _worse(one: OutputError, other: OutputError) -> OutputError:
+    return OutputError(
+        max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
+    )
 
 
 def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:

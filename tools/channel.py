@@ -14,6 +14,7 @@ import mmap
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,8 @@ from typing import Any
 INLINE_BYTES = 60_000  # below the smallest socket buffer that Linux gives
 MESSAGE_BYTES = 256 << 20
 MAX_HANDLES = 64
+
+_CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
 
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
@@ -45,6 +48,7 @@ class Channel:
 
     def __init__(self, handle: socket.socket) -> None:
         self._socket = handle
+        self.sender = 0  # process id of who sent the last message, as the kernel knows it; after `ask_for_senders`
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
@@ -55,6 +59,10 @@ class Channel:
     def from_handle(handle: int) -> Channel:
         """Takes over an open file descriptor."""
         return Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=handle))
+
+    def ask_for_senders(self) -> None:
+        """From now on each received message says which process sent it."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -82,19 +90,20 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
-    def receive(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
-        """The next message and its open files (now owned by the caller).
+    def receive(self, timeout_s: float | None = None, *, limit_bytes: int = MESSAGE_BYTES) -> tuple[Message, list[int]]:
+        """The next message, at most `limit_bytes` of it, and its open files (now owned by the caller).
 
         Raises ChannelTimeout after `timeout_s`, ChannelClosed at the end, ChannelGarbled for anything malformed.
         """
         if timeout_s is not None and not self.ready(timeout_s):
             raise ChannelTimeout(f"no answer in {timeout_s:g} s")
-        room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize)
+        room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize) + socket.CMSG_SPACE(_CREDENTIALS.size)
         try:
             packet, rights, flags, _ = self._socket.recvmsg(INLINE_BYTES + 64, room, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
         handles = _handles(rights)
+        self.sender = _sender(rights)
         if not packet:
             close_all(handles)
             raise ChannelClosed("the other side is gone")
@@ -102,7 +111,7 @@ class Channel:
             close_all(handles)
             raise ChannelGarbled("a packet larger than allowed")
         try:
-            return _decode(packet, handles), handles
+            return _decode(packet, handles, limit_bytes), handles
         except (ValueError, IndexError, OSError, RecursionError) as error:
             close_all(handles)
             raise ChannelGarbled(f"not a message: {error}") from error
@@ -151,12 +160,19 @@ def _handles(rights: list[tuple[int, int, bytes]]) -> list[int]:
     return list(found)
 
 
-def _decode(packet: bytes, handles: list[int]) -> Message:
+def _sender(rights: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in rights:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
+            return int(_CREDENTIALS.unpack_from(data)[0])
+    return 0
+
+
+def _decode(packet: bytes, handles: list[int], limit_bytes: int) -> Message:
     if packet[:1] == b"J":
         text = packet[1:]
     elif packet[:1] == b"S":
         size = int(packet[1:])
-        if size > MESSAGE_BYTES:
+        if size > limit_bytes:
             raise ValueError("larger than a message may be")
         spilled = handles.pop()
         try:

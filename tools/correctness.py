@@ -5,7 +5,9 @@ Failing facts end the examination: the first one is the evidence. Nothing a cand
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,12 +19,33 @@ from foundry.knowledge.task import AccuracyClass
 from foundry.tools import comparison
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
-from foundry.tools.protocol import OutputError, accepts, allowed, failure
+from foundry.tools.process_state import GATES
+from foundry.tools.protocol import OutputError, accepts, allowed, failure, stress_limit
 from foundry.tools.runner import LARGE_BYTES, NAN_BYTES
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
-SLOT = 0
+SLOTS = (0, 1)
+REST_S = 0.06  # what is put off until after the call is done by then
+OPERATORS = 400  # rows that a runner may report
+BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
+ANYTHING = OutputError(math.inf, math.inf)
 TrialSource = Callable[[Case], Iterable[Trial]]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One question of a case: what is asked, in which slot, and whether the candidate's parameters were matched."""
+
+    number: int
+    case: Case
+    trial: Trial
+    suffix: str
+    slot: int
+    is_matched: bool
+
+    @property
+    def gate(self) -> str:
+        return self.trial.distribution.name + self.suffix
 
 
 class _Failed(Exception):
@@ -44,13 +67,16 @@ class Examination:
     errors: list[DistributionError] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
     accuracy: AccuracyClass = "ieee"
+    last: list[torch.Tensor] = field(default_factory=list)  # outputs of the trial before
 
     def run(self, load: Message, cases: Iterable[Case], trials: TrialSource) -> Verdict:
         """Loads the candidate and asks every trial of every case."""
         try:
             self._step("loads", lambda: self.link.load(load))
+            self._inspect(is_last=False)
             for number, case in enumerate(cases):
                 self._case(number, case, trials(case))
+            self._inspect(is_last=True)
         except _Failed as failed:
             self.gates.append(Gate(failed.gate, False, failed.evidence))
             return self._verdict(failed.outcome, f"{failed.gate}: {failed.evidence}")
@@ -65,11 +91,22 @@ class Examination:
         try:
             return work()
         except RunnerFailed as failed:
-            raise _Failed(gate, failed.outcome, failed.evidence) from failed
+            raise _Failed(failed.gate or gate, failed.outcome, failed.evidence) from failed
+
+    def _inspect(self, *, is_last: bool) -> None:
+        """Fails with what the candidate changed in its process."""
+        thorough = is_last and self.stage != "screen"
+        found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
+        for line in found:
+            gate, _, what = line.partition(": ")
+            raise _Failed(gate if gate in GATES else "global state", "cheating", what)
+        if is_last:
+            self.gates += [Gate(gate, True, "as before the file was loaded") for gate in GATES]
 
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
         suffix = f" ({case.name})" if case.name else ""
         is_matched = True
+        self.last = []
         for position, trial in enumerate(trials):
             if position == 0:  # the reference has run by now, so it is known which buffers it writes to
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
@@ -79,10 +116,12 @@ class Examination:
                 continue
             if is_randomised:
                 self._step("parameters", lambda: self.link.state(number, case, "randomised"))
-            self._trial(number, case, trial, suffix, is_first=position == 0)
+            asked = _Asked(number, case, trial, suffix, SLOTS[position // 2 % 2], is_matched)
+            self._trial(asked, is_first=position == 0)
             if is_randomised:
                 self._step("parameters", lambda: self.link.state(number, case, "seeded"))
-        self._step("forget", lambda: self.link.forget(slot=SLOT, case=number))
+        for slot in SLOTS:
+            self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))
@@ -99,58 +138,117 @@ class Examination:
         self.gates.append(Gate(f"parameters{suffix}", True, f"seeded initial values only: {problem}"))
         return False
 
-    def _trial(self, number: int, case: Case, trial: Trial, suffix: str, *, is_first: bool) -> None:
-        gate = trial.distribution.name + suffix
-        self._step(gate, lambda: self.link.inputs(SLOT, number, trial.inputs))
-        answer, outputs = self._step(
-            gate, lambda: self.link.call(SLOT, trial.specs, NAN_BYTES, record=is_first and number == 0)
-        )
-        self.operators = answer.get("operators") or self.operators
-        self._check_contract(answer, case, gate)
-        self._check_errors(outputs, trial, gate)
+    def _trial(self, asked: _Asked, *, is_first: bool) -> None:
+        """One question; the first one of a case is asked twice."""
+        self._step(asked.gate, lambda: self.link.inputs(asked.slot, asked.number, asked.trial.inputs))
+        outputs = self._call(asked, NAN_BYTES, record=is_first and asked.number == 0)
         if is_first:
-            first = [output.clone() for output in outputs]
-            answer, outputs = self._step(gate, lambda: self.link.call(SLOT, trial.specs, LARGE_BYTES))
-            self._check_contract(answer, case, gate)
-            self._check_repeated(first, outputs, trial, suffix)
+            returned = time.monotonic()
+            second = self._call(asked, LARGE_BYTES, is_repeated=True)
+            self._check_repeated(outputs, second, asked.trial, asked.suffix)
+            self._check_kept(outputs, asked, returned)
+            if asked.number == 0:
+                self._inspect(is_last=False)
+        self.last = outputs
+
+    def _call(
+        self, asked: _Asked, poison: int, *, record: bool = False, is_repeated: bool = False
+    ) -> list[torch.Tensor]:
+        """One checked call; its outputs are right, or those of a question that is repeated."""
+        trial, gate = asked.trial, asked.gate
+        buffers = [item.spec for item in trial.buffers] if asked.is_matched else []
+        answer, found = self._step(
+            gate, lambda: self.link.call(asked.slot, trial.specs, poison, record=record, buffers=buffers)
+        )
+        if record:
+            self.operators = _operators(answer.get("operators"))
+        outputs: list[torch.Tensor] = found[: len(trial.specs)]
+        updated = found[len(trial.specs) :]
+        self._check_contract(answer, asked.case, gate)
+        if not is_repeated:
+            self._check_errors(outputs, asked)
+        self._check_buffers(updated, asked)
+        return outputs
 
     def _check_contract(self, answer: Message, case: Case, gate: str) -> None:
         changed = answer.get("changed")
         if changed:
-            raise _Failed(
-                f"{gate}: inputs unchanged", "wrong_result", f"forward changed its input {changed[0]} in place"
-            )
+            which = str(changed[0])[:20] if isinstance(changed, list) else ""
+            raise _Failed(f"{gate}: inputs unchanged", "wrong_result", f"forward changed its input {which} in place")
         if answer.get("alias") and not case.returns_views:
-            raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"]))
+            raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"])[:300])
 
-    def _check_errors(self, outputs: list[torch.Tensor], trial: Trial, gate: str) -> None:
+    def _check_buffers(self, updated: list[torch.Tensor], asked: _Asked) -> None:
+        """Running statistics and the like, which the reference's forward updates too."""
+        for tensor, buffer in zip(updated, asked.trial.buffers, strict=False):
+            limit = allowed(buffer.ieee, buffer.spec.dtype, buffer.spec.numel)
+            limit = OutputError(max(limit.norm, BUFFER_NORM), limit.violation)
+            error = comparison.measure(tensor, buffer.expected)
+            if not accepts(error, limit):
+                text = comparison.describe_mismatch(tensor, buffer.expected, limit, error)
+                raise _Failed(
+                    f"{asked.gate}: updated buffers",
+                    "wrong_result",
+                    f"{buffer.name}, which the reference's forward updates, is not what it should be after the call: "
+                    f"{text}",
+                )
+
+    def _check_kept(self, outputs: list[torch.Tensor], asked: _Asked, returned: float) -> None:
+        """The first call's outputs, after a second call and some time, are what they were when it returned."""
+        if self.stage != "screen":
+            self.link.rest(max(0.0, REST_S - (time.monotonic() - returned)))
+        self._compare_again(outputs, asked, back=2)
+        self.gates.append(Gate(f"finished on return{asked.suffix}", True, "outputs stay what they were on return"))
+
+    def _compare_again(self, outputs: list[torch.Tensor], asked: _Asked, *, back: int) -> None:
+        gate = f"finished on return{asked.suffix}"
+        now = self._step(gate, lambda: self.link.look(asked.trial.specs, back))
+        for index, (before, after) in enumerate(zip(outputs, now, strict=True)):
+            if not torch.equal(_as_bits(before), _as_bits(after)):
+                raise _Failed(gate, "cheating", f"output {index} went on changing after forward had returned it")
+
+    def _check_errors(self, outputs: list[torch.Tensor], asked: _Asked) -> None:
+        trial, gate = asked.trial, asked.gate
         found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
         limits = [_limit(own, trial, index) for index, own in enumerate(trial.ieee)]
         accuracy: AccuracyClass = "ieee"
         if not _all_accepted(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
-            limits = [_limit(own, trial, index) for index, own in enumerate(trial.tf32)]
+            limits = [_limit(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
             accuracy = "tf32"
         own_errors = trial.tf32 if accuracy == "tf32" and trial.tf32 is not None else trial.ieee
         worst = max(range(len(found)), key=lambda index: _pressure(found[index], limits[index]))
-        self.errors.append(
-            DistributionError(
-                gate,
-                found[worst].norm,
-                own_errors[worst].norm,
-                found[worst].violation,
-                own_errors[worst].violation,
+        if not math.isinf(limits[worst].norm):
+            self.errors.append(
+                DistributionError(
+                    gate,
+                    found[worst].norm,
+                    own_errors[worst].norm,
+                    found[worst].violation,
+                    own_errors[worst].violation,
+                )
             )
-        )
         if not accepts(found[worst], limits[worst]):
+            self._explain(outputs, asked)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
             raise _Failed(gate, failure(found[worst], expected.dtype), name + text)
         if accuracy == "tf32":
             self.accuracy = "tf32"
-        note = f"; {trial.note}" if trial.note else ""
-        evidence = f"norm error {found[worst].norm:.2e} (PyTorch's own {own_errors[worst].norm:.2e}){note}"
-        self.gates.append(Gate(gate, True, evidence))
+        self.gates.append(Gate(gate, True, _passed(found[worst], own_errors[worst], limits[worst], trial.note)))
+
+    def _explain(self, outputs: list[torch.Tensor], asked: _Asked) -> None:
+        """A wrong output may be no mistake: it is an earlier call's, or it was not finished yet."""
+        if len(self.last) == len(outputs) and all(
+            torch.equal(_as_bits(one), _as_bits(other)) for one, other in zip(self.last, outputs, strict=True)
+        ):
+            raise _Failed(
+                f"{asked.gate}: computed anew",
+                "cheating",
+                "the output is bit for bit that of the call before, although the inputs hold other values",
+            )
+        self.link.rest(REST_S)
+        self._compare_again(outputs, asked, back=1)
 
     def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], trial: Trial, suffix: str) -> None:
         gate = f"same answer twice{suffix}"
@@ -172,9 +270,38 @@ class Examination:
         self.gates.append(Gate(gate, True, "bit for bit, with other garbage in free memory"))
 
 
-def _limit(own: OutputError, trial: Trial, index: int) -> OutputError:
+def _limit(own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None) -> OutputError:
+    """What output `index` may be off; infinite where only the kind of its elements is asked for. `base`: PyTorch's
+    error in IEEE arithmetic where `own` is another."""
     spec = trial.specs[index]
-    return allowed(own, spec.dtype, spec.numel)
+    if not trial.distribution.is_stress:
+        return allowed(own, spec.dtype, spec.numel)
+    plain = stress_limit(base or own, spec.dtype, spec.numel)
+    if plain is None:
+        return ANYTHING
+    wide = allowed(own, spec.dtype, spec.numel)
+    return OutputError(max(plain.norm, wide.norm), max(plain.violation, wide.violation))
+
+
+def _passed(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
+    if math.isinf(limit.norm):
+        text = f"finite where it should be; PyTorch's own error of {own.norm:.2e} lets nothing else be asked"
+    else:
+        text = f"norm error {found.norm:.2e} (PyTorch's own {own.norm:.2e})"
+    return text + (f"; {note}" if note else "")
+
+
+def _operators(rows: Any) -> list[Any]:
+    """The rows of a runner's report that are what they should be."""
+    if not isinstance(rows, list):
+        return []
+    return [
+        {"op": row["op"][:200], **{name: row[name] for name in ("calls", "flops", "bytes")}}
+        for row in rows[:OPERATORS]
+        if isinstance(row, dict)
+        and isinstance(row.get("op"), str)
+        and all(isinstance(row.get(name), int) and row[name] >= 0 for name in ("calls", "flops", "bytes"))
+    ]
 
 
 def _all_accepted(found: list[OutputError], limits: list[OutputError]) -> bool:

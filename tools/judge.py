@@ -140,6 +140,7 @@ class Judge:
                 seed=seed,
                 give_up_ms=message.get("incumbent_ms"),
             )
+            candidate.check_state()
         finally:
             baseline.close()
             candidate.close()
@@ -153,6 +154,23 @@ class Judge:
             "phases": candidate.seconds,
             "seconds": samples.seconds,
         }
+
+    def ablate(self, message: Message, handles: list[int]) -> Message:
+        """The audit's own runs: the candidate watched, and the candidate without its native code."""
+        from foundry.tools.audit.trial import PURPOSES, audit_runs
+
+        limit_s, load_limit_s = self._run_limit(message), float(message["load_limit_s"])
+        links = {
+            purpose: self._link(handle, limit_s, load_limit_s)
+            for purpose, handle in zip(PURPOSES, handles, strict=False)
+        }
+        load = {"text": message["text"], "device": self._place}
+        try:
+            gates, seen = audit_runs(links, self._case(), self._screen()[0], load, policy=message["policy"])
+        finally:
+            for link in links.values():
+                link.close()
+        return {"gates": [codec.to_plain(gate) for gate in gates], "seen": seen}
 
     # ------------------------------------------------------------ what is asked
 
@@ -197,6 +215,8 @@ class Judge:
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
             for distribution in chosen:
+                if distribution.pattern and not case.has_floats:
+                    continue
                 if distribution.parameters == "randomised":
                     if not case.has_parameters():
                         continue
@@ -257,25 +277,41 @@ class Judge:
             return f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm"
         other = self._case().trial(AS_GIVEN, self._seeds.draw("screen", "degenerate"))
         os.close(other.inputs[1])
-        fakes: list[tuple[str, list[torch.Tensor]]] = [
-            ("zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]),
-            (
-                "a constant is accepted as its output",
-                [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected],
-            ),
-            ("its output does not depend on the inputs", [item.truth for item in other.expected]),
-        ]
-        for reason, outputs in fakes:
+        for reason, outputs in self._fakes(trial, other):
             shapes = [output.shape for output in outputs]
             if shapes == [item.truth.shape for item in trial.expected] and self._is_accepted(outputs, trial):
                 return reason
         return ""
+
+    def _fakes(self, trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tensor]]]:
+        """Outputs that need no kernel: known without looking at the inputs, or a copy of them."""
+        yield "zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]
+        constants = [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected]
+        yield "a constant is accepted as its output", constants
+        yield "its output does not depend on the inputs", [item.truth for item in other.expected]
+        for dim, words in ((0, "over its first dimension"), (-1, "over its last dimension")):
+            means = [_mean_along(item, dim) for item in other.expected]
+            yield f"the mean {words} of another output is accepted as its output", means
+        description, handle = trial.inputs
+        for index, tensor in enumerate(bundle.shared(description, handle)):
+            copies = [
+                tensor.reshape(-1).to(item.truth) for item in trial.expected if item.truth.numel() == tensor.numel()
+            ]
+            yield f"its output is input {index}", copies
 
     def _is_accepted(self, outputs: list[torch.Tensor], trial: Trial) -> bool:
         for output, expected, own, spec in zip(outputs, trial.expected, trial.ieee, trial.specs, strict=True):
             if not accepts(comparison.measure(output, expected), allowed(own, spec.dtype, spec.numel)):
                 return False
         return True
+
+
+def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
+    """The output as if it were the same everywhere along one dimension."""
+    if not expected.is_floating or len(expected.shape) < 2:
+        return torch.full_like(expected.truth, _middle(expected.truth))
+    shaped = expected.truth.reshape(expected.shape)
+    return shaped.mean(dim, keepdim=True).expand(expected.shape).reshape(-1)
 
 
 def _middle(truth: torch.Tensor) -> Any:

@@ -52,17 +52,30 @@ def signal_masks() -> dict[str, int]:
     return masks
 
 
-def children(pid: int | str = "self") -> dict[int, str]:
-    """Children that still run (a child that ended and was not waited for does not count): pid -> command."""
+def children() -> dict[int, str]:
+    """Children that still run (one that ended and was not waited for does not count): pid -> command, where it can be
+    read from inside a sandbox."""
     found: dict[int, str] = {}
-    for thread in _entries(f"/proc/{pid}/task"):
+    for thread in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{pid}/task/{thread}/children").read_text().split():
-                with contextlib.suppress(OSError, IndexError):
-                    name, _, rest = Path(f"/proc/{child}/stat").read_text().partition(")")
-                    if rest.split()[0] not in "ZX":
-                        found[int(child)] = name.partition("(")[2]
+            for child in Path(f"/proc/self/task/{thread}/children").read_text().split():
+                if _runs(int(child)):
+                    found[int(child)] = _command(child)
     return found
+
+
+def _runs(child: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+
+
+def _command(child: str) -> str:
+    try:
+        return Path(f"/proc/{child}/comm").read_text().strip()
+    except OSError:
+        return "of unknown name"
 
 
 def open_files() -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 
-PROTOCOL_VERSION = "foundry-1"
+PROTOCOL_VERSION = "foundry-2"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
@@ -24,37 +24,56 @@ TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e
 NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
 ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
 
+# Stress patterns ask for the right kind of answer, not for the last digit: the budget is the tolerance itself, and only
+# where PyTorch's own error stays below these are elements compared at all.
+STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
+STEADY_VIOLATION = 0.2
+
 Parameters = Literal["seeded", "randomised"]
+Pattern = Literal["", "constant", "sparse", "one-hot rows", "few changed", "non-finite"]
 
 
 @dataclass(frozen=True)
 class Distribution:
     """How the floating inputs of `get_inputs` are changed. Integers and booleans (indices, masks) stay as given.
 
-    `mixed` multiplies each element by 2**k, k uniform in -6..6.
+    `mixed` multiplies each element by 2**k, k uniform in -6..6. Patterns: `constant`: all elements of an input are
+    equal. `sparse`: zeros with spikes at random places, the first and the last element among them. `one-hot rows`: one
+    1 in each row. `few changed`: the values of the trial "as given" with one to three others at random places.
+    `non-finite`: infinities and NaN at random places. `is_stress` marks what is judged by its own, wider rule.
     """
 
     name: str
     scale: float = 1.0
     mixed: bool = False
     parameters: Parameters = "seeded"
+    pattern: Pattern = ""
+    is_stress: bool = False
 
     @property
     def leaves_range(self) -> bool:
         """Whether inputs with declared limits could leave them."""
-        return self.mixed or self.scale != 1.0
+        return self.mixed or self.scale != 1.0 or self.pattern not in ("", "constant", "few changed")
 
 
 AS_GIVEN = Distribution("as given")
 RANDOMISED = Distribution("randomised parameters", parameters="randomised")
 MIXED = Distribution("mixed exponents", mixed=True)
+FEW_CHANGED = Distribution("few elements changed", pattern="few changed")
 DISTRIBUTIONS = (
     AS_GIVEN,
+    FEW_CHANGED,
     Distribution("x3", scale=3.0),
     Distribution("x0.01", scale=0.01),
     Distribution("x-1", scale=-1.0),
     MIXED,
     RANDOMISED,
+    Distribution("x100", scale=100.0, is_stress=True),
+    Distribution("constant", pattern="constant", is_stress=True),
+    Distribution("sparse", pattern="sparse", is_stress=True),
+    Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
+    Distribution("non-finite", pattern="non-finite", is_stress=True),
+    Distribution("few elements changed again", pattern="few changed"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
 
@@ -114,6 +133,15 @@ def allowed(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
         max(ALLOWED_FACTOR * baseline.norm, norm_floor(dtype, elements)),
         max(ALLOWED_FACTOR * baseline.violation, 1.0),
     )
+
+
+def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:
+    """The largest errors under a stress pattern; None where PyTorch itself is too far off to be asked."""
+    plain = allowed(baseline, dtype, elements)
+    if dtype not in EPSILON:
+        return plain
+    is_steady = baseline.norm <= STEADY_NORM * EPSILON[dtype] and baseline.violation <= STEADY_VIOLATION
+    return OutputError(max(plain.norm, TOLERANCE[dtype]), plain.violation) if is_steady else None
 
 
 def accepts(error: OutputError, limit: OutputError) -> bool:

@@ -14,9 +14,9 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -24,12 +24,28 @@ from torch import nn
 from foundry.knowledge import codec
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.task import Task
-from foundry.tools import bundle, task_module
+from foundry.tools import bundle, process_native, process_state, task_module
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
+from foundry.tools.runner_tensors import (
+    Slot,
+    alias,
+    changed,
+    overwrite,
+    plain_output,
+    poison,
+    same_layout,
+    to_device,
+    write,
+)
+
+if TYPE_CHECKING:
+    from foundry.tools.audit.ablation import Silenced
+    from foundry.tools.audit.observation import Observer
 
 MESSAGE_CHARS = 400
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
-POISON_BYTES = 48 << 20
+KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
+KEPT_CALLS = 6
 
 Clock = Callable[[], int]
 
@@ -43,29 +59,12 @@ class Refused(Exception):
 
 
 @dataclass
-class Slot:
-    """One set of inputs: private copies that forward gets, and the judge's originals to compare them with."""
-
-    case: int
-    arguments: list[Any]
-    tensors: list[torch.Tensor]
-    originals: list[torch.Tensor]
-
-
-@dataclass
 class State:
     """The model's tensors, the judge's originals of them, and which ones the reference's forward writes to."""
 
     tensors: list[torch.Tensor]
     originals: list[torch.Tensor]
     mutable: list[int]
-
-
-@dataclass
-class Previous:
-    """Outputs of the last checked call, kept alive so that a reused buffer shows."""
-
-    tensors: list[torch.Tensor] = field(default_factory=list)
 
 
 class Runner:
@@ -80,11 +79,16 @@ class Runner:
         self._names: dict[int, dict[str, str]] = {}
         self._states: dict[int, State] = {}
         self._slots: dict[int, Slot] = {}
-        self._previous = Previous()
+        self._kept: list[list[torch.Tensor]] = []  # outputs of earlier checked calls, the last one at the end
         self._result: Any = None
+        self._taken: list[torch.Tensor] | None = None
+        self._state_reader = process_state.private()
+        self._before: process_state.Snapshot = {}
         self._time_calls: Callable[[Callable[[], Any], int], tuple[Any, float]]
         self._compiled = False
         self._token = ""
+        self._observer: Observer | None = None
+        self._silenced: Silenced | None = None
 
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
@@ -100,16 +104,20 @@ class Runner:
             "restore": self._restore,
             "forget": self._forget,
             "token": self._exchange_token,
+            "observe": self._observe,
+            "look": self._look,
+            "inspect": self._inspect,
         }
         while True:
             message, handles = link.receive()
+            number = message.get("number")
             try:
                 answer = commands[message["do"]](message, handles)
             except Refused as refusal:
                 answer = {"refused": refusal.kind, "line": str(refusal)}
             finally:
                 close_all(handles)
-            link.send(answer)
+            link.send({**answer, "number": number})
 
     # ------------------------------------------------------------ loading
 
@@ -126,14 +134,29 @@ class Runner:
             self._make = _reference_maker(message)
         else:
             self._where = str(Path("candidate.py").absolute())
+            self._watch(message)
+            self._before = self._state_reader[0](thorough=True)
             self._make = self._guard("compile_error", lambda: _candidate_maker(message["text"], self._where))
         return {"seconds": (self._clock() - start) / 1e9}
+
+    def _watch(self, message: Message) -> None:
+        """What the audit asked for: an observer, or native code that does nothing."""
+        if message.get("observe"):
+            from foundry.tools.audit.observation import Observer
+
+            self._observer = Observer(self._where)
+        if message.get("ablate"):
+            from foundry.tools.audit.ablation import install
+
+            self._silenced = install(message["ablate"])
 
     def _build(self, message: Message, handles: list[int]) -> Message:
         """Constructs the model of a case as KernelBench does: same seed, same init arguments."""
         make = self._make
         if make is None:
             raise Refused("crash", "nothing is loaded")
+        if self._observer is not None:
+            self._observer.enter("build")
         arguments = bundle.unpack(message["init"], handles[0])
         model = self._guard("crash", lambda: make(message, arguments))
         if message["dtype"]:
@@ -162,10 +185,22 @@ class Runner:
         return {"matched": sum(key != name for key, name in names.items())}
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
-        """A set of inputs, copied into this process (and to the device)."""
-        originals = [item.to(self._device) for item in bundle.shared(message["bundle"], handles[0])]
-        arguments = _to_device(bundle.unpack(message["bundle"], handles[0]), self._device)
-        self._slots[message["slot"]] = Slot(message["case"], arguments, bundle.tensors_in(arguments), originals)
+        """A set of inputs, copied into this process (and to the device).
+
+        Into the very tensors of the slot's earlier set when they look the same, past PyTorch's version counters: same
+        objects, same addresses, other values. Whoever recognises inputs by anything but their content is wrong then.
+        """
+        description = message["bundle"]
+        originals = [item.to(self._device) for item in bundle.shared(description, handles[0])]
+        slot = self._slots.get(message["slot"])
+        if slot is not None and slot.case == message["case"] and same_layout(slot.description, description):
+            for tensor, original in zip(slot.tensors, originals, strict=True):
+                overwrite(tensor, original)
+            slot.originals = originals
+            return {}
+        arguments = to_device(bundle.unpack(description, handles[0]), self._device)
+        tensors = bundle.tensors_in(arguments)
+        self._slots[message["slot"]] = Slot(message["case"], description, arguments, tensors, originals)
         return {}
 
     def _forget(self, message: Message, handles: list[int]) -> Message:
@@ -173,7 +208,7 @@ class Runner:
         self._slots.pop(message.get("slot", -1), None)
         self._models.pop(message.get("case", -1), None)
         self._names.pop(message.get("case", -1), None)
-        self._previous, self._result = Previous(), None
+        self._kept, self._result, self._taken = [], None, None
         gc.collect()
         return {}
 
@@ -185,32 +220,78 @@ class Runner:
     # ------------------------------------------------------------ running
 
     def _call(self, message: Message, handles: list[int]) -> Message:
-        """One checked call: poisoned memory before, inputs, aliases and outputs looked at after."""
+        """One checked call: poisoned memory before; outputs copied out at once; inputs and aliases looked at after.
+
+        The buffers that forward updates are written behind the outputs.
+        """
         slot = self._slots[message["slot"]]
         wanted = [bundle.spec_from(item) for item in message["expect"]]
-        state = self._states[slot.case]
+        state = self._states.get(slot.case, State([], [], []))
         for index in state.mutable:  # buffers that forward updates, as the judge sent them
             state.tensors[index].copy_(state.originals[index])
-        _poison(wanted, message["poison"], self._device)
+        poison(wanted, message["poison"], self._device)
         result, operators = self._forward(slot, record=bool(message.get("record")))
         tensors = self._output_tensors(result)
+        buffers = [state.tensors[index] for index in state.mutable] if message.get("buffers") else []
+        written = write([*tensors, *buffers], wanted, handles)
         answer: Message = {
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
-            "changed": _changed(slot),
-            "alias": _alias(tensors, slot, state.tensors, self._previous.tensors),
+            "changed": changed(slot),
+            "alias": alias(tensors, slot, state.tensors, self._kept),
             "operators": operators,
+            "written": written,
         }
-        self._previous = Previous(tensors)
-        answer["written"] = _write(tensors, wanted, handles)
+        self._keep(tensors)
         return answer
+
+    def _keep(self, tensors: list[torch.Tensor]) -> None:
+        """Keeps outputs alive, so that a buffer that is used again shows, and a later change of them too."""
+        self._kept.append(tensors)
+        while len(self._kept) > 2 and (
+            len(self._kept) > KEPT_CALLS or sum(item.nbytes for call in self._kept for item in call) > KEPT_BYTES
+        ):
+            self._kept.pop(0)
+
+    def _look(self, message: Message, handles: list[int]) -> Message:
+        """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        back = int(message["back"])
+        tensors = self._kept[-back] if back <= len(self._kept) else []
+        return {
+            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
+            "written": write(tensors, wanted, handles),
+        }
+
+    def _inspect(self, message: Message, handles: list[int]) -> Message:
+        """What the candidate changed in this process since before it was loaded."""
+        if not self._before:
+            return {"differences": []}
+        take, compare = self._state_reader
+        return {"differences": compare(self._before, take(thorough=bool(message.get("thorough"))))}
+
+    def _observe(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: two calls, the second one in steady state, and what the process did since it was loaded.
+
+        In a process whose native code does nothing: which of it was asked for.
+        """
+        if self._silenced is not None:
+            return {"silenced": sorted(self._silenced.names)}
+        observer, slot = self._observer, self._slots[message["slot"]]
+        if observer is None:
+            raise Refused("crash", "nobody watches this process")
+        observer.enter("first")
+        self._forward(slot, record=False)
+        _, calls = observer.steady(lambda: self._forward(slot, record=False))
+        return {**observer.report(), "calls": calls}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: `calls` calls in a row. Time in ns by the clock from before the candidate was loaded."""
         slot = self._slots[message["slot"]]
         model, arguments, calls = self._models[slot.case], slot.arguments, int(message["calls"])
-        self._result = None  # its memory is free for this call, as in any loop
+        self._result = self._taken = None  # its memory is free for this call, as in any loop
+        is_taken = bool(message.get("take"))
         if self._device.type == "cuda":
-            return self._run_cuda(model, arguments, calls)
+            return self._run_cuda(model, arguments, calls, is_taken)
 
         def repeat() -> Any:
             result = None
@@ -223,30 +304,39 @@ class Runner:
             self._result = repeat()
             return self._clock() - start
 
-        return {"ns": self._guard("crash", timed)}
+        answer = {"ns": self._guard("crash", timed)}
+        self._take(is_taken)
+        return answer
 
-    def _run_cuda(self, model: nn.Module, arguments: list[Any], calls: int) -> Message:
+    def _run_cuda(self, model: nn.Module, arguments: list[Any], calls: int, is_taken: bool) -> Message:
         time_calls = self._time_calls
 
         def timed() -> float:
             self._result, milliseconds = time_calls(lambda: model(*arguments), calls)
             return milliseconds
 
-        return {"ns": int(1e6 * self._guard("launch_failure", timed))}
+        answer = {"ns": int(1e6 * self._guard("launch_failure", timed))}
+        self._take(is_taken)
+        return answer
+
+    def _take(self, is_taken: bool) -> None:
+        """Copies the outputs in the moment in which the clock has stopped: what is written later does not count."""
+        if is_taken:
+            self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
 
     def _collect(self, message: Message, handles: list[int]) -> Message:
         """Writes the outputs of the last timed sample."""
         wanted = [bundle.spec_from(item) for item in message["expect"]]
-        tensors = self._output_tensors(self._result)
+        tensors = self._output_tensors(self._result) if self._taken is None else self._taken
         specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
-        return {"specs": specs, "written": _write(tensors, wanted, handles)}
+        return {"specs": specs, "written": write(tensors, wanted, handles)}
 
     def _perturb(self, message: Message, handles: list[int]) -> Message:
-        """Swaps blocks of elements inside input tensors, in place: the same values at new positions."""
+        """Swaps blocks of elements inside input tensors, in place and past their version counters."""
         slot = self._slots[message["slot"]]
         for index, one, other, length in message["swaps"]:
             tensor = slot.tensors[index]
-            flat = tensor.as_strided((bundle.extent(task_module.spec_of(tensor)),), (1,))
+            flat = tensor.data.as_strided((bundle.extent(task_module.spec_of(tensor)),), (1,))
             kept = flat[one : one + length].clone()
             flat[one : one + length] = flat[other : other + length]
             flat[other : other + length] = kept
@@ -266,17 +356,22 @@ class Runner:
         """Inputs of a slot as the judge sent them."""
         slot = self._slots[message["slot"]]
         for tensor, original in zip(slot.tensors, slot.originals, strict=True):
-            tensor.copy_(original)
+            overwrite(tensor, original)
         return {}
 
     def _output_tensors(self, result: Any) -> list[torch.Tensor]:
         leaves = [
             leaf for leaf in task_module.flatten(result) if leaf is not None and not isinstance(leaf, int | float)
         ]
-        for leaf in leaves:
+        for index, leaf in enumerate(leaves):
             if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:
                 raise Refused("wrong_result", f"forward returned a {type(leaf).__name__}, not a tensor")
-        return leaves
+            if leaf.device.type != self._device.type:
+                raise Refused(
+                    "wrong_result", f"output {index} lies on {leaf.device}, the reference's on {self._device}"
+                )
+        tensors: list[torch.Tensor] = self._guard("wrong_result", lambda: [plain_output(leaf) for leaf in leaves])
+        return tensors
 
     def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
         specs: list[TensorSpec] = self._guard("wrong_result", lambda: [task_module.spec_of(item) for item in tensors])
@@ -297,6 +392,7 @@ class Runner:
 
 def serve(control: Channel) -> None:
     """Entry of a runner process: each message brings a link (and options); serves it until it is hung up."""
+    process_native.close_all_but({0, 1, 2, control.fileno()})
     clock = time.perf_counter_ns
     torch.set_grad_enabled(False)
     warnings.simplefilter("ignore")
@@ -375,73 +471,6 @@ def _match(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tens
         names[key] = same[0]
         del free[same[0]]
     return names
-
-
-# ---------------------------------------------------------------- tensors
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device) if device.type != "cpu" else value
-    if isinstance(value, list | tuple):
-        return type(value)(_to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: _to_device(item, device) for key, item in value.items()}
-    return value
-
-
-def _poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
-    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows.
-
-    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones.
-    """
-    held: list[torch.Tensor] = []
-    for spec in specs:
-        copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
-        for _ in range(copies):
-            held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
-
-
-def _changed(slot: Slot) -> list[int]:
-    """Which input tensors differ, bit by bit, from what the judge sent."""
-    return [
-        index
-        for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals, strict=True))
-        if tensor.shape != original.shape or not torch.equal(_bits(tensor), _bits(original))
-    ]
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(kinds[tensor.element_size()])
-
-
-def _alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], previous: list[torch.Tensor]) -> str:
-    """What an output shares memory with, in words, or ""."""
-    for index, output in enumerate(outputs):
-        for name, others in (("input", slot.tensors), ("parameter", state), ("an earlier call's output", previous)):
-            for place, other in enumerate(others):
-                if _overlap(output, other):
-                    return f"output {index} shares memory with {name} {place}"
-    return ""
-
-
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one.device != other.device or not one.numel() or not other.numel():
-        return False
-    first, second = one.untyped_storage(), other.untyped_storage()
-    low, high = first.data_ptr(), second.data_ptr()
-    return low < high + second.nbytes() and high < low + first.nbytes()
-
-
-def _write(tensors: list[torch.Tensor], wanted: list[TensorSpec], handles: list[int]) -> bool:
-    """Copies outputs into the judge's memory when they have the shapes and dtypes it made room for."""
-    have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-    if not handles or have != [(spec.shape, task_module.torch_dtype(spec.dtype)) for spec in wanted]:
-        return False
-    for tensor, flat in zip(tensors, bundle.flat_views(wanted, handles[0], writable=True), strict=True):
-        flat.view(tensor.shape).copy_(tensor)
-    return True
 
 
 # ---------------------------------------------------------------- errors in words

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,8 +14,11 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle
 from foundry.tools.cases import Case, Packed
-from foundry.tools.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, memory
+from foundry.tools.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all, memory
+from foundry.tools.idleness import Idleness
 from foundry.tools.protocol import Parameters
+
+_FORWARDS = ("call", "run")  # commands after which the runner has nothing more to do
 
 OUTCOMES: dict[str, Outcome] = {
     "compile_error": "compile_error",
@@ -22,13 +27,18 @@ OUTCOMES: dict[str, Outcome] = {
 }
 
 
-class RunnerFailed(Exception):
-    """The runner raised, died, hung or talked nonsense; `side` says whose it is."""
+ANSWER_BYTES = 16 << 20
+LINES = 20  # of evidence from a runner
 
-    def __init__(self, outcome: Outcome, evidence: str, *, side: str = "candidate") -> None:
+
+class RunnerFailed(Exception):
+    """The runner raised, died, hung or talked nonsense; `side` says whose it is, `gate` which rule it broke."""
+
+    def __init__(self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "") -> None:
         self.outcome = outcome
         self.evidence = evidence
         self.side = side
+        self.gate = gate
         super().__init__(evidence)
 
 
@@ -38,17 +48,27 @@ class RunnerLink:
     def __init__(self, handle: int, *, load_limit_s: float, run_limit_s: float, side: str = "candidate") -> None:
         self._side = side
         self._channel = Channel.from_handle(handle)
+        self._channel.ask_for_senders()
+        self._runner = 0  # its process, known from its first answer
+        self._idleness = Idleness()
         self._load_limit_s = load_limit_s
-        self._run_limit_s = run_limit_s
+        self._run_limit_s = self.run_limit_s = run_limit_s
         self._outputs: dict[str, tuple[int, list[torch.Tensor]]] = {}
         self.seconds: dict[str, float] = {}
 
     def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
-        """One command and its answer; raises RunnerFailed."""
+        """One command and its answer; raises RunnerFailed.
+
+        Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
+        process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
+        nothing to do fails too: a call is over when it returns.
+        """
         start = time.perf_counter()
+        number = secrets.randbits(60)
         try:
-            self._channel.send(message, handles)
-            answer, extra = self._channel.receive(limit_s)
+            self._check_silence()
+            self._channel.send({**message, "number": number}, handles)
+            answer, extra = self._channel.receive(limit_s, limit_bytes=ANSWER_BYTES)
         except ChannelTimeout:
             what = {"load": "loading the file", "build": "building the model"}.get(message["do"], "forward")
             raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
@@ -59,12 +79,48 @@ class RunnerLink:
         finally:
             spent = time.perf_counter() - start
             self.seconds[message["do"]] = self.seconds.get(message["do"], 0.0) + spent
-        for handle in extra:  # a runner has no files to give
-            os.close(handle)
+        close_all(extra)  # a runner has no files to give
+        if answer.get("number") != number:
+            raise self._forged("the process answered another question than the one asked")
+        self._runner = self._runner or self._channel.sender
+        if self._channel.sender != self._runner:
+            raise self._forged("another process answered in the runner's place")
+        self._idleness.begin(self._runner if message["do"] in _FORWARDS and self._side == "candidate" else 0)
         if "refused" in answer:
             kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
             raise RunnerFailed(kind, line, side=self._side)
         return answer
+
+    def _check_silence(self) -> None:
+        """Between two commands a runner says nothing and does nothing. Raises RunnerFailed."""
+        busy = self._idleness.end()
+        if busy:
+            raise RunnerFailed("cheating", busy, side=self._side, gate="threads and processes")
+        if self._channel.ready(0.0):
+            _, extra = self._channel.receive(0.0, limit_bytes=ANSWER_BYTES)
+            close_all(extra)
+            raise self._forged("the process sent a message that nobody had asked for")
+
+    def _forged(self, evidence: str) -> RunnerFailed:
+        return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
+
+    def rest(self, seconds: float) -> None:
+        """Leaves the runner alone for a while, in which it should not work."""
+        time.sleep(seconds)
+
+    def inspect(self, *, thorough: bool = False) -> list[str]:
+        """What the candidate changed in its process, each "gate: what"."""
+        answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
+        found = answer.get("differences")
+        if not isinstance(found, list):
+            raise self._forged("the process does not say what was changed in it")
+        return [str(line)[:300] for line in found[:LINES]]
+
+    def check_state(self) -> None:
+        """Raises RunnerFailed with what the candidate changed in its process."""
+        for line in self.inspect():
+            gate, _, what = line.partition(": ")
+            raise RunnerFailed("cheating", what, side=self._side, gate=gate)
 
     def load(self, what: Message) -> None:
         self.ask({"do": "load", **what}, [], self._load_limit_s)
@@ -99,19 +155,29 @@ class RunnerLink:
         self.ask({"do": "restore", "slot": slot}, [], self._run_limit_s)
 
     def call(
-        self, slot: int, specs: list[TensorSpec], poison: int, *, record: bool = False
+        self,
+        slot: int,
+        specs: list[TensorSpec],
+        poison: int,
+        *,
+        record: bool = False,
+        buffers: Sequence[TensorSpec] = (),
     ) -> tuple[Message, list[torch.Tensor]]:
-        """One checked call: the runner's remarks, and the outputs in memory of the judge.
+        """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
+        forward updates.
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
-        message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record}
-        return self._fetch(message, specs)
+        message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
+        return self._fetch(message, specs, buffers)
 
-    def run(self, slot: int, calls: int) -> tuple[float, float]:
-        """One timed sample: (ms a call by the runner's clock, ms of the whole by the judge's)."""
+    def run(self, slot: int, calls: int, *, take: bool = False) -> tuple[float, float]:
+        """One timed sample: (ms a call by the runner's clock, ms of the whole by the judge's).
+
+        With `take` the outputs that `collect` gives are those of the moment in which the runner's clock stopped.
+        """
         start = time.perf_counter()
-        answer = self.ask({"do": "run", "slot": slot, "calls": calls}, [], self._run_limit_s * calls)
+        answer = self.ask({"do": "run", "slot": slot, "calls": calls, "take": take}, [], self._run_limit_s * calls)
         wall_ms = 1e3 * (time.perf_counter() - start)
         nanoseconds = answer.get("ns")
         if not isinstance(nanoseconds, int) or nanoseconds <= 0:
@@ -121,6 +187,10 @@ class RunnerLink:
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""
         return self._fetch({"do": "collect"}, specs)[1]
+
+    def look(self, specs: list[TensorSpec], back: int) -> list[torch.Tensor]:
+        """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
+        return self._fetch({"do": "look", "back": back}, specs)[1]
 
     def perturb(self, slot: int, swaps: list[tuple[int, int, int, int]]) -> None:
         self.ask({"do": "perturb", "slot": slot, "swaps": swaps}, [], self._run_limit_s)
@@ -134,19 +204,23 @@ class RunnerLink:
         self._outputs.clear()
         self._channel.close()
 
-    def _fetch(self, message: Message, specs: list[TensorSpec]) -> tuple[Message, list[torch.Tensor]]:
-        plain = [bundle.plain_spec(spec) for spec in specs]
+    def _fetch(
+        self, message: Message, specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
+    ) -> tuple[Message, list[torch.Tensor]]:
+        wanted = [*specs, *buffers]
+        plain = [bundle.plain_spec(spec) for spec in wanted]
         key = repr(plain)
         if key not in self._outputs:
-            handle = memory("outputs", bundle.offsets(specs)[1])
-            self._outputs[key] = (handle, bundle.flat_views(specs, handle, writable=True))
+            handle = memory("outputs", bundle.offsets(wanted)[1])
+            self._outputs[key] = (handle, bundle.flat_views(wanted, handle, writable=True))
         handle, views = self._outputs[key]
         for view in views:
             view.view(torch.uint8).fill_(0xFF)  # an answer that was not written is no answer
         answer = self.ask({**message, "expect": plain}, [handle], self._run_limit_s)
-        if not answer.get("written"):
+        if answer.get("written") is not True:
             raise RunnerFailed("wrong_result", _difference(specs, answer.get("specs")))
-        return answer, [view.view(spec.shape) for view, spec in zip(views, specs, strict=True)]
+        # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.
+        return answer, [view.clone().view(spec.shape) for view, spec in zip(views, wanted, strict=True)]
 
 
 def _difference(wanted: list[TensorSpec], have: Any) -> str:

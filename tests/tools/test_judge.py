@@ -105,7 +105,8 @@ def test_the_reference_itself_is_correct_at_every_stage(grader: Grader, baseline
         assert verdict.outcome == "correct" and verdict.accuracy_class == "ieee", verdict.evidence
         assert len(verdict.errors) >= least and all(gate.passed for gate in verdict.gates)
     names = [error.distribution for error in verdict.errors]
-    assert names[:6] == ["as given", "x3", "x0.01", "x-1", "mixed exponents", "randomised parameters"]
+    assert names[:6] == ["as given", "few elements changed", "x3", "x0.01", "x-1", "mixed exponents"]
+    assert {"x100", "constant", "sparse", "one-hot rows", "non-finite", "few elements changed again"} <= set(names)
     assert "as given (ROWS=7)" in names
     operators = {row["op"] for row in grader.notes.operators[digest_of(text)]}
     assert any("layer_norm" in name for name in operators) and any("gelu" in name for name in operators)
@@ -175,11 +176,14 @@ def test_memory_that_nobody_wrote_shows(grader: Grader, baseline: Baseline) -> N
     assert verdict.outcome == "wrong_result" and "got nan" in verdict.evidence
 
 
-def test_a_flood_and_a_detached_child_do_no_harm(grader: Grader, baseline: Baseline) -> None:
-    text = candidate(
-        "subprocess.Popen(['sleep', '61.5'], start_new_session=True)\nos.write(1, b'x' * 3_000_000)\nreturn r"
+def test_a_flood_does_no_harm_and_a_child_that_is_left_is_cheating(grader: Grader, baseline: Baseline) -> None:
+    flood = "os.write(1, b'x' * 3_000_000)\nreturn r"
+    assert verify(grader, baseline, candidate(flood)).outcome == "correct"
+    verdict = verify(
+        grader, baseline, candidate("subprocess.Popen(['sleep', '61.5'], start_new_session=True)\n" + flood)
     )
-    assert verify(grader, baseline, text).outcome == "correct"
+    assert (verdict.outcome, verdict.gates[-1].gate) == ("cheating", "threads and processes"), verdict.evidence
+    assert "a child process was left running" in verdict.evidence
     time.sleep(0.2)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -1,0 +1,123 @@
+"""How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
+
+Only floating-point tensors change; integers, booleans (indices, masks) and tensors that hold infinities (additive
+masks) stay as given.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from foundry.tools.protocol import Distribution, Pattern
+
+SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
+SPIKE_EVERY = 256  # elements to one spike of a sparse input
+NON_FINITE_EVERY = 1 << 16
+SMALLEST = 16  # elements of an input that gets infinities
+
+
+def transformed(value: Any, distribution: Distribution, generator: torch.Generator, *, limited: bool = False) -> Any:
+    """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
+    if isinstance(value, list | tuple):
+        return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    if distribution.scale != 1.0:
+        value = value * distribution.scale
+    if distribution.mixed:
+        powers = torch.randint(-6, 7, value.shape, generator=generator)
+        value = torch.ldexp(value, powers).to(value.dtype)
+    if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
+        return value
+    return _laid_out_as(value, _patterned(value, distribution.pattern, generator, limited=limited))
+
+
+def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+    if pattern == "constant":
+        return torch.full_like(value, _typical(value, limited=limited))
+    if pattern == "sparse":
+        return _sparse(value, generator)
+    if pattern == "one-hot rows":
+        return _one_hot(value, generator)
+    if pattern == "few changed":
+        return _few_changed(value, generator, limited=limited)
+    return _non_finite(value, generator)
+
+
+def _laid_out_as(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+    """A kernel may rely on the strides that it was written for; an expanded input cannot keep them."""
+    if changed.stride() == value.stride() or 0 in value.stride():
+        return changed
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(changed)
+
+
+def nudged(tensor: torch.Tensor) -> torch.Tensor:
+    """Each element about one unit in the last place up, down, or not moved."""
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    steps = torch.arange(tensor.numel(), device=tensor.device).remainder_(3).sub_(1).reshape(tensor.shape)
+    return tensor * (1 + steps.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
+
+
+def _typical(value: torch.Tensor, *, limited: bool) -> float:
+    """The power of two next to the root mean square, with the sign of most elements: sums of it are exact."""
+    if limited:
+        return float(value.flatten()[0])
+    size = _size(value)
+    power = 2.0 ** round(math.log2(size)) if size > 0 else 0.0
+    return -power if float(value.double().mean()) < -0.5 * size else power
+
+
+def _size(value: torch.Tensor) -> float:
+    return float(value.double().square().mean().sqrt())
+
+
+def _spikes(value: torch.Tensor, places: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Large values of the signs that the input has at these places."""
+    factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * torch.rand(len(places), generator=generator)
+    signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
+    return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
+
+
+def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    count = max(4, value.numel() // SPIKE_EVERY)
+    places = torch.randint(0, value.numel(), (count,), generator=generator)
+    places[0], places[-1] = 0, value.numel() - 1
+    return _put(torch.zeros_like(value), places, _spikes(value, places, generator))
+
+
+def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    changed = torch.zeros_like(value)
+    width = value.shape[-1] if value.dim() else 1
+    rows = torch.arange(value.numel() // width)
+    places = rows * width + torch.randint(0, width, (len(rows),), generator=generator)
+    return _put(changed, places, torch.ones(len(rows), dtype=value.dtype))
+
+
+def _few_changed(value: torch.Tensor, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+    count = int(torch.randint(1, 4, (1,), generator=generator))
+    places = torch.randint(0, value.numel(), (count,), generator=generator)
+    if not limited:
+        return _put(value.clone(), places, _spikes(value, places, generator))
+    low, high = value.min(), value.max()
+    old = value.flatten()[places]
+    return _put(value.clone(), places, torch.where(old < (low + high) / 2, high, low))
+
+
+def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if value.numel() < SMALLEST:
+        return value
+    each = min(32, 1 + value.numel() // NON_FINITE_EVERY)
+    places = torch.randint(0, value.numel(), (3 * each,), generator=generator)
+    kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype).repeat(each)
+    return _put(value.clone(), places, kinds)
+
+
+def _put(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+    """`value` (whose memory is its own) with other elements at places counted in row-major order."""
+    flat = value.contiguous().reshape(-1)
+    flat[places] = elements
+    return flat.reshape(value.shape)
