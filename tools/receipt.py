@@ -209,7 +209,8 @@ def make_receipt(
         "cost": dict(cost),
         "command": command,
     }
-    return Receipt.model_validate({**content, "content_sha256": content_digest(content)})
+    draft = Receipt.model_validate({**content, "content_sha256": "0" * 64})
+    return draft.model_copy(update={"content_sha256": content_digest(draft.model_dump(mode="json"))})
 
 
 def content_digest(document: Mapping[str, Any]) -> str:
@@ -277,20 +278,16 @@ def read_receipt(path: Path) -> Receipt:
         raise NotComparable(f"{path.name} has schema version {version}, this is {SCHEMA_VERSION}")
     try:
         receipt = Receipt.model_validate(content)
+        digest = content_digest(receipt.model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part)[:60] for part in first["loc"]) or "the document"
         raise UsageError(f"{path.name} is not a valid receipt: {where}: {first['msg']}") from None
-    if _digest_as_read(content) != receipt.content_sha256:
+    except (ValueError, RecursionError):  # nested, or a number as large, as in no receipt
+        raise UsageError(f"{path.name} is not a valid receipt: it cannot be read as one") from None
+    if digest != receipt.content_sha256:
         raise UsageError(f"{path.name} was changed after it was written: its content has another sha256")
     return receipt
-
-
-def _digest_as_read(content: dict[str, Any]) -> str:
-    try:
-        return content_digest(content)
-    except RecursionError:  # nested as no receipt is
-        return ""
 
 
 def _parsed(body: bytes, path: Path) -> Any:

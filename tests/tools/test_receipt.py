@@ -60,7 +60,7 @@ def receipt(evaluation: Evaluation = EVALUATION) -> Receipt:
         evaluation,
         policy="fair",
         seeds={"final: x3": 5},
-        cost={"wall_s": 9.0},
+        cost={"wall_s": 9.0, "evaluations": 3},
         command="x",
         isolation=("session", "limits"),
     )

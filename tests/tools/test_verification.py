@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from foundry.knowledge.candidate import Timing
+from foundry.knowledge.candidate import Gate, Timing
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.device import describe
 from foundry.tools.receipt import check_same_pair, compare, read_receipt, write_receipt
 from foundry.tools.task_file import read_task
-from foundry.tools.verification import timing_gates, verify_pair
+from foundry.tools.verdict_lines import verdict_lines
+from foundry.tools.verification import VerifyReport, timing_gates, verify_pair
 from foundry.tools.workbench import open_workbench
 
 TASK = """
@@ -97,6 +98,55 @@ def test_what_is_not_accepted_says_why(task: Task, text: str, verdict: str, gate
     found = [reason for reason in report.reasons if gate in reason.gate and evidence in reason.evidence]
     assert found, report.reasons
     assert (report.receipt is None) == (report.speedup is None)
+
+
+def test_the_report_in_words() -> None:
+    report = VerifyReport(
+        "rejected",
+        (Gate("work", False, "line 12: torch.softmax did 98 % of the bytes"),),
+        "cpu",
+        "cpu:Test CPU:2",
+        "fair",
+        "softmax",
+        "0" * 64,
+        speedup=2.0,
+        speedup_ci95=(1.9, 2.1),
+        baseline_ms=4.0,
+        candidate_ms=2.0,
+        accuracy_class="ieee",
+        labels=("layout",),
+        isolation=("session", "limits"),
+        gates=(Gate("x3", True, "fine"), Gate("work", False, "...")),
+        seconds={"open": 1.94, "time": 6.0},
+    )
+    standing = {"standing": "not confirmed", "standing_evidence": "rejected here"}
+    assert verdict_lines({**report.to_json(), **standing}) == [
+        "rejected on cpu:Test CPU:2 (policy fair)",
+        "  work: line 12: torch.softmax did 98 % of the bytes",
+        "2.00x PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",
+        "accuracy class: ieee",
+        "labels: layout",
+        "not confirmed: rejected here",
+        "gates: 1 of 2 passed",
+        "isolation: session, limits",
+        "time: 7.9 s (open 1.9, time 6.0)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        ("", "the file is empty"),
+        ("class ModelNew(:", "line 1: invalid syntax"),
+        ("x = 1\n", "the file defines no class ModelNew"),
+        ("x = " + "-" * 100_000 + "1\nclass ModelNew: ...", "nested"),
+        ("class ModelNew: ...\n\0", "null bytes"),
+    ],
+)
+def test_a_hopeless_file_fails_before_any_process_starts(task: Task, text: str, evidence: str) -> None:
+    report = verify_pair(task, text, target="cpu")
+    assert report.verdict == "failed" and report.seconds == {} and report.receipt is None
+    assert evidence in report.reasons[0].evidence
 
 
 def test_a_task_that_proves_nothing_is_never_a_win(tmp_path: Path) -> None:
