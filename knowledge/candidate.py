@@ -151,8 +151,11 @@ class Timing:
     wall_ratio: float  # grader's wall clock over the runner's own clock; far from 1 is suspicious
     seconds: float = 0.0
     samples: list[list[float]] = field(default_factory=list)  # [baseline_ms, candidate_ms] pairs
+    ratios: list[float] = field(default_factory=list)  # baseline over candidate in each fresh pair of processes
+    remarks: tuple[str, ...] = ()  # what is odd about the samples
     problem: str = ""  # why this is no timing: it crashed, hung, or a timed output was wrong
     outcome: Outcome = "correct"  # "cheating": a timed output was wrong although the checked ones were right
+    gate: str = ""  # which rule it broke, when it is no timing
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Runs in workers (imports torch).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -52,13 +52,16 @@ def pack(value: Any) -> tuple[Message, int]:
     return {"tree": tree, "specs": [plain_spec(spec) for spec in specs]}, handle
 
 
-def unpack(description: Message, handle: int) -> Any:
-    """The value behind a description, its tensors copied into memory of this process; strides are kept."""
+def unpack(description: Message, handle: int, before: Callable[[], None] = lambda: None) -> Any:
+    """The value behind a description, its tensors copied into memory of this process; strides are kept.
+
+    `before` is called before memory for a tensor is taken.
+    """
     specs = [spec_from(item) for item in description["specs"]]
-    tensors = [
-        flat.clone().as_strided(spec.shape, spec.strides)
-        for spec, flat in zip(specs, flat_views(specs, handle), strict=True)
-    ]
+    tensors: list[torch.Tensor] = []
+    for spec, flat in zip(specs, flat_views(specs, handle), strict=True):
+        before()
+        tensors.append(flat.clone().as_strided(spec.shape, spec.strides))
     return _from_tree(description["tree"], tensors)
 
 

@@ -24,6 +24,8 @@ MESSAGE_BYTES = 256 << 20
 MAX_HANDLES = 64
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid
+_TIME = struct.Struct("qq")  # seconds, nanoseconds
+_SO_TIMESTAMPNS = 35  # include/uapi/asm-generic/socket.h; the socket module does not know it
 
 _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
@@ -48,6 +50,7 @@ class Channel:
 
     def __init__(self, handle: socket.socket) -> None:
         self._socket = handle
+        self.sent_ns = 0  # when the last message was sent, by the kernel's CLOCK_REALTIME; after `ask_for_senders`
         self.sender = 0  # process id of who sent the last message, as the kernel knows it; after `ask_for_senders`
 
     @staticmethod
@@ -61,8 +64,9 @@ class Channel:
         return Channel(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=handle))
 
     def ask_for_senders(self) -> None:
-        """From now on each received message says which process sent it."""
+        """From now on each received message says which process sent it, and when."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -98,12 +102,13 @@ class Channel:
         if timeout_s is not None and not self.ready(timeout_s):
             raise ChannelTimeout(f"no answer in {timeout_s:g} s")
         room = socket.CMSG_SPACE(MAX_HANDLES * array.array("i").itemsize) + socket.CMSG_SPACE(_CREDENTIALS.size)
+        room += socket.CMSG_SPACE(_TIME.size)
         try:
             packet, rights, flags, _ = self._socket.recvmsg(INLINE_BYTES + 64, room, socket.MSG_CMSG_CLOEXEC)
         except OSError as error:
             raise ChannelClosed(str(error)) from error
         handles = _handles(rights)
-        self.sender = _sender(rights)
+        self.sender, self.sent_ns = _sender(rights), _sent_ns(rights)
         if not packet:
             close_all(handles)
             raise ChannelClosed("the other side is gone")
@@ -164,6 +169,14 @@ def _sender(rights: list[tuple[int, int, bytes]]) -> int:
     for level, kind, data in rights:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= _CREDENTIALS.size:
             return int(_CREDENTIALS.unpack_from(data)[0])
+    return 0
+
+
+def _sent_ns(rights: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in rights:
+        if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(data) == _TIME.size:
+            seconds, nanoseconds = _TIME.unpack(data)
+            return int(seconds) * 1_000_000_000 + int(nanoseconds)
     return 0
 
 

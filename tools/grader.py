@@ -10,8 +10,10 @@ import contextlib
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
+import secrets
 import shutil
 import statistics
 import threading
@@ -29,7 +31,8 @@ from foundry.knowledge.task import Task
 from foundry.tools.channel import Channel, ChannelClosed, Message
 from foundry.tools.process import Limits, machine_memory_bytes
 from foundry.tools.task_limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
-from foundry.tools.timing import EFFORTS, combined_ratio, relative_spread
+from foundry.tools.timed_groups import SLOWED, Groups
+from foundry.tools.timing import ScreenHistory, centre
 from foundry.tools.zygote import Worker, WorkerDied, Zygote
 
 CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
@@ -105,6 +108,7 @@ class Grader:
         self._numbers = itertools.count()
         self._reference: Worker | None = None
         self._own_errors: list[list[float]] = []
+        self._screens = ScreenHistory()
         self._lanes = threading.Semaphore(lanes)
         self._idle: list[Worker] = []
         self._tf32 = device.target == "cuda" and task.options.policy != "strict"
@@ -143,18 +147,19 @@ class Grader:
     def compile_baseline(self, baseline: Baseline) -> Baseline:
         """Adds torch.compile's time, or the reason why there is none."""
         message: Message = {"do": "time", "stage": "screen", "compiled": True, "text": "", "errors": self._own_errors}
-        message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S, "budget_s": 3.0}
+        message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S}
+        message |= {"series": "compiled", "effort": "full"}
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         try:
             with self._judge() as judge:
-                answer, ended = self._against_reference(judge, message, resident=True, environment=cache)
+                answer, ended = self._against_reference(judge, message, environment=cache)
         except FoundryError as error:
             return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
         if "pairs" not in answer:
             return replace(baseline, compile_note=f"torch.compile could not be timed: {_problem(answer, ended)}")
         pairs = _pairs(answer)
         compile_ms = statistics.median(second for _, second in pairs)
-        return replace(baseline, compile_ms=compile_ms, compile_speedup=combined_ratio([pairs]).ratio, compile_note="")
+        return replace(baseline, compile_ms=compile_ms, compile_speedup=math.exp(centre(pairs)), compile_note="")
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
         """Correctness of one candidate, in a process of its own."""
@@ -175,24 +180,22 @@ class Grader:
     def time(
         self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
     ) -> Timing:
-        """ABBA pairs; beyond the screen in several fresh pairs of processes. The caller holds the device lock."""
-        effort = EFFORTS[stage]
+        """Groups of pairs, each in a fresh pair of processes. The caller holds the device lock."""
         message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
-        message["incumbent_ms"] = incumbent_ms
-        message["budget_s"] = effort.budget_s / effort.processes
-        groups: list[Pairs] = []
-        walls: list[float] = []
+        message["series"] = secrets.token_hex(8)
+        groups = Groups(stage, self._screens, incumbent_ms)
         with self._judge() as judge:
-            start = time.monotonic()
-            for _ in range(effort.processes):
-                answer, ended = self._against_reference(judge, message, resident=stage == "screen")
+            while not groups.is_enough():
+                answer, ended = self._against_reference(judge, message)
                 if "pairs" not in answer:
                     outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
-                    return no_timing(stage, _problem(answer, ended), time.monotonic() - start, outcome=outcome)
-                groups.append(_pairs(answer))
-                walls.append(float(answer["wall_ratio"]))
-        return timing_of(stage, groups, walls, time.monotonic() - start)
+                    problem, gate = _problem(answer, ended), str(answer.get("gate", ""))
+                    return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
+                groups.add(answer)
+            if judge.alive:
+                judge.request({"do": "release"})
+        return groups.timing()
 
     # ------------------------------------------------------------ processes
 
@@ -267,17 +270,21 @@ class Grader:
                 link.close()
 
     def _against_reference(
-        self, judge: Worker, message: Message, *, resident: bool, environment: dict[str, str] | None = None
+        self, judge: Worker, message: Message, environment: dict[str, str] | None = None
     ) -> tuple[Message, str]:
-        """A candidate beside the reference: the resident one, or one of its own. A reference whose process died is no
-        fault of the candidate: once more with another."""
+        """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
+        more with another. One that was slow beside the candidate is timed again without it."""
         for _ in range(2):
-            reference = self._resident() if resident else self._runner()
-            answer, ended = self._with_candidate(judge, message, reference, environment)
-            failed = answer.get("side") == "reference"
-            if failed or not resident:
+            reference = self._runner()
+            try:
+                answer, ended = self._with_candidate(judge, message, reference, environment)
+                if float(answer.get("slowed", 1.0)) > SLOWED:
+                    with self._links([reference]) as handles:
+                        again, _ = judge.request({**self._limits, **message, "do": "alone"}, handles, timeout_s=JUDGE_S)
+                    answer["alone_ms"] = again.get("alone_ms", 0.0)
+            finally:
                 self._discard(reference)
-            if not failed:
+            if answer.get("side") != "reference":
                 break
         return answer, ended
 
@@ -315,24 +322,6 @@ class Grader:
 
 
 # ---------------------------------------------------------------- records from answers
-
-
-def timing_of(stage: Stage, groups: Sequence[Pairs], walls: Sequence[float], seconds: float) -> Timing:
-    """The record of one timing from the pairs of each pair of processes."""
-    ratio = combined_ratio(groups)
-    pairs = [pair for group in groups for pair in group]
-    return Timing(
-        stage=stage,
-        candidate_ms=statistics.median(second for _, second in pairs),
-        baseline_ms=statistics.median(first for first, _ in pairs),
-        speedup=ratio.ratio,
-        speedup_ci95=(ratio.low, ratio.high),
-        pairs=len(pairs),
-        noise=relative_spread([first for first, _ in pairs]),
-        wall_ratio=max(walls, key=lambda wall: abs(wall - 1.0)),
-        seconds=seconds,
-        samples=[list(pair) for pair in pairs],
-    )
 
 
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:

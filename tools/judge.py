@@ -58,6 +58,7 @@ class Judge:
         self._screen_case: Case | None = None
         self._screen_trials: list[Trial] = []
         self._screen_question: Question | None = None
+        self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
         self._degeneracy: str | None = None  # why the task proves nothing, once known
         self._skipped: dict[str, Gate] = {}
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
@@ -116,44 +117,72 @@ class Judge:
         }
 
     def time(self, message: Message, handles: list[int]) -> Message:
-        """ABBA pairs between the reference and the candidate behind the two links."""
+        """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
         stage: Stage = message["stage"]
-        errors = [OutputError(*pair) for pair in message["errors"]]
-        case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
-        question = self._question(stage, errors, case)
-        limit_s = self._run_limit(message)
+        case, question = self._timed_on(message)
+        limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
         baseline = self._link(handles[0], limit_s, side="reference")
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
-            token = "screen" if stage == "screen" else f"{stage}-{case.seed}"
+            token = f"{stage}-{case.seed}"
             self._prepare(baseline, question, case, token, self._reference())
-            load = self._reference(compiled=True) if message.get("compiled") else {"text": message["text"]}
+            alone = [] if is_compiled else paired_timing.time_undisturbed(baseline, question, self._cache)
+            load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
             self._prepare(candidate, question, case, token, {**load, "device": self._place})
-            seed = random.SystemRandom().getrandbits(31)
             samples = paired_timing.time_pairs(
                 baseline,
                 candidate,
                 question,
                 self._cache,
-                EFFORTS[stage],
-                budget_s=float(message["budget_s"]),
-                seed=seed,
-                give_up_ms=message.get("incumbent_ms"),
+                EFFORTS[message.get("effort", stage)],
+                seed=_any_seed(),
+                alone=alone,
             )
             candidate.check_state()
         finally:
             baseline.close()
             candidate.close()
-            if stage != "screen":
-                close_all([handle for _, handle in question.inputs])
-                case.close()
         return {
             "pairs": samples.pairs,
             "wall_ratio": samples.wall_ratio,
+            "slowed": samples.slowed,
+            "out_of_turn": "" if is_compiled else samples.out_of_turn,
             "checked": samples.checked,
             "phases": candidate.seconds,
             "seconds": samples.seconds,
         }
+
+    def alone(self, message: Message, handles: list[int]) -> Message:
+        """The reference of the last group again, now that the candidate is gone: ms a call."""
+        case, question = self._timed_on(message)
+        baseline = self._link(handles[0], self._run_limit(message), side="reference")
+        try:
+            self._prepare(baseline, question, case, f"{message['stage']}-{case.seed}", self._reference())
+            samples = paired_timing.time_undisturbed(baseline, question, self._cache)
+        finally:
+            baseline.close()
+        return {"alone_ms": statistics.median(samples)}
+
+    def release(self, message: Message, handles: list[int]) -> Message:
+        """Gives back what a series of groups was timed on."""
+        if self._series is not None:
+            _, case, question = self._series
+            close_all([handle for _, handle in question.inputs])
+            case.close()
+            self._series = None
+        return {}
+
+    def _timed_on(self, message: Message) -> tuple[Case, Question]:
+        """What all groups of one candidate are timed on: the screen's own, or parameters and inputs that are fresh."""
+        stage, series = message["stage"], message["series"]
+        errors = [OutputError(*pair) for pair in message["errors"]]
+        if stage == "screen":
+            return self._case(), self._question(stage, errors)
+        if self._series is None or self._series[0] != series:
+            self.release(message, [])
+            case = self._fresh_cases(stage, only_first=True)[0]
+            self._series = (series, case, self._question(stage, errors, case))
+        return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
         """The audit's own runs: the candidate watched, and the candidate without its native code."""
@@ -238,7 +267,8 @@ class Judge:
         size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
         for index in range(1, paired_timing.slots_for(size)):
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}")))
-        question = Question(packed, specs, errors)
+        fresh = None if paired_timing.is_changeable(packed[0]) else lambda: case.inputs(_any_seed())
+        question = Question(packed, specs, errors, fresh)
         if stage == "screen":
             self._screen_question = question
         return question
@@ -247,7 +277,7 @@ class Judge:
         """Model, parameters and inputs, unless the runner has them from an earlier link."""
         if link.token() == token:
             for slot in range(len(question.inputs)):
-                link.restore(slot)  # earlier pairs permuted them
+                link.restore(slot)  # earlier samples changed them
             return
         link.load(load)
         link.build(0, case)
@@ -312,6 +342,10 @@ def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
         return torch.full_like(expected.truth, _middle(expected.truth))
     shaped = expected.truth.reshape(expected.shape)
     return shaped.mean(dim, keepdim=True).expand(expected.shape).reshape(-1)
+
+
+def _any_seed() -> int:
+    return random.SystemRandom().getrandbits(31)
 
 
 def _middle(truth: torch.Tensor) -> Any:

@@ -1,17 +1,19 @@
-"""ABBA timing of two resident runners, ordered by the judge. Runs in the judge (imports torch).
+"""ABBA timing of two runners, ordered by the judge. Runs in the judge (imports torch).
 
-Before each sample the judge streams through a buffer larger than the last-level cache, so that both sides start cold;
-inputs rotate among several sets and are permuted in place between pairs, so that no call sees an earlier call's
-content; some timed outputs are fetched and compared with PyTorch's of the same pair. The runner's own clock gives the
-time; the judge's clock around the same call must agree.
+Before each sample the side gets inputs of new content, and the judge streams through a buffer larger than the
+last-level cache, so that both sides start cold and after the same history. The judge's clock gives the time: from its
+command to the moment at which the kernel saw the answer sent, less what a message costs the reference, whose own clock
+can be trusted. The candidate's own clock is only compared with it. On a GPU the device's events give the time and
+the judge's clock must agree. Some timed outputs are fetched and compared with PyTorch's of the same pair.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,53 +22,100 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle, comparison
 from foundry.tools.channel import Message
 from foundry.tools.protocol import OutputError, accepts, norm_floor
-from foundry.tools.runner_link import RunnerFailed, RunnerLink
-from foundry.tools.timing import Effort, Ratio, paired_ratio
+from foundry.tools.runner_link import RunnerFailed, RunnerLink, Sample
+from foundry.tools.timed_calls import CHANGEABLE_NAMES
+from foundry.tools.timing import Effort
+from foundry.tools.turns import out_of_turn
 
 EVICT_LIMIT_BYTES = 128 << 20
 EVICT_FACTOR = 2  # times the last-level cache
-SHORT_MS = 0.2  # below this a sample is several calls in a row, of which only the first is cold
-MAX_CALLS = 32
-WARM_UP_CALLS = 2
+SAMPLE_MS = 0.6  # shorter calls are made several in a row, each on inputs of its own
+LONG_MS = 1000.0  # one call of this length warms up enough
 SLOT_BYTES = 128 << 20  # all input sets together
-BLOCK_SHARE = 64  # a permuted block is this part of a tensor
-GIVE_UP_FACTOR = 1.2
+MAX_SLOTS = 16
+FEW_BYTES = 8 << 20  # all input sets of short calls together
+MAX_SHIFT = 1 << 20
+FACTORS = (0.75, 1.0)
+ALONE_SAMPLES = 4
+ALONE_BUDGET_MS = 300.0
+
 BASELINE_SAMPLES = 15
 BASELINE_BUDGET_S = 2.5
+
+Packed = tuple[Message, int]
 
 
 @dataclass(frozen=True)
 class Question:
-    """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs."""
+    """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
 
-    inputs: Sequence[tuple[Message, int]]
+    `fresh` draws another input set, for inputs whose content cannot be changed in place (integers).
+    """
+
+    inputs: Sequence[Packed]
     specs: list[TensorSpec]
     errors: list[OutputError]
+    fresh: Callable[[], Packed] | None = None
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the inputs' content may be changed without the reference refusing it."""
+
+    scaled: bool = True
+    rotated: bool = True
+
+    def draw(self, stream: random.Random) -> tuple[float, int]:
+        """(factor, rows to rotate by)."""
+        return stream.uniform(*FACTORS) if self.scaled else 1.0, stream.randrange(1, MAX_SHIFT) if self.rotated else 0
 
 
 @dataclass
 class Samples:
-    """Pairs [baseline ms, candidate ms]; `wall_ratio` is the judge's clock over the candidate's own."""
+    """Samples of both sides, in pairs (baseline, candidate). Times are ms a call."""
 
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    walls: list[tuple[float, float]] = field(default_factory=list)
+    own: list[tuple[float, float]] = field(default_factory=list)  # by the runners' own clocks, or device events
+    walls: list[tuple[float, float]] = field(default_factory=list)  # by the judge's clock, with the message in it
+    alone: list[float] = field(default_factory=list)  # the baseline's before the candidate was loaded
+    by_events: bool = False
+    out_of_turn: str = ""  # evidence of work between turns
     checked: int = 0
     seconds: float = 0.0
 
     @property
+    def slowed(self) -> float:
+        """How much slower the baseline was beside the candidate than before the candidate was loaded."""
+        return statistics.median(first for first, _ in self.own) / statistics.median(self.alone) if self.alone else 1.0
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """What counts."""
+        if self.by_events or not self.own:
+            return self.own
+        cost = self._message_ms()
+        return [(_without(first, cost), _without(second, cost)) for first, second in self.walls]
+
+    @property
     def wall_ratio(self) -> float:
-        """1 for an honest clock: the candidate's wall time, less what a message costs (known from the baseline's
-        calls), over its own time. Of the middle half of the samples the ratio nearest to 1, because a busy machine
-        delays single messages while a false clock is false in every sample."""
-        if len(self.pairs) < 4:
+        """The judge's clock over the candidate's own, 1 for an honest one. Of the middle half of the samples the ratio
+        nearest to 1, because a busy machine delays single messages while a false clock is false in every sample."""
+        if len(self.own) < 4:
             return 1.0
-        message_ms = statistics.median(wall - pair[0] for wall, pair in zip(self._first(), self.pairs, strict=True))
-        ratios = [(wall - message_ms) / pair[1] for (_, wall), pair in zip(self.walls, self.pairs, strict=True)]
+        cost = self._message_ms()
+        ratios = [_without(wall, cost) / own for (_, wall), (_, own) in zip(self.walls, self.own, strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
         return min(max(1.0, low), high)
 
-    def _first(self) -> list[float]:
-        return [wall for wall, _ in self.walls]
+    def _message_ms(self) -> float:
+        """What a message costs, from the reference's samples: its clock is honest. The lower quartile, because a busy
+        machine delays many of them."""
+        costs = [wall - own for (wall, _), (own, _) in zip(self.walls, self.own, strict=True)]
+        return statistics.quantiles(costs, n=4, method="inclusive")[0] if len(costs) > 1 else costs[0]
+
+
+def _without(wall_ms: float, message_ms: float) -> float:
+    """A call's part of the time around it, at least a tenth."""
+    return max(wall_ms - message_ms, wall_ms / 10.0)
 
 
 class ColdCache:
@@ -76,25 +125,51 @@ class ColdCache:
         size = min(max(EVICT_FACTOR * cache_bytes, 1 << 20), EVICT_LIMIT_BYTES)
         self._buffer = torch.zeros(size // 4, dtype=torch.float32) if on_cpu else None
 
+    @property
+    def on_cpu(self) -> bool:
+        return self._buffer is not None
+
     def evict(self) -> None:
         if self._buffer is not None:  # a GPU runner flushes its own L2 before each event
             self._buffer.add_(1.0)
 
 
 def slots_for(input_bytes: int) -> int:
-    """How many sets of inputs to rotate among."""
-    return max(2, min(4, SLOT_BYTES // max(input_bytes, 1)))
+    """How many sets of inputs to rotate among: many small ones, because short calls are made several in a row."""
+    size = max(input_bytes, 1)
+    return max(2, min(4, SLOT_BYTES // size), min(MAX_SLOTS, FEW_BYTES // size))
+
+
+def is_changeable(packed: Packed) -> bool:
+    """Whether an input has floating content to change."""
+    specs = [bundle.spec_from(item) for item in packed[0]["specs"]]
+    return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in specs)
 
 
 def time_alone(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
-    """Samples (ms a call) of one side, cold; for the first look at the baseline."""
-    calls = _warm_up([side])
+    """Samples (ms a call) of the baseline, cold, for a first look at it."""
+    calls = _warm_up([side], len(question.inputs))
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < 5 or (len(samples) < BASELINE_SAMPLES and time.perf_counter() - start < BASELINE_BUDGET_S):
-        cache.evict()
-        samples.append(side.run(len(samples) % len(question.inputs), calls)[0])
+        samples.append(_alone(side, question, cache, len(samples), calls))
     return samples
+
+
+def time_undisturbed(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
+    """A few samples (ms a call) of the baseline while there is no candidate."""
+    calls = _warm_up([side], len(question.inputs))
+    samples = [_alone(side, question, cache, 0, calls)]
+    while len(samples) < ALONE_SAMPLES and sum(samples) * calls < ALONE_BUDGET_MS:
+        samples.append(_alone(side, question, cache, len(samples), calls))
+    return samples
+
+
+def _alone(side: RunnerLink, question: Question, cache: ColdCache, number: int, calls: int) -> float:
+    slots = _slots(number, calls, question)
+    side.perturb(slots, 1.0, 0)
+    cache.evict()
+    return side.run(slots).own_ms
 
 
 def time_pairs(
@@ -104,77 +179,133 @@ def time_pairs(
     cache: ColdCache,
     effort: Effort,
     *,
-    budget_s: float,
     seed: int,
-    give_up_ms: float | None = None,
+    alone: Sequence[float] = (),
 ) -> Samples:
-    """ABBA pairs until the interval is narrow enough, the budget is over, or the candidate is clearly slower than
-    `give_up_ms` and nobody needs to know by how much. Raises RunnerFailed.
+    """Blocks of two pairs of opposite order until the effort's time for one pair of processes is spent.
 
-    A timed output that differs from PyTorch's on the same inputs raises RunnerFailed too.
+    How many is settled by what the first block costs, not by what it shows: a rule that stops when the result looks
+    good makes intervals too narrow. After one of them, at random or the last, outputs are compared; so are those of one
+    more call whose outputs are copied the moment it returns. Raises RunnerFailed; with "cheating" when a timed output
+    differs from PyTorch's on the same inputs, or when the candidate's process works while it is not its turn.
     """
     stream = random.Random(seed)
     start = time.perf_counter()
-    calls = _warm_up([baseline, candidate])
-    checked = set(stream.sample(range(effort.min_pairs), min(effort.checked, effort.min_pairs)))
-    samples = Samples()
-    while not _enough(samples, effort, time.perf_counter() - start, budget_s, give_up_ms):
-        number = len(samples.pairs)
-        slot = number % len(question.inputs)
-        swaps = _swaps(question.inputs[slot], stream)
-        for side in (baseline, candidate):
-            side.perturb(slot, swaps)
-        order = [baseline, candidate] if number % 2 == 0 else [candidate, baseline]
-        taken: dict[int, tuple[float, float]] = {}
-        for side in order:
-            cache.evict()
-            taken[id(side)] = side.run(slot, calls)
-        ours, theirs = taken[id(baseline)], taken[id(candidate)]
-        samples.pairs.append((ours[0], theirs[0]))
-        samples.walls.append((ours[1] / calls, theirs[1] / calls))
-        if number in checked:
-            _compare_timed(baseline, candidate, question, number)
+    sides = (baseline, candidate)
+    changes = _settled(baseline, stream)
+    calls = _warm_up(sides, len(question.inputs))
+    samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
+    for side in sides:
+        side.watch()
+    begun = time.perf_counter()
+    wanted, checked, taken = effort.min_pairs, -1, -1
+    order = list(sides)
+    while len(samples.own) < wanted:
+        number = len(samples.own)
+        if number % 2 == 0:
+            stream.shuffle(order)
+        ours, theirs = _pair(sides, order, question, cache, _Draw(number, calls, changes, question, stream))
+        order.reverse()
+        samples.own.append((ours.own_ms, theirs.own_ms))
+        samples.walls.append((ours.wall_ms, theirs.wall_ms))
+        if number == 1:
+            wanted = effort.pairs_within((time.perf_counter() - begun) / 2)
+            checked = stream.choice([wanted - 1, stream.randrange(1, wanted)])
+            taken = stream.randrange(1, wanted)
+        if number == checked:
+            _compare_timed(baseline, candidate, question, number, cache)
             samples.checked += 1
+        if number == taken:
+            _pair(sides, order, question, cache, _Draw(number, calls, changes, question, stream), take=True)
+            _compare_timed(baseline, candidate, question, number, None)
+            samples.checked += 1
+    if baseline.turns is not None and candidate.turns is not None:
+        samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
     samples.seconds = time.perf_counter() - start
     return samples
 
 
-def _enough(samples: Samples, effort: Effort, spent_s: float, budget_s: float, give_up_ms: float | None) -> bool:
-    count = len(samples.pairs)
-    if count < effort.min_pairs:
-        return False
-    if count >= effort.max_pairs or spent_s > budget_s:
-        return True
-    if give_up_ms is not None and min(theirs for _, theirs in samples.pairs) > GIVE_UP_FACTOR * give_up_ms:
-        return True
-    estimate: Ratio = paired_ratio(samples.pairs)
-    return count % 2 == 0 and estimate.half_width <= effort.half_width
+class _Draw:
+    """What one pair of samples is asked: which input sets, which change of their content, which outputs to keep."""
+
+    def __init__(self, number: int, calls: int, changes: Changes, question: Question, stream: random.Random) -> None:
+        self.slots = _slots(number, calls, question)
+        self.change = changes.draw(stream)
+        self.keep = stream.randrange(calls)
 
 
-def _warm_up(sides: Sequence[RunnerLink]) -> int:
+def _pair(
+    sides: Sequence[RunnerLink],
+    order: Sequence[RunnerLink],
+    question: Question,
+    cache: ColdCache,
+    draw: _Draw,
+    *,
+    take: bool = False,
+) -> tuple[Sample, Sample]:
+    """One sample of each side, (baseline, candidate); both have the same history right before it."""
+    _refresh(sides, question, draw.slots)
+    taken: dict[int, Sample] = {}
+    for side in order:
+        side.perturb(draw.slots, *draw.change)
+        cache.evict()
+        taken[id(side)] = side.run(draw.slots, draw.keep, take=take)
+    return taken[id(sides[0])], taken[id(sides[1])]
+
+
+def _slots(number: int, calls: int, question: Question) -> list[int]:
+    """Which input sets a sample uses: another window of them each time."""
+    return [(number * calls + place) % len(question.inputs) for place in range(calls)]
+
+
+def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     """Lets allocators and threads settle; returns how many calls make one sample."""
-    shortest = min(min(side.run(0, 1)[0] for _ in range(WARM_UP_CALLS)) for side in sides)
-    return 1 if shortest >= SHORT_MS else min(MAX_CALLS, int(SHORT_MS / max(shortest, 1e-4)) + 1)
+    shortest = float("inf")
+    for side in sides:
+        first = side.run([0]).wall_ms
+        again = side.run([0]).wall_ms if first < LONG_MS else first
+        shortest = min(shortest, first, again)
+    return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
 
 
-def _swaps(packed: tuple[Message, int], stream: random.Random) -> list[tuple[int, int, int, int]]:
-    """One exchange of two blocks in each floating input: (tensor, one place, other place, length), in elements."""
-    found: list[tuple[int, int, int, int]] = []
-    for index, item in enumerate(packed[0]["specs"]):
-        spec = bundle.spec_from(item)
-        elements = bundle.extent(spec)
-        length = max(1, elements // BLOCK_SHARE)
-        if not spec.dtype.startswith(("float", "bfloat")) or elements < 2 * length or 0 in spec.strides:
+def _settled(reference: RunnerLink, stream: random.Random) -> Changes:
+    """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
+    for changes in (Changes(), Changes(rotated=False)):
+        try:
+            reference.perturb([0], *changes.draw(stream))
+            reference.run([0])
+        except RunnerFailed as failed:
+            if failed.outcome == "timeout":
+                raise
             continue
-        one = stream.randrange(0, elements // 2 - length + 1)
-        found.append((index, one, stream.randrange(elements // 2, elements - length + 1), length))
-    return found
+        return changes
+    reference.restore(0)
+    return Changes(scaled=False, rotated=False)
 
 
-def _compare_timed(baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int) -> None:
-    """Both sides are within their own error of the truth, so within the sum of both of each other, and some slack."""
-    wanted = baseline.collect(question.specs)
+def _refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
+    """Other inputs where their content cannot be changed in place."""
+    if question.fresh is None:
+        return
+    for slot in slots:
+        packed = question.fresh()
+        for side in sides:
+            side.inputs(slot, 0, packed)
+        os.close(packed[1])
+
+
+def _compare_timed(
+    baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int, cache: ColdCache | None
+) -> None:
+    """Both sides are within their own error of the truth, so within the sum of both of each other, and some slack.
+
+    The candidate's is fetched first, and with a `cache` (to pass the time) once more later: a late writer shows.
+    """
     given = candidate.collect(question.specs)
+    wanted = baseline.collect(question.specs)
+    if cache is not None:
+        cache.evict()
+        _check_unchanged(given, candidate.collect(question.specs), number)
     for index, (output, truth, spec) in enumerate(zip(given, wanted, question.specs, strict=True)):
         own = question.errors[index]
         expected = comparison.expect(truth, truth, spec.dtype, None)
@@ -187,3 +318,9 @@ def _compare_timed(baseline: RunnerLink, candidate: RunnerLink, question: Questi
                 f"output {index} of timed call {number} differs from PyTorch's on the same inputs, although checked "
                 f"calls were right: {text}",
             )
+
+
+def _check_unchanged(early: Sequence[torch.Tensor], late: Sequence[torch.Tensor], number: int) -> None:
+    for index, (one, other) in enumerate(zip(early, late, strict=True)):
+        if not torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
+            raise RunnerFailed("cheating", f"output {index} of timed call {number} changed after the call had returned")

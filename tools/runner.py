@@ -24,7 +24,7 @@ from torch import nn
 from foundry.knowledge import codec
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.task import Task
-from foundry.tools import bundle, process_native, process_state, task_module
+from foundry.tools import bundle, process_native, process_state, task_module, timed_calls
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.runner_tensors import (
     Slot,
@@ -84,7 +84,8 @@ class Runner:
         self._taken: list[torch.Tensor] | None = None
         self._state_reader = process_state.private()
         self._before: process_state.Snapshot = {}
-        self._time_calls: Callable[[Callable[[], Any], int], tuple[Any, float]]
+        self._call_each = timed_calls.call_each
+        self._pads = timed_calls.Pads()
         self._compiled = False
         self._token = ""
         self._observer: Observer | None = None
@@ -128,7 +129,8 @@ class Runner:
         if self._device.type == "cuda":
             from foundry.tools import timing_cuda  # its clock is taken here, before the candidate's code runs
 
-            self._time_calls = timing_cuda.time_calls
+            timing_cuda.settle()
+            self._call_each = timing_cuda.call_each
         start = self._clock()
         if "task" in message:
             self._make = _reference_maker(message)
@@ -198,7 +200,7 @@ class Runner:
                 overwrite(tensor, original)
             slot.originals = originals
             return {}
-        arguments = to_device(bundle.unpack(description, handles[0]), self._device)
+        arguments = to_device(bundle.unpack(description, handles[0], self._pads.add), self._device)
         tensors = bundle.tensors_in(arguments)
         self._slots[message["slot"]] = Slot(message["case"], description, arguments, tensors, originals)
         return {}
@@ -285,38 +287,17 @@ class Runner:
         return {**observer.report(), "calls": calls}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
-        """One timed sample: `calls` calls in a row. Time in ns by the clock from before the candidate was loaded."""
-        slot = self._slots[message["slot"]]
-        model, arguments, calls = self._models[slot.case], slot.arguments, int(message["calls"])
+        """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""
+        slots = [self._slots[slot] for slot in message["slots"]]
+        model, inputs, keep = self._models[slots[0].case], [slot.arguments for slot in slots], int(message["keep"])
         self._result = self._taken = None  # its memory is free for this call, as in any loop
-        is_taken = bool(message.get("take"))
-        if self._device.type == "cuda":
-            return self._run_cuda(model, arguments, calls, is_taken)
-
-        def repeat() -> Any:
-            result = None
-            for _ in range(calls):
-                result = model(*arguments)
-            return result
 
         def timed() -> int:
-            start = self._clock()
-            self._result = repeat()
-            return self._clock() - start
+            self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
+            return nanoseconds
 
-        answer = {"ns": self._guard("crash", timed)}
-        self._take(is_taken)
-        return answer
-
-    def _run_cuda(self, model: nn.Module, arguments: list[Any], calls: int, is_taken: bool) -> Message:
-        time_calls = self._time_calls
-
-        def timed() -> float:
-            self._result, milliseconds = time_calls(lambda: model(*arguments), calls)
-            return milliseconds
-
-        answer = {"ns": int(1e6 * self._guard("launch_failure", timed))}
-        self._take(is_taken)
+        answer = {"ns": self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)}
+        self._take(bool(message.get("take")))
         return answer
 
     def _take(self, is_taken: bool) -> None:
@@ -332,14 +313,14 @@ class Runner:
         return {"specs": specs, "written": write(tensors, wanted, handles)}
 
     def _perturb(self, message: Message, handles: list[int]) -> Message:
-        """Swaps blocks of elements inside input tensors, in place and past their version counters."""
-        slot = self._slots[message["slot"]]
-        for index, one, other, length in message["swaps"]:
-            tensor = slot.tensors[index]
-            flat = tensor.data.as_strided((bundle.extent(task_module.spec_of(tensor)),), (1,))
-            kept = flat[one : one + length].clone()
-            flat[one : one + length] = flat[other : other + length]
-            flat[other : other + length] = kept
+        """Other content for floating inputs, in place and past their version counters, before a timed sample."""
+        self._result = self._taken = None
+        for number in message["slots"]:
+            slot = self._slots[number]
+            timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
+            state = self._states.get(slot.case, State([], [], []))
+            for index in state.mutable:  # buffers that forward updates: every sample begins with the same
+                state.tensors[index].data.copy_(state.originals[index])
         return {}
 
     def _forward(self, slot: Slot, *, record: bool) -> tuple[Any, list[Any]]:

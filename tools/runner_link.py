@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from foundry.tools.cases import Case, Packed
 from foundry.tools.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all, memory
 from foundry.tools.idleness import Idleness
 from foundry.tools.protocol import Parameters
+from foundry.tools.turns import Turns
 
 _FORWARDS = ("call", "run")  # commands after which the runner has nothing more to do
 
@@ -29,6 +31,14 @@ OUTCOMES: dict[str, Outcome] = {
 
 ANSWER_BYTES = 16 << 20
 LINES = 20  # of evidence from a runner
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed sample in ms a call: by the runner's own clock, and by the judge's with the message in it."""
+
+    own_ms: float
+    wall_ms: float
 
 
 class RunnerFailed(Exception):
@@ -55,6 +65,8 @@ class RunnerLink:
         self._run_limit_s = self.run_limit_s = run_limit_s
         self._outputs: dict[str, tuple[int, list[torch.Tensor]]] = {}
         self.seconds: dict[str, float] = {}
+        self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
+        self._asked_ns = 0
 
     def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
         """One command and its answer; raises RunnerFailed.
@@ -67,8 +79,13 @@ class RunnerLink:
         number = secrets.randbits(60)
         try:
             self._check_silence()
+            if self.turns is not None:
+                self.turns.begin()
+            self._asked_ns = time.time_ns()
             self._channel.send({**message, "number": number}, handles)
             answer, extra = self._channel.receive(limit_s, limit_bytes=ANSWER_BYTES)
+            if self.turns is not None:
+                self.turns.end(timed=message["do"] == "run")
         except ChannelTimeout:
             what = {"load": "loading the file", "build": "building the model"}.get(message["do"], "forward")
             raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
@@ -171,18 +188,25 @@ class RunnerLink:
         message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
         return self._fetch(message, specs, buffers)
 
-    def run(self, slot: int, calls: int, *, take: bool = False) -> tuple[float, float]:
-        """One timed sample: (ms a call by the runner's clock, ms of the whole by the judge's).
+    def watch(self) -> None:
+        """From now on the runner's CPU time is noted at every command; it must have answered once."""
+        self.turns = Turns(self._runner) if self._runner else None
 
-        With `take` the outputs that `collect` gives are those of the moment in which the runner's clock stopped.
+    def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False) -> Sample:
+        """One timed sample: a call on each slot; the outputs of call number `keep` can be collected.
+
+        The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it. With `take` the
+        outputs that `collect` gives are those of the moment in which the runner's clock stopped.
         """
-        start = time.perf_counter()
-        answer = self.ask({"do": "run", "slot": slot, "calls": calls, "take": take}, [], self._run_limit_s * calls)
-        wall_ms = 1e3 * (time.perf_counter() - start)
+        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
+        answer = self.ask(message, [], self._run_limit_s * len(slots))
+        waited_ns = time.time_ns() - self._asked_ns
+        stamped_ns = self._channel.sent_ns - self._asked_ns
         nanoseconds = answer.get("ns")
         if not isinstance(nanoseconds, int) or nanoseconds <= 0:
             raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns")
-        return nanoseconds / 1e6 / calls, wall_ms
+        wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
+        return Sample(nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots))
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""
@@ -192,8 +216,10 @@ class RunnerLink:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
-    def perturb(self, slot: int, swaps: list[tuple[int, int, int, int]]) -> None:
-        self.ask({"do": "perturb", "slot": slot, "swaps": swaps}, [], self._run_limit_s)
+    def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
+        """Other content for the floating inputs of these slots; see `timed_calls.change`."""
+        order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
+        self.ask(order, [], self._run_limit_s)
 
     def forget(self, **what: int) -> None:
         self.ask({"do": "forget", **what}, [], self._run_limit_s)

@@ -255,7 +255,7 @@ async def checked_floor_ms(device: Device, min_bytes: int, timing: Timing) -> fl
 def timing_gates(timing: Timing, floor_ms: float | None) -> tuple[Gate, ...]:
     """Whether a timing can be true: its outputs were right, both clocks agree, and it is not beyond the machine."""
     if timing.problem:
-        name = "timed outputs" if timing.outcome == "cheating" else "timing"
+        name = timing.gate or ("timed outputs" if timing.outcome == "cheating" else "timing")
         return (Gate(name, False, timing.problem),)
     gates = [Gate("timed outputs", True, "outputs of timed calls agree with PyTorch's on the same inputs")]
     if timing.candidate_ms >= CLOCK_MIN_MS:

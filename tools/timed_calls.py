@@ -1,0 +1,72 @@
+"""What a runner does for the timing protocol: lay out and change its inputs, make the calls. Imports torch.
+
+Both sides get the same orders, so that their outputs can be compared afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+CHANGEABLE_NAMES = ("float16", "bfloat16", "float32", "float64")
+CHANGEABLE = tuple(getattr(torch, name) for name in CHANGEABLE_NAMES)
+LINE_BYTES = 64
+MAX_PAD_LINES = 1024
+
+Clock = Callable[[], int]
+
+
+class Pads:
+    """Blocks of random size between the inputs of a process.
+
+    Where tensors lie relative to each other decides about conflicts in the caches and costs or gives some percent. It
+    would be the same in every process of one kind, an error that no repetition shows; so it is drawn anew in each.
+    """
+
+    def __init__(self) -> None:
+        self._stream = random.SystemRandom()
+        self._blocks: list[torch.Tensor] = []
+
+    def add(self) -> None:
+        lines = self._stream.randrange(1, MAX_PAD_LINES)
+        self._blocks.append(torch.empty(LINE_BYTES * lines, dtype=torch.uint8))
+
+
+def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], factor: float, shift: int) -> None:
+    """Gives every floating input other content: the original scaled by `factor`, its rows rotated by `shift`.
+
+    Every element gets another value and, where there are several rows, another place, so that neither a full nor a
+    sampled check of the content finds an earlier call's; zeros, signs and a range around zero stay what they are.
+    Version counters do not move.
+    """
+    for tensor, original in zip(tensors, originals, strict=True):
+        if tensor.dtype not in CHANGEABLE or not tensor.numel() or 0 in tensor.stride():
+            continue
+        target = tensor.data
+        rows = target.shape[0] if target.dim() else 0
+        places = shift % rows if rows > 1 else 0
+        if not places:
+            torch.mul(original, factor, out=target)
+            continue
+        torch.mul(original[:-places], factor, out=target[places:])
+        torch.mul(original[-places:], factor, out=target[:places])
+
+
+def call_each(model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Clock) -> tuple[Any, int]:
+    """One call on each set of inputs, in a row; returns the kept call's result and ns for all of them."""
+    if len(inputs) == 1:
+        arguments = inputs[0]
+        start = clock()
+        result = model(*arguments)
+        return result, clock() - start
+    kept = None
+    start = clock()
+    for number, arguments in enumerate(inputs):
+        result = model(*arguments)
+        if number == keep:
+            kept = result
+        del result  # its memory is free for the next call, as in any loop
+    return kept, clock() - start

@@ -1,0 +1,102 @@
+"""The groups of one timing, collected in the main process: when to stop, and the record. Free of torch.
+
+A group is what a judge's `time` answers: pairs of samples from one fresh pair of processes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+
+from foundry.knowledge.candidate import Stage, Timing
+from foundry.tools.channel import Message
+from foundry.tools.timing import EFFORTS, Ratio, ScreenHistory, centre, combined_ratio, relative_spread, two_speeds
+
+GIVE_UP_FACTOR = 1.2
+SLOWED = 1.3  # times that the baseline may be slower beside a candidate than without it
+AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
+OUT_OF_TURN, UNDISTURBED = "out of turn", "undisturbed reference"
+
+
+class Groups:
+    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower."""
+
+    def __init__(self, stage: Stage, screens: ScreenHistory, incumbent_ms: float | None = None) -> None:
+        self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
+        self._effort = EFFORTS[stage]
+        self._start = time.monotonic()
+        self._pairs: list[list[tuple[float, float]]] = []
+        self._walls: list[float] = []
+        self._out_of_turn: list[str] = []
+        self._slowed: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def add(self, answer: Message) -> None:
+        pairs = [(float(first), float(second)) for first, second in answer["pairs"]]
+        self._pairs.append(pairs)
+        self._walls.append(float(answer["wall_ratio"]))
+        if answer["out_of_turn"]:
+            self._out_of_turn.append(str(answer["out_of_turn"]))
+        slowed, alone_ms = float(answer["slowed"]), float(answer.get("alone_ms", 0.0))
+        if slowed > SLOWED and alone_ms > 0.0:
+            slowed = min(slowed, statistics.median(first for first, _ in pairs) / alone_ms)
+        self._slowed.append(slowed)
+
+    def is_enough(self) -> bool:
+        if self._is_hopeless():
+            return True
+        return self._effort.is_enough(self._pairs, self.seconds)
+
+    def timing(self) -> Timing:
+        """The record; without a time when the groups show that the candidate tampered with it."""
+        ratio = self._ratio()
+        pairs = [pair for group in self._pairs for pair in group]
+        gate, problem = self._objection()
+        return Timing(
+            stage=self._stage,
+            candidate_ms=0.0 if problem else statistics.median(second for _, second in pairs),
+            baseline_ms=0.0 if problem else statistics.median(first for first, _ in pairs),
+            speedup=0.0 if problem else ratio.ratio,
+            speedup_ci95=(0.0, 0.0) if problem else (ratio.low, ratio.high),
+            pairs=len(pairs),
+            noise=relative_spread([first for first, _ in pairs]),
+            wall_ratio=statistics.median(self._walls),
+            seconds=self.seconds,
+            samples=[list(pair) for pair in pairs],
+            ratios=[math.exp(centre(group)) for group in self._pairs],
+            remarks=self._remarks(),
+            problem=problem,
+            outcome="cheating" if problem else "correct",
+            gate=gate,
+        )
+
+    def _ratio(self) -> Ratio:
+        return self._screens.ratio(self._pairs) if self._stage == "screen" else combined_ratio(self._pairs)
+
+    def _is_hopeless(self) -> bool:
+        if self._stage != "screen" or self._incumbent_ms is None or not self._pairs:
+            return False
+        return min(second for group in self._pairs for _, second in group) > GIVE_UP_FACTOR * self._incumbent_ms
+
+    def _objection(self) -> tuple[str, str]:
+        """(gate, evidence) when most groups show work out of turn, or a reference that only this candidate slows."""
+        least = AGREEING * len(self._pairs)
+        if len(self._out_of_turn) >= least:
+            return OUT_OF_TURN, self._out_of_turn[-1]
+        slowed = [factor for factor in self._slowed if factor > SLOWED]
+        if len(slowed) >= least:
+            words = f"beside the candidate PyTorch took {statistics.median(slowed):.2f} times what it takes"
+            return UNDISTURBED, f"{words} before the candidate is loaded and again after its process has ended"
+        return "", ""
+
+    def _remarks(self) -> tuple[str, ...]:
+        """Two speeds of the candidate that the reference does not show on the same inputs."""
+        ours = [first for group in self._pairs for first, _ in group]
+        theirs = two_speeds([second for group in self._pairs for _, second in group])
+        if theirs is None or two_speeds(ours) is not None:
+            return ()
+        return (f"the candidate has two speeds, {theirs[0]:.4g} ms and {theirs[1]:.4g} ms, PyTorch has one",)
