@@ -52,6 +52,9 @@ def read_literals(text: str) -> Literals | None:
     about, source = found.get("FOUNDRY"), found.get("SOURCE")
     if not isinstance(about, dict) or not isinstance(source, str):
         return None
+    flags = about.get("flags", [])
+    if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) and _is_flag(flag) for flag in flags):
+        raise _not_python("FOUNDRY: flags is a list of compiler options")
     return Literals(about, source)
 
 
@@ -59,7 +62,15 @@ def _parsed(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions
-        raise SyntaxError(str(error) or "nested too deeply") from None
+        raise _not_python(str(error) or "nested too deeply") from None
+
+
+def _is_flag(text: str) -> bool:
+    return 0 < len(text) < 4096 and text.isprintable()
+
+
+def _not_python(problem: str) -> SyntaxError:
+    return SyntaxError(problem, ("candidate.py", 1, 0, ""))
 
 
 def first_error(log: str) -> str:
