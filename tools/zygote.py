@@ -17,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -292,6 +293,11 @@ class Zygote:
     def is_alive(self, pid: int) -> bool:
         return bool(self._ask({"op": "state", "pid": pid})["alive"])
 
+    @property
+    def pid(self) -> int:
+        """Of the warm process, which is the parent of all workers."""
+        return self._child.pid
+
     def close(self) -> None:
         """Ends the zygote and every worker."""
         with self._lock:
@@ -384,6 +390,7 @@ class _Server:
             process.confine(Limits(**message["limits"]), expendable=expendable)
             _redirect(handles[1])
             os.environ.update(message["environment"])
+            tempfile.tempdir = None  # found anew, in the worker's own directory
             if message["directory"]:
                 os.chdir(message["directory"])
             if asked is not None:
