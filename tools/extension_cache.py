@@ -7,6 +7,7 @@ for each candidate text, by its digest, and only a process that runs this very t
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -20,29 +21,39 @@ KEPT = 256  # folders; the ones unused for longest go
 
 
 def extension_folder(text: str) -> Path:
-    """The folder of a candidate text, made when missing. Raises OSError.
+    """The folder of a candidate text. It may not exist."""
+    return build_cache().absolute() / "extensions" / hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    A process that was killed while it compiled leaves torch's lock file behind, for which every later one would wait.
+
+def lease(text: str) -> int:
+    """Makes the folder of a text and says that it is in use, until the returned open file is closed.
+
+    Raises OSError. A process that was killed while it compiled leaves torch's lock file behind, for which every later
+    one would wait: it is removed when nobody else uses the folder.
     """
-    folder = build_cache() / "extensions" / hashlib.sha256(text.encode()).hexdigest()[:32]
+    folder = extension_folder(text)
     if not folder.exists():
         _forget_oldest(folder.parent)
     folder.mkdir(parents=True, exist_ok=True)
     os.utime(folder)
-    for lock in folder.glob("**/lock"):
-        lock.unlink(missing_ok=True)
-    return folder
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for lock in folder.glob("**/lock"):
+            lock.unlink(missing_ok=True)
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
 
 
 def candidate_sandbox(scratch: Path, text: str) -> Sandbox:
     """A candidate writes to its scratch and to its own builds, and opens libraries of the build cache by name."""
-    writable = (str(scratch), str(extension_folder(text).absolute()))
-    return Sandbox("candidate", openable=(str(build_cache().absolute()),), writable=writable)
+    places = (str(scratch.absolute()), str(extension_folder(text)))
+    return Sandbox("candidate", openable=(str(build_cache().absolute()),), writable=places)
 
 
 def private_environment(scratch: Path, text: str) -> dict[str, str]:
     """Settings that send every cache and temporary file of torch, triton and CUDA to folders of the process's own."""
-    extensions = extension_folder(text).absolute()
+    extensions = extension_folder(text)
     return {
         "HOME": str(scratch),
         "USER": "candidate",

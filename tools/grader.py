@@ -29,6 +29,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Task
 from foundry.tools.channel import Channel, ChannelClosed, Message
+from foundry.tools.extension_cache import TASK, candidate_sandbox, lease, private_environment
 from foundry.tools.process import Limits, machine_memory_bytes
 from foundry.tools.task_limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 from foundry.tools.timed_groups import SLOWED, Groups
@@ -201,7 +202,7 @@ class Grader:
 
     def _about_task(self, question: str, limit_s: float) -> Message:
         limits = self._task_limits(max(limit_s, task_seconds()))
-        worker = self._zygote.fork("foundry.tools.intake:serve", limits, directory=self._scratch)
+        worker = self._zygote.fork("foundry.tools.intake:serve", limits, directory=self._scratch, sandbox=TASK)
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             return _ask_about_task(worker, {"do": question, **message}, limit_s)
@@ -223,7 +224,9 @@ class Grader:
                     self._idle.append(judge)
 
     def _open_judge(self) -> Worker:
-        judge = self._zygote.fork("foundry.tools.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch)
+        judge = self._zygote.fork(
+            "foundry.tools.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch, sandbox=TASK
+        )
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
         return judge
@@ -234,13 +237,29 @@ class Grader:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
-    def _runner(self, environment: dict[str, str] | None = None) -> Worker:
-        """A fresh process for one model, in a directory of its own."""
-        folder = self._scratch / f"runner-{next(self._numbers)}"
+    def _runner(self, environment: dict[str, str] | None = None, text: str = "") -> Worker:
+        """A fresh process for one model, in a directory of its own; that of a candidate's `text` is confined to it."""
+        folder = self._scratch.absolute() / f"runner-{next(self._numbers)}"
         folder.mkdir(parents=True)
-        limits = Limits(wall_s=JUDGE_S, memory_bytes=self._memory_bytes, cpu_s=3600, file_bytes=1 << 30)
-        own = {"TMPDIR": str(folder), **(environment or {})}
-        return self._zygote.fork("foundry.tools.runner:serve", limits, directory=folder, environment=own)
+        limits = Limits(
+            wall_s=JUDGE_S,
+            memory_bytes=self._memory_bytes,
+            shared_bytes=self._memory_bytes,
+            cpu_s=3600,
+            file_bytes=1 << 30,
+            folder_bytes=2 << 30,
+        )
+        own, sandbox, leases = {"TMPDIR": str(folder)}, TASK, []
+        if text:
+            own, sandbox, leases = private_environment(folder, text), candidate_sandbox(folder, text), [lease(text)]
+        return self._zygote.fork(
+            "foundry.tools.runner:serve",
+            limits,
+            directory=folder,
+            environment={**own, **(environment or {})},
+            sandbox=sandbox,
+            leases=leases,
+        )
 
     def _resident(self) -> Worker:
         """The reference's runner that stays for the whole search."""
@@ -299,7 +318,7 @@ class Grader:
 
         A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
         """
-        candidate = self._runner(environment)
+        candidate = self._runner(environment, str(message["text"]))
         broken: list[str] = []
 
         def tick() -> None:
