@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Baseline, Build, Outcome, Stage, Timing, Verdict
+from foundry.knowledge.candidate import Baseline, Build, Gate, Outcome, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
-from foundry.knowledge.task import Task
+from foundry.knowledge.task import Policy, Task
 from foundry.tools.channel import Channel, ChannelClosed, Message
 from foundry.tools.extension_cache import TASK, candidate_sandbox, lease, private_environment
 from foundry.tools.process import Limits, machine_memory_bytes
@@ -197,6 +197,28 @@ class Grader:
             if judge.alive:
                 judge.request({"do": "release"})
         return groups.timing()
+
+    def ablate(self, text: str, build: Build, baseline: Baseline, policy: Policy) -> tuple[list[Gate], Message]:
+        """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
+        message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
+        message["load_limit_s"] = self._load_limit(text, build)
+        candidates = [self._runner(text=text) for _ in range(1 if policy == "open" else 3)]
+
+        def tick() -> None:
+            for candidate in candidates:
+                if candidate.excess():
+                    candidate.end()
+
+        try:
+            with self._judge() as judge, self._links(candidates) as handles:
+                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+        except (WorkerDied, ChannelClosed) as died:
+            return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
+        finally:
+            for candidate in candidates:
+                self._discard(candidate)
+        _raise_error(answer)
+        return [decoded(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
     # ------------------------------------------------------------ processes
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Profile, Stage, Timing, Verdict
+from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Gate, Profile, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
@@ -124,12 +124,20 @@ class LocalWorkbench:
             return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline))
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
-        from foundry.tools.audit import audit
+        from foundry.tools.audit import audit, needs_watching
 
         operators = await self._operators(text, build) if verdict.correct else None
         graphs = (await self.intake()).graphs
         graph, source = graphs[0] if graphs else None, self._task.source
-        return await self._in_thread(lambda: audit(text, build, operators, graph, policy, task_source=source))
+        watched: list[Gate] | None = None
+        is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
+        if verdict.correct and (is_proof or needs_watching(text, policy, task_source=source)):
+            baseline = await self.baseline()
+            async with self._shared():
+                watched = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy)[0])
+        return await self._in_thread(
+            lambda: audit(text, build, operators, graph, policy, task_source=source, watched=watched)
+        )
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
         if not self.device.present:

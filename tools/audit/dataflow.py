@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from foundry.tools.audit.forbidden import forbidden
 from foundry.tools.audit.source import CandidateSource, Finding, Function, methods_of
 from foundry.tools.words import words
 
@@ -39,6 +40,12 @@ VIEWS = frozenset(
         "is_leaf values items keys get index append extend"
     )
 )
+NUMPY_MEMORY = frozenset(
+    words(
+        "empty empty_like zeros zeros_like ones frombuffer asarray ascontiguousarray dtype float32 float64 float16 "
+        "int32 int64 uint8 uint32 uint64 intp ctypeslib as_array as_ctypes ndpointer load_library array"
+    )
+)
 KEEPERS = frozenset(
     words(
         "append add update setdefault insert extend register_buffer register_parameter __setitem__ __setattr__ "
@@ -58,12 +65,16 @@ class _Flow:
     inputs: set[str] = field(default_factory=set)  # names that hold an input's value
     kept: set[str] = field(default_factory=set)  # names read from state that outlives the call
     globals: set[str] = field(default_factory=set)
+    flows: dict[str, _Flow] = field(default_factory=dict)  # all of the file, by the name they are called by
+    returns_input: bool = False
 
 
 def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
     """Findings of result_cache, input_shortcut, phase_detection, reference and torch_compute."""
     reached = source.reached()
-    flows = {name: _Flow(source, function, owner) for name, (function, owner) in reached.items()}
+    flows: dict[str, _Flow] = {}
+    for name, (function, owner) in reached.items():
+        flows[name] = _Flow(source, function, owner, flows=flows)
     for name, flow in flows.items():
         if name.endswith(".forward"):
             flow.inputs.update(_parameters(flow.function, skip_self=True))
@@ -74,14 +85,18 @@ def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
     for flow in flows.values():
         _taint_indirect(flow, flows)
     for _ in range(len(flows) + 4):  # arguments carry taint into callees; bounded by the length of call chains
-        before = sum(len(flow.inputs) + len(flow.kept) for flow in flows.values())
+        before = _size(flows)
         for flow in flows.values():
             _propagate(flow)
             _pass_on(flow, flows)
-        if sum(len(flow.inputs) + len(flow.kept) for flow in flows.values()) == before:
+        if _size(flows) == before:
             break
     for flow in flows.values():
         yield from _check(flow)
+
+
+def _size(flows: dict[str, _Flow]) -> int:
+    return sum(len(flow.inputs) + len(flow.kept) + flow.returns_input for flow in flows.values())
 
 
 def _taint_indirect(flow: _Flow, flows: dict[str, _Flow]) -> None:
@@ -112,11 +127,26 @@ def _propagate(flow: _Flow) -> None:
         for target, value in _bindings(node):
             names = [item.id for item in ast.walk(target) if isinstance(item, ast.Name) and item.id != "self"]
             if isinstance(target, ast.Attribute | ast.Subscript):
-                continue  # a store into something that exists; _check judges it
+                _fill(flow, target, [value])  # a store into something that lasts is for _check to judge
+                continue
             if is_input(flow, value):
                 flow.inputs.update(names)
             if is_kept(flow, value):
                 flow.kept.update(names)
+        if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom) and is_input(flow, node.value):
+            flow.returns_input = True
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in KEEPERS:
+            _fill(flow, node.func.value, node.args)
+
+
+def _fill(flow: _Flow, container: ast.expr, values: list[ast.expr]) -> None:
+    """A local container that is given an input's value carries it on."""
+    while isinstance(container, ast.Attribute | ast.Subscript):
+        container = container.value
+    is_local = isinstance(container, ast.Name) and container.id not in ("self", "cls") and not is_kept(flow, container)
+    if is_local and any(is_input(flow, value) for value in values):
+        assert isinstance(container, ast.Name)
+        flow.inputs.add(container.id)
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -166,7 +196,7 @@ def is_input(flow: _Flow, node: ast.expr | None) -> bool:
         return node.attr not in METADATA and is_input(flow, node.value)
     if isinstance(node, ast.Compare) and all(isinstance(op, ast.Is | ast.IsNot) for op in node.ops):
         return False
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.BitAnd) and _is_address(node.left):
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.BitAnd) and _is_alignment(node):
         return False  # the alignment of an address chooses an instruction, not an answer
     if isinstance(node, ast.Call):
         return _call_is_input(flow, node)
@@ -182,8 +212,41 @@ def _comprehension_is_input(flow: _Flow, node: ast.AST) -> bool:
     return isinstance(node, ast.comprehension) and is_input(flow, node.iter) and not isinstance(node.iter, ast.Name)
 
 
+def _is_alignment(node: ast.BinOp) -> bool:
+    """The last bits of an address, or of several at once."""
+    is_small = isinstance(node.right, ast.Constant) and isinstance(node.right.value, int) and node.right.value <= 4096
+    return is_small and (_is_address(node.left) or isinstance(node.left, ast.Name))
+
+
 def _is_address(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "data_ptr"
+    """An expression of addresses of tensors alone."""
+    if isinstance(node, ast.BinOp):
+        return _is_address(node.left) and _is_address(node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+        return name == "data_ptr" or (
+            name in ("int", "c_void_p", "c_uint64", "c_size_t", "c_int64", "c_ulonglong")
+            and len(node.args) == 1
+            and _is_address(node.args[0])
+        )
+    return False
+
+
+def _is_looked_at(flow: _Flow, target: ast.expr) -> bool:
+    """Whether something that lasts is ever compared, tested or searched in the functions that forward reaches."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    name = ast.unparse(target)
+    for other in flow.flows.values():
+        for node in ast.walk(other.function):
+            tests: list[ast.expr] = []
+            if isinstance(node, ast.Compare):
+                tests = [node.left, *node.comparators]
+            elif isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+                tests = [node.test]
+            if any(name in ast.unparse(test) for test in tests):
+                return True
+    return False
 
 
 def _call_is_input(flow: _Flow, node: ast.Call) -> bool:
@@ -191,6 +254,9 @@ def _call_is_input(flow: _Flow, node: ast.Call) -> bool:
     last = path.split(".")[-1]
     if path in HARMLESS_CALLS or (last in ALLOCATIONS and path.startswith("torch.")):
         return False
+    callee = flow.flows.get(ast.unparse(node.func))
+    if callee is not None and callee is not flow:
+        return callee.returns_input
     if isinstance(node.func, ast.Attribute):
         if node.func.attr in METADATA or node.func.attr in ALLOCATIONS:
             return False
@@ -239,6 +305,10 @@ def _check(flow: _Flow) -> Iterator[Finding]:
             yield from _check_call(flow, node)
         elif isinstance(node, ast.BinOp | ast.UnaryOp) and not isinstance(getattr(node, "op", None), ast.Not):
             yield from _check_arithmetic(flow, node)
+        elif isinstance(node, ast.Try | ast.TryStar):
+            yield from _check_handlers(flow, node)
+        elif isinstance(node, ast.With | ast.AsyncWith) and _suppresses(node) and _uses_inputs(flow, node):
+            yield Finding("fallback", node.lineno, "exceptions in forward are suppressed")
     for decorator in flow.function.decorator_list:
         path = flow.source.dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
         if path in ("functools.cache", "functools.lru_cache", "functools.cached_property") and flow.inputs:
@@ -294,10 +364,27 @@ def _check_store(
             continue
         if isinstance(node, ast.AugAssign):
             yield Finding("phase_detection", node.lineno, f"{name} counts calls")
+        elif node.value is not None and _is_address(node.value) and not _is_looked_at(flow, target):
+            continue  # arguments of the next launch, written anew in every call
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
         elif isinstance(node.value, ast.Name) and node.value.id in returned:
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
+
+
+def _check_handlers(flow: _Flow, node: ast.Try | ast.TryStar) -> Iterator[Finding]:
+    """Where the inputs are at work, an except clause must raise again: anything else is a silent fallback."""
+    for handler in node.handlers:
+        if not isinstance(handler.body[-1], ast.Raise) and _uses_inputs(flow, node):
+            yield Finding("fallback", handler.lineno, "an exception in forward is caught and other code runs")
+
+
+def _suppresses(node: ast.With | ast.AsyncWith) -> bool:
+    return any("suppress" in ast.unparse(item.context_expr) for item in node.items)
+
+
+def _uses_inputs(flow: _Flow, node: ast.AST) -> bool:
+    return any(isinstance(part, ast.Name) and part.id in flow.inputs for part in ast.walk(node))
 
 
 def _check_keeper(flow: _Flow, node: ast.Call, returned: set[str]) -> Iterator[Finding]:
@@ -335,12 +422,20 @@ def _check_call(flow: _Flow, node: ast.Call) -> Iterator[Finding]:
         last = parts[3] if parts[1] == "ops" and len(parts) > 3 else parts[-1]  # torch.ops.aten.softmax.int
         if last not in ALLOCATIONS and last not in VIEWS and not path.startswith("torch.utils.cpp_extension"):
             yield Finding("torch_compute", node.lineno, f"calls {path}")
+    elif path.startswith("numpy.") and path.split(".")[-1] not in NUMPY_MEMORY:
+        yield Finding("imports", node.lineno, f"calls {path}: what NumPy computes, the candidate does not")
+    elif (rule := forbidden(path)) and rule[0] == "files" and _hands_over(flow, node):
+        yield Finding("files", node.lineno, f"hands something made of the inputs to {path}")
     elif path.startswith(("operator.", "math.")) and any(is_input(flow, item) for item in node.args):
         yield Finding("torch_compute", node.lineno, f"calls {path} on a value made of the inputs")
     elif isinstance(node.func, ast.Attribute) and is_input(flow, node.func.value):
         name = node.func.attr
         if name not in VIEWS and name not in METADATA and name not in ALLOCATIONS:
             yield Finding("torch_compute", node.lineno, f"calls .{name}() on a value made of the inputs")
+
+
+def _hands_over(flow: _Flow, node: ast.Call) -> bool:
+    return any(is_input(flow, item) for item in [*node.args, *(keyword.value for keyword in node.keywords)])
 
 
 def _layer(flow: _Flow, path: str) -> str:

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 from foundry.tools.words import words
+
+# Modules a candidate may import; what it uses of them is judged where it uses it.
+ALLOWED_IMPORTS = frozenset(
+    words(
+        "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib "
+        "platform shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings "
+        "cuda triton abc copy fcntl threading logging textwrap string re types numbers time uuid errno sysconfig "
+        "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io traceback datetime "
+        "timeit"
+    )
+)
+# Environment variables that configure threads and compilers; reading or setting others needs a reason.
+SETTINGS = re.compile(
+    r"(?:OMP|KMP|GOMP|MKL|TORCH|CUDA|NVCC|TRITON|PYTORCH_NVCC|XDG|NVIDIA|CCACHE)_\w+|MAX_JOBS|CC|CXX|C(?:XX|PP)?FLAGS|LDFLAGS|"
+    r"PATH|HOME|TMP|TEMP|TMPDIR|USER|USE_NINJA|FOUNDRY_BUILD_CACHE|\w*(?:THREADS|CORES|CACHE_DIR|CACHE|BUILD_DIR|ARCH|FLAGS|"
+    r"VERBOSE|COMPILER)\w*"
+)
 
 # Parameters are drawn with these in a constructor; anywhere else they can only serve to know the grader's inputs.
 RANDOM = words(
@@ -75,8 +94,8 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "touches files, processes or the environment",
         words(
             "open input io mmap socket urllib http requests ssl os.environ os.getenv os.open os.read os.write "
-            "os.system os.popen os.execv os.kill os.listdir os.scandir os.walk os.pipe os.dup2 subprocess shutil "
-            "tempfile pathlib glob torch.load torch.save torch.hub torch.from_file fcntl pty "
+            "os.system os.popen os.execv os.execvp os.kill os.listdir os.scandir os.walk os.pipe os.dup2 subprocess "
+            "shutil tempfile pathlib glob torch.load torch.save torch.hub torch.from_file fcntl pty "
             "torch.utils.cpp_extension.load"
         ),
     ),
@@ -99,9 +118,29 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 _RULES = {name: (rule, meaning) for rule, meaning, names in _TABLE for name in names}
 
 
+# What a candidate may need to build, load and tune its kernels: watching its process decides (audit/conduct.py),
+# because what counts is when it happens and to what.
+_SEEN_AT_RUN_TIME = words(
+    "open io os.environ os.getenv os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
+    "shutil tempfile pathlib glob fcntl importlib torch.utils.cpp_extension.load torch.ops.load_library time datetime "
+    "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util"
+)
+_HARMLESS = words(
+    "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc"
+)
+
+
+def is_seen_at_run_time(path: str) -> bool:
+    """Whether watching the process settles what a static mention of the name cannot."""
+    parts = path.removeprefix("builtins.").split(".")
+    return any(".".join(parts[:length]) in _SEEN_AT_RUN_TIME for length in range(1, len(parts) + 1))
+
+
 def forbidden(path: str) -> tuple[str, str] | None:
     """(rule, meaning) of a dotted path's longest forbidden prefix, by whole components; None when it is harmless."""
     parts = path.removeprefix("builtins.").split(".")
+    if ".".join(parts) in _HARMLESS:
+        return None
     for length in range(len(parts), 0, -1):
         found = _RULES.get(".".join(parts[:length]))
         if found:

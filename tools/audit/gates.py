@@ -16,10 +16,10 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.dataflow import dataflow_findings
 from foundry.tools.audit.native_rules import native_findings, native_texts, relaxed_maths, strip_comments
-from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, provenance_gates, torch_share
+from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.python_rules import python_findings
 from foundry.tools.audit.source import RULES, CandidateSource, Finding, foundry_literals, read_source
-from foundry.tools.audit.symbols import symbol_gates
+from foundry.tools.audit.symbols import OPERATOR_OF_TORCH, symbol_gates
 
 # Rules that policy "open" (system speed) turns into labels: what is called is allowed there when it is said.
 OPEN_ALLOWS = {"torch_compute": "pytorch-operators", "reference": "reference-layers", "native_vendor": "vendor-library"}
@@ -43,15 +43,25 @@ def audit(
     task_source: str = "",
     declared: Iterable[str] = (),
     reference_work: float | None = None,
+    watched: Sequence[Gate] | None = None,
 ) -> Audit:
     """Every gate over one candidate, and the labels of what it does that is allowed.
 
     `op_log` is what record_ops saw of ModelNew.forward, None when it could not run (a device that is not here): then
-    no operator of PyTorch is tolerated. `declared` are the lowering's own labels ("rewrite:...", "torch:...").
+    no operator of PyTorch is tolerated. `declared` are the lowering's own labels ("rewrite:...", "torch:..."), beside
+    those in the file. `watched` are the gates of the audit's own runs (audit/trial.py); what the text alone leaves
+    open is settled by them, and counts against the candidate without them.
     """
-    gates = static_gates(text, policy, task_source=task_source)
-    if build.artifact:
+    findings = _findings(text, policy, task_source)
+    if any(
+        gate.gate == "mapped code" for gate in watched or ()
+    ):  # it was watched to the end, and that speaks for itself
+        findings = [finding for finding in findings if not finding.by_watching]
+    gates = _gates(findings, policy)
+    built = Path(build.artifact).name if build.artifact else ""
+    if built:
         gates += symbol_gates(Path(build.artifact))
+    gates += [gate for gate in watched or () if not (built and gate.gate.endswith(f"({built})"))]
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
@@ -64,6 +74,11 @@ def audit(
         gates=tuple(gates),
         labels=tuple(sorted(labels)),
     )
+
+
+def needs_watching(text: str, policy: Policy, *, task_source: str = "") -> bool:
+    """Whether the text alone leaves something open that only the audit's own runs can settle."""
+    return any(finding.by_watching for finding in _findings(text, policy, task_source))
 
 
 def _findings(text: str, policy: Policy, task_source: str) -> list[Finding]:
@@ -90,7 +105,14 @@ def _gates(findings: Sequence[Finding], policy: Policy) -> list[Gate]:
 def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:
     """Static mention of PyTorch operators is judged by their measured share of the work: what counts is who did it."""
     share = torch_share(op_log, graph, reference_work=reference_work)
-    if gate.gate != "torch_compute" or gate.passed or share is None or share > LARGEST_SHARE:
+    if gate.passed or share is None or share > LARGEST_SHARE:
+        return gate
+    if gate.gate.startswith("symbols"):  # operators that a binding calls; those the dispatcher did not see stay
+        seen = {kind_of(row) for row in op_log}
+        called = [part.rpartition(" ")[2] for part in gate.evidence.split("; ")]
+        if not all(OPERATOR_OF_TORCH in part for part in gate.evidence.split("; ")) or not set(called) <= seen:
+            return gate
+    elif gate.gate != "torch_compute":
         return gate
     return Gate(gate.gate, True, f"measured at {100 * share:.2g} % of the reference's work: {gate.evidence}")
 

@@ -57,7 +57,10 @@ _TORCH_BINDING = frozenset(
         "kFloat32 kFloat16 kHalf kBFloat16 kDouble kInt kInt32 kInt64 kLong kBool kByte kCUDA kCPU dtype device "
         "Device DeviceType getCurrentCUDAStream stream CUDAStream CUDAGuard OptionalCUDAGuard device_of "
         "check_type ArrayRef IntArrayRef List ivalue AutoGradMode NoGradGuard kStrided MemoryFormat Scalar "
-        "toString autograd cuda cpu native detail impl jit InferenceMode"
+        "toString autograd cuda cpu native detail impl InferenceMode parallel_for get_num_threads get_thread_num "
+        "in_parallel_region divup ceil_div acc_type opmath_type BFloat16x2 Layout Generator TensorList TensorRef "
+        "TensorBase TensorArg IValue string_view irange SmallVector complex toType elementSize typeMetaToScalarType "
+        "GetCPUAllocator Warning warn Error IndexError ValueError"
     )
 )
 _RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
@@ -177,7 +180,8 @@ def _vendor_findings(line: int, code: str) -> Iterator[Finding]:
         name = match.group(1)
         if name not in _TORCH_BINDING and not name.startswith("k"):
             where = line + code.count("\n", 0, match.start())
-            yield Finding("native_vendor", where, f"uses {match.group()}, an operator of PyTorch")
+            what = f"uses {match.group()}, an operator of PyTorch"
+            yield Finding("native_vendor", where, what, by_watching=True)  # what is linked in decides
 
 
 def _flag_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]:

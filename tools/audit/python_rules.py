@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Iterator
 
-from foundry.tools.audit.forbidden import RANDOM, forbidden
+from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, RANDOM, SETTINGS, forbidden, is_seen_at_run_time
 from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
 from foundry.tools.words import words
 
-ALLOWED_IMPORTS = frozenset(
-    words(
-        "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib "
-        "platform shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings "
-        "cuda triton abc copy fcntl threading"
-    )
-)
-
 MODEL_HOOKS = frozenset(
-    {"__call__", "_call_impl", "__getattribute__", "__getattr__", "__torch_function__", "__torch_dispatch__", "__del__"}
+    {"__call__", "_call_impl", "__getattribute__", "__getattr__", "__torch_function__", "__torch_dispatch__"}
     | {"__class__", "__init_subclass__", "__new__", "_wrapped_call_impl", "__reduce__"}
 )
 PRIVATE_ATTRIBUTES = frozenset(
@@ -49,8 +42,6 @@ def python_findings(source: CandidateSource) -> Iterator[Finding]:
             if name in source.trusted_names and not name.isupper():
                 yield Finding("global_state", statement.lineno, f"redefines {name} of the task or of the binding")
     yield from _model(source)
-    for function, _ in source.reached().values():
-        yield from _handlers(function)
 
 
 def _constructor_nodes(source: CandidateSource) -> set[ast.AST]:
@@ -81,10 +72,10 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         path = source.dotted(node)
         rule = forbidden(path)
-        if rule and not (isinstance(node, ast.Name) and _is_local(source, node.id)):
-            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}")
+        if rule and _means_it(source, node, path):
+            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
-        yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}")
+        yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
     if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
         yield Finding("introspection", node.lineno, f"reads .{node.attr}")
     if isinstance(node, ast.Attribute) and (
@@ -94,24 +85,58 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         yield Finding("hooks", node.lineno, f"calls {node.attr}")
     if isinstance(node, ast.Call):
         yield from _calls(source, node)
+    if isinstance(node, ast.Call | ast.Subscript | ast.Compare):
+        yield from _environment(source, node)
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE_ATTRIBUTES:
         yield Finding("introspection", node.lineno, f"names {node.value} in a string")
 
 
-def _is_local(source: CandidateSource, name: str) -> bool:
-    """A name of the file's own that equals a forbidden builtin or module, e.g. a function called `compile`."""
-    return name not in source.aliases and (name in source.functions or name in source.module_names)
+def _means_it(source: CandidateSource, node: ast.expr, path: str) -> bool:
+    """A word of the table is what it seems: an imported module's or a builtin, not a variable that shares its name."""
+    root: ast.expr = node
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return isinstance(root, ast.Call)  # getattr(torch, "...")
+    if root.id in source.aliases:
+        return True
+    if root.id in source.functions:
+        return False
+    if root.id in source.module_names:  # `exec = exec` is no variable of its own
+        made_of = [part for value in source.assigned.get(root.id, ()) for part in ast.walk(value)]
+        return any(isinstance(part, ast.Name) and part.id == root.id for part in made_of)
+    return (hasattr(builtins, root.id) or path in ("get_inputs", "torch")) and root.id not in source.bound_in(node)
 
 
 def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Finding]:
     path = source.dotted(node.func)
     if path == "getattr" and (len(node.args) < 2 or not isinstance(node.args[1], ast.Constant)):
-        yield Finding("dynamic_code", node.lineno, "getattr with a computed name")
+        owner = source.dotted(node.args[0]).split(".")[0] if node.args else ""
+        is_own = owner != "torch" and owner not in source.aliases
+        yield Finding("dynamic_code", node.lineno, "getattr with a computed name", by_watching=is_own)
     if path.split(".")[-1] in ("CDLL", "PyDLL", "LoadLibrary", "WinDLL") and path.startswith("ctypes"):
         literal = next((argument for argument in node.args if isinstance(argument, ast.Constant)), None)
-        if literal is not None or path.endswith(("PyDLL", "LoadLibrary")):
+        if literal is not None or path.endswith("PyDLL"):
             what = f"loads {literal.value!r}" if literal is not None else f"calls {path}"
-            yield Finding("imports", node.lineno, f"{what}, a library that the candidate did not build")
+            yield Finding(
+                "imports", node.lineno, f"{what}, a library that the candidate did not build", by_watching=True
+            )
+
+
+def _environment(source: CandidateSource, node: ast.Call | ast.Subscript | ast.Compare) -> Iterator[Finding]:
+    """Variables of the environment by name: those that configure threads and compilers may be read."""
+    key: ast.expr | None = None
+    if isinstance(node, ast.Call):
+        path = source.dotted(node.func)
+        if path in ("os.getenv", "os.environ.get", "os.environ.setdefault", "os.environ.pop") and node.args:
+            key = node.args[0]
+    elif isinstance(node, ast.Subscript):
+        key = node.slice if source.dotted(node.value) == "os.environ" else None
+    elif any(source.dotted(item) == "os.environ" for item in node.comparators):
+        key = node.left
+    if key is None or (isinstance(key, ast.Constant) and SETTINGS.fullmatch(str(key.value))):
+        return
+    yield Finding("files", _line(node), f"reads or sets the environment variable {ast.unparse(key)}")
 
 
 def _stores(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
@@ -131,6 +156,8 @@ def _stores(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
             continue
         path = source.dotted(base)
         root = path.split(".")[0]
+        if path == "os.environ" or path.endswith((".argtypes", ".restype", ".errcheck")):
+            continue  # a variable's name is judged where it stands; a function's types are the binding's to say
         if root in {alias.split(".")[0] for alias in source.aliases.values()} or root in ("nn", "F", "builtins"):
             yield Finding("global_state", _line(node), f"assigns to {path}")
         elif root in ("Model", "ModelNew") and isinstance(base, ast.Attribute):
@@ -191,21 +218,9 @@ def _closures(outer: Function) -> Iterator[Finding]:
                 base: ast.expr = node
                 while isinstance(base, ast.Subscript | ast.Attribute):
                     base = base.value
-                if isinstance(base, ast.Name) and base.id not in own:
+                is_type = isinstance(node, ast.Attribute) and node.attr in ("argtypes", "restype")
+                if isinstance(base, ast.Name) and base.id not in own and not is_type:
                     yield Finding("result_cache", node.lineno, f"keeps {ast.unparse(node)} in a closure")
-
-
-def _handlers(function: Function) -> Iterator[Finding]:
-    """An except clause on the way of forward must raise again: anything else is a silent fallback."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Try | ast.TryStar):
-            for handler in node.handlers:
-                if not isinstance(handler.body[-1], ast.Raise):
-                    yield Finding("fallback", handler.lineno, "an exception in forward is caught and other code runs")
-        if isinstance(node, ast.With | ast.AsyncWith):
-            for item in node.items:
-                if "suppress" in ast.unparse(item.context_expr):
-                    yield Finding("fallback", node.lineno, "exceptions in forward are suppressed")
 
 
 def _line(node: ast.AST) -> int:

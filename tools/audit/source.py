@@ -47,6 +47,7 @@ class Finding:
     rule: str
     line: int
     what: str
+    by_watching: bool = False  # the mention alone proves nothing: what the process is seen to do decides
 
 
 @dataclass
@@ -64,6 +65,7 @@ class CandidateSource:
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # own classes
     model: ast.ClassDef | None = None
     trusts_model: bool = False  # ModelNew is Foundry's own, word for word
+    _bound: dict[int, set[str]] = field(default_factory=dict)
 
     @property
     def methods(self) -> dict[str, Function]:
@@ -82,6 +84,20 @@ class CandidateSource:
             if base and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 return f"{base}.{name.value}"
         return ""
+
+    def bound_in(self, node: ast.AST) -> set[str]:
+        """Names that are bound somewhere in the functions around a node: parameters, assignments, loops."""
+        if not self._bound:
+            for function in ast.walk(self.tree):
+                if isinstance(function, Function | ast.Lambda):
+                    names = {item.arg for item in ast.walk(function.args) if isinstance(item, ast.arg)}
+                    inner = list(ast.walk(function))
+                    names |= {
+                        item.id for item in inner if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+                    }
+                    for item in inner:
+                        self._bound.setdefault(id(item), set()).update(names)
+        return self._bound.get(id(node), set())
 
     def reached(self) -> dict[str, tuple[Function, ast.ClassDef | None]]:
         """Own functions and methods that ModelNew.forward can reach by name, with the class of each method.

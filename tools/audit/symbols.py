@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.knowledge.candidate import Gate
+from foundry.tools.audit.provenance import COPIES, FREE
 from foundry.tools.words import words
 
 _MATHS = words(
@@ -28,21 +29,28 @@ _ALLOWED = frozenset(
         "__cxa_throw_bad_array_new_length __gxx_personality_v0 _Unwind_Resume __assert_fail sched_getcpu "
         "__memcpy_chk __memset_chk __memmove_chk strlen qsort __errno_location madvise printf fprintf puts "
         "putchar fputs fputc perror snprintf vprintf fwrite fflush __printf_chk __fprintf_chk __snprintf_chk "
-        "stderr stdout"
+        "stderr stdout strcmp strncmp strchr strrchr strstr strcpy strncpy strdup memchr strtol strtoul strtoll "
+        "strtoull strtod strtof __isoc23_strtol __isoc23_strtoul __isoc23_strtoll __isoc23_strtoull sprintf vsnprintf "
+        "__sprintf_chk __vsnprintf_chk __cxa_guard_abort __cxa_demangle __cxa_get_exception_ptr "
+        "__cxa_current_exception_type __dynamic_cast __libc_single_threaded __cxa_thread_atexit __cxa_bad_cast "
+        "__cxa_bad_typeid _dl_find_object __cxa_throw_bad_array_length sysconf get_nprocs sched_getaffinity "
+        "__sched_cpucount __sched_cpualloc __sched_cpufree munmap getenv bsearch lrand48 atoi atol atof mmap mmap64 "
+        "isnan isinf finite __isnan __isinf __isnanf __isinff __finite __finitef __fpclassify __signbit __signbitf "
+        "valloc memalign malloc_usable_size stpcpy __stpcpy_chk __strcpy_chk explicit_bzero bzero"
     )
 )
 _ALLOWED_PATTERNS = re.compile(
     rf"(?:(?:{'|'.join(_MATHS)})[fl]?|__(?:{'|'.join(_MATHS)})f?_finite|_ZGV\w+|GOMP_\w+|omp_get_\w+|"
-    r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNSt\w*|_ZNKSt\w*|_ZTV\w*|_ZTI\w*|"
-    r"_ZTS\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
+    r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNSt\w*|_ZNK?R?St\w*|_ZNSo\w*|"
+    r"_ZNKSo\w*|_ZNSs\w*|_ZNKSs\w*|_ZNSi\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
 )
 _FORBIDDEN = re.compile(
     r"(?P<vendor>[sdcz](?:gemm|gemv|symm|syrk|trsm|dot|axpy)_?|cblas_\w+|cublas\w+|cudnn\w+|cusparse\w+|mkl_\w+|MKL_\w+|"
     r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
     r"(?P<python>Py\w+|_Py\w+)|(?P<system>dlopen|dlsym|dlmopen|socket|connect|fork|vfork|exec\w+|system|popen|open(?:64|at)?|"
-    r"fopen(?:64)?|mmap(?:64)?|mprotect|ptrace|sigaction|signal|getenv|secure_getenv|setenv|syscall|shm_open|kill|"
-    r"process_vm_\w+|clock_gettime|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt\d+basic_\w*stream\w*)|"
-    r"(?P<thread>pthread_\w+|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
+    r"fopen(?:64)?|mprotect|pkey_mprotect|ptrace|sigaction|signal|secure_getenv|setenv|putenv|syscall|shm_open|kill|"
+    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt\d+basic_\w*stream\w*)|"
+    r"(?P<thread>pthread_(?:create|detach)|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
 )
 _MEANING = {
     "vendor": "a vendor's matrix or network library",
@@ -55,8 +63,26 @@ _LIBRARIES = re.compile(
     r"(?:libm|libc|libgcc_s|libstdc\+\+|libgomp|libomp|libmvec|libpthread|ld-linux[\w-]*)(?:-[0-9a-f]+)?\.so[.\d]*"
 )
 # A binding through torch's extension headers (load_inline) may name PyTorch's types and allocator, not its operators.
-_BINDING = re.compile(r"_ZN?K?(?:2at|3c10|5torch)\w*|Py\w+|_Py\w+|_ZN8pybind11\w*|pthread_\w+|_ZNSt\w*|cuda\w+")
-_OPERATOR = re.compile(r"_ZN2at4_ops(?!\d*(?:empty|zeros)\w*)\w+|_ZN2at(?:3cpu|4cuda|6native)\w+")
+_BINDING = re.compile(
+    r"_ZN?K?(?:2at|3c10|5torch|6caffe2)\w*|Py\w+|_Py\w+|_ZNK?8pybind11\w*|THP\w+|cuda\w+|_Z\w*(?:2at|3c10)\w*"
+)
+_DISPATCHED = re.compile(r"_ZN2at4_ops\d+(?P<name>[a-z_]\w*?)(?:4call|10redispatch)E\w*")
+_BESIDE_DISPATCHER = re.compile(
+    r"_ZN2at(?:3cpu|4cuda(?!\d+(?:getCurrent(?:CUDAStream|DeviceProperties)|getDeviceProperties|warp_size))|6native|4meta|"
+    r"10redispatch|27compositeexplicitautograd|27compositeimplicitautograd|6nested|7mkldnn|4blas)\w+|"
+    r"_ZNK?5torch(?:3jit|2nn|3fft|6linalg|10executor|5dynamo|8inductor)\w+|_ZNK?3c1010Dispatcher\w+|_ZNK?5torch7Library5_impl\w+"
+)
+_INTERPRETER = re.compile(
+    r"PyImport_\w+|PyRun_\w+|PyEval_EvalCode\w*|Py_CompileString\w*|PyMarshal_\w+|PySys_\w+|PyFrame_GetLocals"
+)
+_DEVICE = re.compile(
+    r"cuda(?:StreamCreate\w*|LaunchHostFunc\w*|StreamAddCallback\w*|DeviceSetLimit|StreamSetAttribute\w*|DeviceReset|"
+    r"SetDeviceFlags|CtxResetPersistingL2Cache|ThreadExchangeStreamCaptureMode|EventElapsedTime\w*|HostRegister)"
+)
+
+
+_TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
+OPERATOR_OF_TORCH = "PyTorch's operator"
 
 
 @dataclass(frozen=True)
@@ -109,8 +135,14 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         imports = read_imports(library)
     except (OSError, ValueError, struct.error, IndexError) as error:
         return [Gate("symbols", False, f"the built library cannot be read: {error}")]
-    strange = [reason for symbol in imports.symbols if (reason := _judge(symbol, torch_binding))]
-    foreign = [] if torch_binding else [name for name in imports.libraries if not _LIBRARIES.fullmatch(name)]
+    joined = _joins_its_threads(imports.symbols)
+    strange = [
+        reason
+        for symbol in imports.symbols
+        if (reason := _judge(symbol, torch_binding)) and not (joined and "threads" in reason)
+    ]
+    known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
+    foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
     return [
         Gate(
             "symbols",
@@ -127,19 +159,54 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     ]
 
 
+def imports_torch(library: Path) -> bool:
+    """Whether a built library was linked against PyTorch, as extensions are."""
+    try:
+        return any(name.startswith(("libtorch", "libc10")) for name in read_imports(library).libraries)
+    except (OSError, ValueError, struct.error, IndexError):
+        return False
+
+
+def why_not(name: str, *, only_known_bad: bool) -> str:
+    """Why a function that was looked up by name is not allowed, "" when it is."""
+    match = _FORBIDDEN.fullmatch(name)
+    if only_known_bad:
+        return f"looks up {name}, which is {_MEANING[match.lastgroup]}" if match and match.lastgroup else ""
+    return _judge(name, False).replace("calls", "looks up")
+
+
+def _joins_its_threads(symbols: tuple[str, ...]) -> bool:
+    """Threads of one call that are waited for are a way to compute; whether they are is also seen at run time."""
+    names = {symbol.split("@")[0] for symbol in symbols}
+    waits = bool(names & {"pthread_join", "_ZNSt6thread4joinEv", "thrd_join"})
+    return waits and not names & {"pthread_detach", "_ZNSt6thread6detachEv", "thrd_detach"}
+
+
 def _judge(symbol: str, torch_binding: bool) -> str:
     """Why a symbol is not allowed, "" when it is."""
     name = symbol.split("@")[0]
-    if torch_binding:
-        if _OPERATOR.fullmatch(name):
-            return f"calls {name}, an operator of PyTorch"
-        if _BINDING.fullmatch(name):
-            return ""
     if name in _ALLOWED:
         return ""
+    if torch_binding and (reason := _judge_binding(name)) is not None:
+        return reason
     match = _FORBIDDEN.fullmatch(name)
     if match and match.lastgroup:
         return f"calls {name}, which is {_MEANING[match.lastgroup]}"
     if _ALLOWED_PATTERNS.fullmatch(name):
         return ""
     return f"calls {name}, which is not known to be harmless"
+
+
+def _judge_binding(name: str) -> str | None:
+    """The same for what torch's headers bring along; None where they say nothing about a symbol."""
+    if operator := _DISPATCHED.fullmatch(name):
+        kind = re.sub(r"_(?:memory_format|Scalar|Tensor|dtype|device|start|int|dim)$", "", operator["name"])
+        free = FREE | COPIES | {"to", "item", "_local_scalar_dense", "empty_memory_format", "arange"}
+        return "" if kind in free or operator["name"] in free else f"calls {OPERATOR_OF_TORCH} {operator['name']}"
+    if _BESIDE_DISPATCHER.match(name):
+        return f"calls {name}, which is an operator of PyTorch beside its dispatcher"
+    if _INTERPRETER.fullmatch(name):
+        return f"calls {name}, which runs Python from inside the kernel"
+    if _DEVICE.fullmatch(name):
+        return f"calls {name}, which leaves work or settings behind on the device"
+    return "" if _BINDING.fullmatch(name) or name.startswith("pthread_mutex") else None

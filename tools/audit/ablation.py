@@ -1,0 +1,244 @@
+"""What is left of a candidate's answer when its own native code does nothing. Runs in a runner (imports torch).
+
+`install` goes before the candidate's text. From then on every way from Python into native code that the candidate
+built or loaded leads nowhere: functions of ctypes libraries, of extension modules and of operators registered by them,
+and launches of device code. An output that is still right was computed by somebody else, whatever its name.
+
+Two ways of doing nothing, because a candidate may ask its native code for a sign of life:
+  silent   a ctypes function returns zero without being called
+  undone   it is called for real in a forked child, so that its return value is genuine and its effects are lost
+Functions of extensions return tensors of shapes that only they know, so they run in both, and everything they wrote
+or returned is overwritten. Numbers they return are zero under `silent`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import re
+import select
+import signal
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+import torch._ops
+
+Way = Literal["silent", "undone"]
+
+CHILD_S = 20.0  # longest a native function may take in its forked child
+# NVIDIA's own libraries stay alive (a module must load, a context must exist); only what starts device code is cut.
+_VENDOR_RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc|nvidia-[\w-]+)(?:\.so|-|\b)")
+_LAUNCH = re.compile(r"cu(?:da)?(?:Graph)?Launch\w*")
+
+
+class Silenced:
+    """Names of the native functions that were reached and did nothing."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self.names: set[str] = set()
+
+
+def install(way: Way) -> Silenced:
+    """Cuts the process off from native code that is loaded from now on; there is no way back."""
+    silenced = Silenced(way)
+    torch.set_num_threads(1)  # a pool of threads would not survive the forks of `undone`
+    _cut_ctypes(silenced)
+    _cut_extensions(silenced)
+    _cut_operators(silenced)
+    _cut_launches(silenced)
+    return silenced
+
+
+# ---------------------------------------------------------------- ctypes
+
+
+def _cut_ctypes(silenced: Silenced) -> None:
+    """Libraries opened from now on, and functions made from an address."""
+    plain_init = ctypes.CDLL.__init__
+
+    @functools.wraps(plain_init)
+    def init(self: ctypes.CDLL, *args: Any, **kwargs: Any) -> None:
+        plain_init(self, *args, **kwargs)
+        vars(self)["_FuncPtr"] = _cut(vars(self)["_FuncPtr"], str(self._name), silenced)
+
+    ctypes.CDLL.__init__ = init  # type: ignore[method-assign]
+    for name in ("CFUNCTYPE", "PYFUNCTYPE"):
+        plain = getattr(ctypes, name)
+
+        def make(*args: Any, plain: Callable[..., Any] = plain, **kwargs: Any) -> Any:
+            return _cut(plain(*args, **kwargs), "", silenced)
+
+        setattr(ctypes, name, make)
+
+
+def _cut(kind: Any, library: str, silenced: Silenced) -> Any:
+    """A class of function pointers like `kind` whose calls do nothing."""
+    own = {name: getattr(kind, name) for name in ("_flags_", "_restype_", "_argtypes_") if hasattr(kind, name)}
+    is_runtime = bool(_VENDOR_RUNTIME.match(library.rsplit("/", 1)[-1]))
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(getattr(self, "__name__", "a function pointer"))
+        if is_runtime and not _LAUNCH.match(name):
+            return kind.__call__(self, *args, **kwargs)
+        silenced.names.add(name)
+        real = functools.partial(kind.__call__, self, *args, **kwargs)
+        if silenced.way == "undone" and not _on_cuda():
+            return _in_child(real, self.restype)
+        return _nothing(self.restype)
+
+    return type(kind)("_Cut", (kind,), {**own, "__call__": call})
+
+
+def _on_cuda() -> bool:
+    """A process that holds a CUDA context cannot be forked."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
+
+
+def _nothing(restype: Any) -> Any:
+    """What a function that returns zero bytes gives back through ctypes."""
+    if restype is None:
+        return None
+    if not isinstance(restype, type):
+        return 0  # a callable that checks the returned int
+    value = restype()
+    return getattr(value, "value", value)
+
+
+def _in_child(real: Callable[[], Any], restype: Any) -> Any:
+    """The integer that the function returns in a forked child; nothing it writes is seen here."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            value = real()
+            os.write(writing, str(int(value)).encode() if isinstance(value, int) else b"")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        answer = os.read(reading, 64) if select.select([reading], [], [], CHILD_S)[0] else b""
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return int(answer) if answer else _nothing(restype)
+
+
+# ---------------------------------------------------------------- extensions and the operators they register
+
+
+def _cut_extensions(silenced: Silenced) -> None:
+    """Extension modules loaded from now on (load, load_inline, importlib), except those of installed packages."""
+    loader = importlib.machinery.ExtensionFileLoader
+    plain = loader.exec_module
+    installed = tuple({sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+    def exec_module(self: Any, module: Any) -> None:
+        plain(self, module)
+        if not str(self.path).startswith(installed):
+            _cut_members(module, silenced)
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]
+
+
+def _cut_members(holder: Any, silenced: Silenced) -> None:
+    """Functions of a module, and methods of the classes it exports."""
+    for name, member in list(vars(holder).items()):
+        if isinstance(member, type):
+            _cut_members(member, silenced)
+        elif callable(member) and (not name.startswith("__") or name == "__call__"):
+            setattr(holder, name, _undone(member, name, silenced))
+
+
+def _cut_operators(silenced: Silenced) -> None:
+    """Operators that were not registered before."""
+    known = {name.split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    for kind in (torch._ops.OpOverload, torch._ops.OpOverloadPacket):
+        plain: Callable[..., Any] = kind.__call__
+
+        def call(self: Any, /, *args: Any, plain: Callable[..., Any] = plain, **kwargs: Any) -> Any:
+            name = str(getattr(self, "_name", None) or getattr(self, "_qualified_op_name", "")).split(".")[0]
+            if name in known:
+                return plain(self, *args, **kwargs)
+            return _undone(functools.partial(plain, self), name, silenced)(*args, **kwargs)
+
+        kind.__call__ = call  # type: ignore[method-assign,assignment]
+
+
+def _undone(real: Callable[..., Any], name: str, silenced: Silenced) -> Callable[..., Any]:
+    """`real`, after which every tensor holds what it held before and its own results hold nothing of use."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        silenced.names.add(name)
+        held = [(memory, memory.clone()) for memory in _memories()]
+        result = real(*args, **kwargs)
+        for memory, before in held:
+            if not torch.equal(memory, before):  # some of it, the grader's own copies, cannot even be written
+                memory.copy_(before)
+        return _emptied(result, {memory.data_ptr() for memory, _ in held}, silenced.way)
+
+    return call
+
+
+def _memories() -> Iterator[torch.Tensor]:
+    """The bytes behind every tensor alive in this process, each once."""
+    seen: set[int] = set()
+    for item in gc.get_objects():
+        if type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided and not item.is_meta:
+            storage = item.untyped_storage()
+            if storage.nbytes() and storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                with torch.no_grad():
+                    yield torch.empty(0, dtype=torch.uint8, device=item.device).set_(storage)
+
+
+def _emptied(result: Any, known: set[int], way: Way) -> Any:
+    """A native function's result without its content."""
+    if isinstance(result, torch.Tensor):
+        if result.untyped_storage().data_ptr() not in known:
+            with torch.no_grad():
+                result.detach().fill_(float("nan") if result.is_floating_point() else 0)
+        return result
+    if isinstance(result, list | tuple) and type(result) in (list, tuple):
+        return type(result)(_emptied(item, known, way) for item in result)
+    if isinstance(result, dict):
+        return {key: _emptied(item, known, way) for key, item in result.items()}
+    if isinstance(result, float) or (way == "silent" and isinstance(result, int)):
+        return type(result)(0)
+    return result
+
+
+# ---------------------------------------------------------------- device code
+
+
+def _cut_launches(silenced: Silenced) -> None:
+    """Launches of Triton, of PyTorch's own run-time compiler and of NVIDIA's Python bindings."""
+
+    def nothing(name: str, value: Any = None) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            silenced.names.add(name)
+            return value
+
+        return call
+
+    if importlib.util.find_spec("triton") is not None:
+        autotuner = importlib.import_module("triton.runtime.autotuner")
+        jit = importlib.import_module("triton.runtime.jit")
+        for kind in (jit.JITFunction, autotuner.Autotuner, autotuner.Heuristics):
+            kind.run = nothing("a Triton kernel")
+    kernel = getattr(sys.modules.get("torch.cuda._utils"), "_CudaKernel", None)
+    if kernel is not None:
+        kernel.__call__ = nothing("a kernel of torch.cuda._compile_kernel")
+    if importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None:
+        driver = importlib.import_module("cuda.bindings.driver")
+        for name in filter(_LAUNCH.match, dir(driver)):
+            setattr(driver, name, nothing(name, (driver.CUresult.CUDA_SUCCESS,)))

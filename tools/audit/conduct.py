@@ -1,0 +1,236 @@
+"""Judges what a candidate's process was seen to do: files, processes, libraries, calls of a steady forward.
+
+While a file is loaded it may compile and load its own kernels; a forward in steady state may only compute.
+Free of torch.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.audit.symbols import imports_torch, symbol_gates, why_not
+from foundry.tools.words import words
+
+_PROGRAMS = re.compile(
+    r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
+    r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|where|whereis|uname|lscpu|"
+    r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo)(?:-[\d.]+)?"
+)
+_SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
+_LOOKS_AWAY = {  # event -> what it means; not allowed at any time
+    "socket.connect": "opens a network connection",
+    "socket.bind": "opens a network port",
+    "socket.getaddrinfo": "asks the network for a name",
+    "socket.sendto": "sends over the network",
+    "sys.settrace": "puts itself under every Python call of the process",
+    "sys.setprofile": "puts itself under every Python call of the process",
+    "sys.addaudithook": "listens to the interpreter's events",
+    "gc.get_objects": "searches the memory of the process that grades it",
+    "gc.get_referrers": "searches the memory of the process that grades it",
+    "gc.get_referents": "searches the memory of the process that grades it",
+    "sys._getframe": "looks into its callers",
+    "sys._current_frames": "looks into its callers",
+    "marshal.loads": "runs code that cannot be read here",
+    "code.__new__": "makes code at run time",
+    "function.__new__": "makes code at run time",
+    "object.__setattr__": "changes a function or a class of others",
+    "exec": "runs code made at run time",
+    "compile": "compiles code made at run time",
+    "ctypes.string_at": "reads memory by its address",
+    "mmap.__new__": "maps memory of its own",
+    "os.fork": "starts a process of itself",
+    "os.forkpty": "starts a process of itself",
+    "os.exec": "replaces its process",
+    "os.kill": "sends signals",
+}
+_SETTINGS = re.compile(  # what an extension's build reads from the environment
+    r"TORCH_CUDA_ARCH_LIST|TORCH_EXTENSIONS_DIR|MAX_JOBS|CUDA_HOME|CUDA_PATH|CC|CXX|CFLAGS|CXXFLAGS|NVCC\w*|PATH|"
+    r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA"
+)
+_OWN_FILES = re.compile(
+    r"/proc/(?:cpuinfo|meminfo|stat|loadavg|version|sys/kernel/.*|self/(?:maps|status|cgroup|cpuset|mountinfo))"
+)
+_GRADER = str(Path(__file__).parents[1]) + "/"
+_SYSTEM_PLACES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda", "/usr/local/lib/")
+_SYSTEM_LIBRARIES = re.compile(
+    r"(?:libm|libc|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libomp|libiomp5|libmvec|libatomic|libffi|libz|"
+    r"liblzma|libbz2|libcrypto|libssl|libexpat|libuuid|libsqlite3|libreadline|libtinfo|libncursesw?|libnsl|libnuma|"
+    r"libcuda|libcudart|libnvrtc(?:-builtins)?|libnvJitLink|libnvidia-[\w-]+|libnvptxcompiler|libcupti|ld-linux[\w-]*|"
+    r"libmemusage|libpython3|libutil|libresolv|libcrypt)(?:[-.][\w.-]*)?"
+)
+_RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc)\b")
+
+
+def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> list[Gate]:
+    """Gates "process events", "steady calls", "mapped code" and the symbols of every library the candidate built.
+
+    `seen` is an Observer's report, with the steady forward's calls. Reads the libraries while they are there.
+    """
+    events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
+    bad = list(dict.fromkeys(_event_findings(events)))
+    ran = sorted({_program(what) for _, event, what, _ in events if event == "subprocess.Popen"})
+    honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
+    gates = [
+        _gate("process events", bad, honest + "forward touched no file, process, network or code"),
+        _gate("steady calls", list(_call_findings(seen.get("calls", ()))), "forward calls nothing but its own kernels"),
+    ]
+    libraries = [str(path) for path in seen.get("libraries", ())]
+    foreign, own = _sorted_libraries(libraries, events)
+    foreign += _unnamed(seen.get("unnamed", {})) if on_cpu else []
+    if policy == "open":
+        foreign = [reason for reason in foreign if "is not the candidate's own" not in reason]
+    gates.append(_gate("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    for path in own:
+        place = Path(path)
+        for gate in symbol_gates(place, torch_binding=imports_torch(place)):
+            named = Gate(f"{gate.gate} ({place.name})", gate.passed, gate.evidence)
+            gates.append(replace(named, passed=True) if policy == "open" and _is_vendors(gate) else named)
+    return gates
+
+
+def _is_vendors(gate: Gate) -> bool:
+    """Whether all that fails is somebody else's operator, which policy open allows."""
+    return all(word in part for part in gate.evidence.split("; ") for word in ("calls ", "operator")) or all(
+        "vendor" in part or "operator of PyTorch" in part for part in gate.evidence.split("; ")
+    )
+
+
+def _gate(name: str, bad: Sequence[str], good: str) -> Gate:
+    more = f"; and {len(bad) - 4} more" if len(bad) > 4 else ""
+    return Gate(name, not bad, "; ".join(bad[:4]) + more if bad else good)
+
+
+# ---------------------------------------------------------------- events
+
+
+def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[str]:
+    for phase, event, what, line in events:
+        reason = _event_reason(phase, event, what)
+        if reason:
+            yield f"line {line}: {reason} ({_when(phase)})"
+
+
+def _event_reason(phase: str, event: str, what: str) -> str:
+    """Why an event is not allowed, "" when it is."""
+    if event in _LOOKS_AWAY:
+        return _LOOKS_AWAY[event]
+    if event == "import":
+        root = what.split(".")[0]
+        return "" if root in ALLOWED_IMPORTS else f"imports {what}"
+    if event == "os.putenv":
+        return "" if _SETTINGS.fullmatch(what) else f"changes the environment variable {what}"
+    if event == "ctypes.dlsym":
+        return _symbol_reason(what)
+    if event == "open":
+        return _file_reason(phase, what)
+    if event in ("subprocess.Popen", "os.system", "os.posix_spawn"):
+        if phase == "steady":
+            return f"runs {what[:60]!r} in every call"
+        return "" if _PROGRAMS.fullmatch(_program(what)) else f"runs {what[:80]!r}, which is no compiler"
+    if phase == "steady" and event == "ctypes.dlopen":
+        return f"loads {what} in every call"
+    return ""
+
+
+def _file_reason(phase: str, what: str) -> str:
+    path = what.rsplit(" ", 1)[0]
+    if path.startswith("/proc/") and not _OWN_FILES.fullmatch(path):
+        return f"opens {path}, which belongs to a process"
+    if path.startswith(_GRADER):
+        return f"opens {path}, a file of the grader"
+    return f"opens {path} in every call" if phase == "steady" else ""
+
+
+def _symbol_reason(what: str) -> str:
+    """Functions looked up by hand: of another's library only harmless ones."""
+    library, _, name = what.rpartition(" ")
+    if not library or not name or _RUNTIME.match(library.rsplit("/", 1)[-1]):
+        return why_not(name, only_known_bad=True)
+    if _is_installed(library) or library == "None" or "/" not in library:
+        return why_not(name, only_known_bad=False)
+    return ""
+
+
+def _program(command: str) -> str:
+    """The program's own name in a command line."""
+    shell = _SHELL.match(command)
+    parts = (shell["command"] if shell else command).split()
+    while parts and (
+        re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in ("env", "exec", "nice", "ccache", "command", "-v")
+    ):
+        parts.pop(0)
+    return parts[0].rsplit("/", 1)[-1] if parts else ""
+
+
+def _when(phase: str) -> str:
+    return {"load": "while loading", "build": "while constructing the model", "first": "in the first call"}.get(
+        phase, "in every call"
+    )
+
+
+# ---------------------------------------------------------------- calls of a steady forward
+
+
+def _call_findings(calls: Sequence[Any]) -> Iterator[str]:
+    for name, line in calls:
+        path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
+        rule = forbidden(path)
+        if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
+            yield f"line {line}: calls {path} in every call, which {rule[1]}"
+        elif path.split(".")[0] in _COMPUTING:
+            yield f"line {line}: calls {path} in every call, another library's function"
+
+
+_COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl pandas onnxruntime"))
+
+
+# ---------------------------------------------------------------- mapped code
+
+
+def _sorted_libraries(
+    libraries: Sequence[str], events: Sequence[tuple[str, str, str, int]]
+) -> tuple[list[str], list[str]]:
+    """(reasons against foreign libraries, paths of the candidate's own)."""
+    opened = {what: line for _, event, what, line in events if event == "ctypes.dlopen"}
+    written = {what.rsplit(" ", 1)[0]: line for _, event, what, line in events if event == "open" and _writes(what)}
+    reasons, own = [], []
+    for path, line in opened.items():
+        name = path.rsplit("/", 1)[-1]
+        is_foreign = _is_installed(path) or ("/" not in path and path != "None")
+        if is_foreign and not _SYSTEM_LIBRARIES.fullmatch(name):
+            reasons.append(f"line {line}: loads {path}, which is not the candidate's own")
+    for path in libraries:
+        if path in written:
+            reasons.append(f"line {written[path]}: wrote {path} itself; code must come from source that can be read")
+        if not _is_installed(path):
+            own.append(path)
+        elif path.startswith(_SYSTEM_PLACES) and not _SYSTEM_LIBRARIES.fullmatch(path.rsplit("/", 1)[-1]):
+            reasons.append(f"{path} became part of the process, which is not the candidate's own")
+    return list(dict.fromkeys(reasons)), own
+
+
+def _writes(what: str) -> bool:
+    return bool(re.search(r"[wax+]", what.rsplit(" ", 1)[-1])) and what.rsplit(" ", 1)[-1] != "None"
+
+
+def _is_installed(path: str) -> bool:
+    """A file of the system or of an installed package, rather than one that the candidate built."""
+    places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return path.startswith((*_SYSTEM_PLACES, *(place + "/" for place in places))) or "/site-packages/" in path
+
+
+def _unnamed(sizes: Mapping[str, int]) -> list[str]:
+    """Code in memory that no file stands behind, where nothing but the candidate's own lines ran."""
+    return [
+        f"{sizes[phase]} bytes of code without a file appeared {_when(phase)}"
+        for phase in ("load", "first", "steady")
+        if sizes.get(phase)
+    ]

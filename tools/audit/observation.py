@@ -1,0 +1,176 @@
+"""What a candidate's process does outside its tensors: interpreter events, mapped code, calls of a steady forward.
+
+Runs in a runner. The hook is Python's own (PEP 578): no Python code can take it away again, and names, aliases and
+assembled strings do not matter to it, because it sees the act.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from foundry.tools.channel import Message
+
+Phase = Literal["load", "build", "first", "steady"]
+
+MOST_EVENTS = 400
+# event -> which of its arguments say what was done
+_EVERYWHERE: dict[str, tuple[int, ...]] = {
+    "open": (0, 1),
+    "ctypes.dlopen": (0,),
+    "ctypes.dlsym": (0, 1),
+    "subprocess.Popen": (1,),
+    "os.system": (0,),
+    "os.exec": (0,),
+    "os.fork": (),
+    "os.forkpty": (),
+    "os.posix_spawn": (0,),
+    "os.kill": (),
+    "socket.connect": (1,),
+    "socket.bind": (1,),
+    "socket.getaddrinfo": (0,),
+    "socket.sendto": (1,),
+    "sys.settrace": (),
+    "sys.setprofile": (),
+    "sys.addaudithook": (),
+    "os.putenv": (0,),
+}
+# Libraries do these too; they count when the candidate's own line does them.
+_BY_ITSELF: dict[str, tuple[int, ...]] = {
+    "import": (0,),
+    "exec": (),
+    "compile": (),
+    "marshal.loads": (),
+    "code.__new__": (),
+    "function.__new__": (),
+    "object.__setattr__": (1,),
+    "gc.get_objects": (),
+    "gc.get_referrers": (),
+    "gc.get_referents": (),
+    "sys._getframe": (),
+    "sys._current_frames": (),
+    "ctypes.string_at": (),
+    "mmap.__new__": (),
+}
+_CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
+
+
+class Observer:
+    """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._seen: dict[tuple[str, str, str, int], None] = {}
+        self._busy = False
+        self._libraries, self._anonymous = executable_maps()
+        self._unnamed: dict[str, int] = {}
+        self.phase: Phase = "load"
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        wanted = _EVERYWHERE.get(event)
+        is_own = wanted is None
+        if is_own:
+            wanted = _BY_ITSELF.get(event)
+        if wanted is None or self._busy or len(self._seen) >= MOST_EVENTS:
+            return
+        self._busy = True  # looking at frames is an event too
+        try:
+            frame = sys._getframe(1)
+            if is_own and frame.f_code.co_filename != self._where:
+                return
+            line = self._line(frame)
+            if line:
+                words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
+                self._seen[(self.phase, event, " ".join(words), line)] = None
+        finally:
+            self._busy = False
+
+    def _line(self, frame: FrameType | None) -> int:
+        """The innermost line of the candidate's file on the stack, 0 when it is not there."""
+        while frame is not None and frame.f_code.co_filename != self._where:
+            frame = frame.f_back
+        return frame.f_lineno if frame else 0
+
+    def enter(self, phase: Phase) -> None:
+        """The next phase; code that appeared in unnamed memory meanwhile is the last one's."""
+        _, anonymous = executable_maps()
+        self._unnamed[self.phase] = sum(size for start, size in anonymous.items() if start not in self._anonymous)
+        self._anonymous = {**self._anonymous, **anonymous}
+        self.phase = phase
+
+    def steady(self, run: Callable[[], Any]) -> tuple[Any, list[list[Any]]]:
+        """Calls `run` once and lists [name, line] of what the candidate's own lines called outside its file."""
+        self.enter("steady")
+        found: dict[tuple[str, int], None] = {}
+
+        def note(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "c_call" and frame.f_code.co_filename == self._where:
+                found[(_path(argument), frame.f_lineno)] = None
+            elif event == "call" and frame.f_code.co_filename != self._where:
+                caller = frame.f_back
+                if caller is not None and caller.f_code.co_filename == self._where:
+                    name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+                    found[(name, caller.f_lineno)] = None
+
+        self._busy = True
+        sys.setprofile(note)
+        self._busy = False
+        try:
+            result = run()
+        finally:
+            self._busy = True
+            sys.setprofile(None)
+            self._busy = False
+        return result, [list(item) for item in found]
+
+    def report(self) -> Message:
+        """Everything noted so far, as JSON."""
+        self.enter(self.phase)
+        libraries, _ = executable_maps()
+        return {
+            "events": [list(item) for item in self._seen],
+            "libraries": sorted(libraries - self._libraries),
+            "unnamed": self._unnamed,
+        }
+
+
+def executable_maps() -> tuple[set[str], dict[str, int]]:
+    """(files mapped as code, unnamed memory that may run: start -> bytes) of this process."""
+    files: set[str] = set()
+    anonymous: dict[str, int] = {}
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        match = _CODE_MAP.match(line)
+        if match is None:
+            continue
+        start, end, name = match.groups()
+        if name.startswith("/"):
+            files.add(name.removesuffix(" (deleted)"))
+        elif not name.startswith("["):
+            anonymous[start] = int(end, 16) - int(start, 16)
+    return files, anonymous
+
+
+def _path(function: Any) -> str:
+    """`time.perf_counter` for a built-in function object."""
+    module = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    if not module and owner is not None and not isinstance(owner, type(sys)):
+        module = type(owner).__module__
+    return f"{module}.{getattr(function, '__qualname__', '?')}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, ctypes.CDLL):
+        return str(value._name)
+    if isinstance(value, list | tuple):
+        return " ".join(_plain(item) for item in list(value)[:40])
+    if isinstance(value, bytes):
+        return os.fsdecode(value)[:300]
+    return str(value)[:300]
