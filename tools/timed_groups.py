@@ -11,10 +11,20 @@ import time
 
 from foundry.knowledge.candidate import Stage, Timing
 from foundry.tools.channel import Message
-from foundry.tools.timing import EFFORTS, Ratio, ScreenHistory, centre, combined_ratio, relative_spread, two_speeds
+from foundry.tools.timing import (
+    EFFORTS,
+    Ratio,
+    ScreenHistory,
+    centre,
+    combined_ratio,
+    relative_spread,
+    signed_rank,
+    two_speeds,
+)
 
 GIVE_UP_FACTOR = 1.2
-SLOWED = 1.3  # times that the baseline may be slower beside a candidate than without it
+SLOWED = 1.3  # times that the baseline is slower beside a candidate than without it, to look again
+CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
 OUT_OF_TURN, UNDISTURBED = "out of turn", "undisturbed reference"
 
@@ -87,9 +97,10 @@ class Groups:
         least = AGREEING * len(self._pairs)
         if len(self._out_of_turn) >= least:
             return OUT_OF_TURN, self._out_of_turn[-1]
-        slowed = [factor for factor in self._slowed if factor > SLOWED]
-        if len(slowed) >= least:
-            words = f"beside the candidate PyTorch took {statistics.median(slowed):.2f} times what it takes"
+        slowed = signed_rank([math.log(factor) for factor in self._slowed])
+        if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
+            words = f"beside the candidate PyTorch took {slowed.ratio:.2f} times (95 %: {slowed.low:.2f} to"
+            words += f" {slowed.high:.2f}) what it takes"
             return UNDISTURBED, f"{words} before the candidate is loaded and again after its process has ended"
         return "", ""
 

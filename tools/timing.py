@@ -21,9 +21,14 @@ CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
 MIN_HALF_WIDTH = 0.0001  # the resolution of the clock; everything else shows in the groups
 SCORES_KEPT = 79
-TWO_SPEEDS = 1.5  # ratio of the slowest fast call and the fastest slow one
-# What A-against-A screens showed (benchmarks/coverage.py), as quantiles 1/20 to 19/20.
-PRIOR_SCORES = tuple(0.04 * number for number in range(1, 20))
+# What A-against-A screens show (benchmarks/coverage.py), as quantiles 1/20 to 19/20.
+PRIOR_SCORES = (
+    *(0.02, 0.04, 0.07, 0.1, 0.12, 0.15, 0.18, 0.21, 0.24, 0.27),
+    *(0.31, 0.35, 0.4, 0.45, 0.51, 0.6, 0.7, 0.85, 1.2),
+)
+TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
+MIN_SPEED_SAMPLES = 20
+
 POLL_S = 0.004
 
 Pairs = Sequence[tuple[float, float]]
@@ -82,15 +87,23 @@ class Ratio:
         return (self.high - self.low) / (2.0 * self.ratio) if self.ratio > 0 else math.inf
 
 
-def paired_ratio(pairs: Pairs) -> Ratio:
-    """Median ratio first/second of independent pairs of times with its 95 % interval.
+def signed_rank(logs: Sequence[float]) -> Ratio:
+    """Hodges-Lehmann estimate of the centre of independent observations, with its 95 % interval, as ratios.
 
-    Hodges-Lehmann estimate and the distribution-free interval from the Wilcoxon signed-rank test over the logarithms
-    of the ratios (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, section 3.2-3.3). It assumes that the
-    noise of a pair is symmetric, which random order makes true, and nothing about its size or tails. Below
-    `MIN_GROUPS` no 95 % interval exists: it is (0, inf).
+    The interval of the Wilcoxon signed-rank test, free of any distribution (Hollander, Wolfe, Chicken: Nonparametric
+    Statistical Methods, section 3.2-3.3). It assumes that errors are symmetric, which random order makes true, and
+    nothing about their size or tails.
     """
-    return _signed_rank([math.log(first / second) for first, second in pairs])
+    if not logs:
+        return Ratio(math.nan, 0.0, math.inf)
+    averages = sorted(_walsh(logs))
+    middle = statistics.median(averages)
+    if len(logs) < MIN_GROUPS:
+        return Ratio(math.exp(middle), 0.0, math.inf)
+    rank = _critical_rank(len(logs))
+    low, high = averages[rank - 1], averages[len(averages) - rank]
+    low, high = min(low, middle - MIN_HALF_WIDTH), max(high, middle + MIN_HALF_WIDTH)
+    return Ratio(math.exp(middle), math.exp(low), math.exp(high))
 
 
 def combined_ratio(groups: Sequence[Pairs]) -> Ratio:
@@ -99,8 +112,9 @@ def combined_ratio(groups: Sequence[Pairs]) -> Ratio:
     The layout of memory differs from process to process and shifts all ratios measured there alike; neighbouring pairs
     share a burst of noise. No number of pairs shows either. So a group counts as one observation, its centre, and the
     interval comes from how the groups' centres differ (Kalibera, Jones: Rigorous Benchmarking in Reasonable Time).
+    Below MIN_GROUPS no 95 % interval exists: it is (0, inf).
     """
-    return _signed_rank([centre(group) for group in groups])
+    return signed_rank([centre(group) for group in groups])
 
 
 def centre(pairs: Pairs) -> float:
@@ -120,7 +134,7 @@ class ScreenHistory:
     """
 
     def __init__(self) -> None:
-        self._scores = list(PRIOR_SCORES)
+        self._scores: list[float] = []
 
     def ratio(self, groups: Sequence[Pairs]) -> Ratio:
         """The mean of the groups' centres with its 95 % interval."""
@@ -130,7 +144,8 @@ class ScreenHistory:
         if len(centres) > 1:
             self._scores.append(abs(centres[0] - centres[-1]) / 2.0 / unit)
             del self._scores[: max(0, len(self._scores) - SCORES_KEPT)]
-        half = _quantile(self._scores, CONFIDENCE) * unit * (1.0 if len(centres) > 1 else math.sqrt(2.0))
+        scores = self._scores if len(self._scores) >= len(PRIOR_SCORES) else [*PRIOR_SCORES, *self._scores]
+        half = _quantile(scores, CONFIDENCE) * unit * (1.0 if len(centres) > 1 else math.sqrt(2.0))
         return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
@@ -155,14 +170,14 @@ def _quantile(values: Sequence[float], share: float) -> float:
 def two_speeds(samples: Sequence[float]) -> tuple[float, float] | None:
     """(fast, slow) median when samples fall into two groups that are far apart, each a fifth of them at least."""
     ordered = sorted(samples)
-    least = max(2, len(ordered) // 5)
-    gaps = [(ordered[place] / ordered[place - 1], place) for place in range(least, len(ordered) - least + 1)]
-    if not gaps:
+    if len(ordered) < MIN_SPEED_SAMPLES:
         return None
+    least = len(ordered) // 5
+    gaps = [(ordered[place] / ordered[place - 1], place) for place in range(least, len(ordered) - least + 1)]
     gap, place = max(gaps)
     fast, slow = ordered[:place], ordered[place:]
     inside = max(statistics.median(slow) / slow[0], fast[-1] / statistics.median(fast))
-    return (statistics.median(fast), statistics.median(slow)) if gap > TWO_SPEEDS and gap > inside else None
+    return (statistics.median(fast), statistics.median(slow)) if gap > max(TWO_SPEEDS, inside) else None
 
 
 def relative_spread(samples: Sequence[float]) -> float:
@@ -171,19 +186,6 @@ def relative_spread(samples: Sequence[float]) -> float:
         return 0.0
     first, middle, third = statistics.quantiles(samples, n=4)
     return (third - first) / middle if middle > 0 else 0.0
-
-
-def _signed_rank(logs: Sequence[float]) -> Ratio:
-    if not logs:
-        return Ratio(math.nan, 0.0, math.inf)
-    averages = sorted(_walsh(logs))
-    middle = statistics.median(averages)
-    if len(logs) < MIN_GROUPS:
-        return Ratio(math.exp(middle), 0.0, math.inf)
-    rank = _critical_rank(len(logs))
-    low, high = averages[rank - 1], averages[len(averages) - rank]
-    low, high = min(low, middle - MIN_HALF_WIDTH), max(high, middle + MIN_HALF_WIDTH)
-    return Ratio(math.exp(middle), math.exp(low), math.exp(high))
 
 
 def _walsh(values: Sequence[float]) -> list[float]:

@@ -1,0 +1,158 @@
+"""Are the intervals honest? Times PyTorch against itself, many times, and counts how often the interval holds 1.
+
+    python benchmarks/coverage.py --trials 400 --stage screen --out benchmarks/results/coverage-screen.jsonl
+    python benchmarks/coverage.py --trials 400 --stage full --out benchmarks/results/coverage-full.jsonl
+    python benchmarks/coverage.py --report benchmarks/results/coverage-screen.jsonl
+
+The candidate is the task's own module under the name ModelNew, timed as any candidate is: by the workbench, under the
+device lock, in fresh processes. A 95 % interval should hold the true ratio, 1, in 95 of 100 trials: fewer are claims
+that the measurement does not carry, more are intervals wider than they need to be. One JSON line a trial is appended
+to the file, and a second call goes on where the first one stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.candidate import Build, Timing
+from foundry.knowledge.task import Task
+from foundry.tools.device import describe
+from foundry.tools.task_file import read_task
+from foundry.tools.workbench import open_workbench
+
+TASK = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+
+    def forward(self, x, y):
+        return F.gelu(self.norm(x)) + y
+
+
+def get_inputs():
+    return [torch.randn(1024, 512), torch.randn(1024, 512)]
+
+
+def get_init_inputs():
+    return [512]
+"""
+LOADED = Build(ok=True, seconds=0.0, artifact="none")  # nothing to compile, so little time to load
+Z = statistics.NormalDist().inv_cdf(0.975)
+
+
+def wilson(hits: int, trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson, 1927)."""
+    share = hits / trials
+    middle = (share + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
+    half = Z / (1 + Z * Z / trials) * math.sqrt(share * (1 - share) / trials + Z * Z / (4 * trials * trials))
+    return middle - half, middle + half
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """The answer in words, for one stage."""
+    timed = [row for row in rows if not row["problem"]]
+    if not timed:
+        return "no trial gave a time"
+    hits = sum(row["low"] <= 1.0 <= row["high"] for row in timed)
+    low, high = wilson(hits, len(timed))
+    logs = [math.log(row["ratio"]) for row in timed]
+    half = statistics.median((row["high"] - row["low"]) / 2 / row["ratio"] for row in timed)
+    lines = [
+        f"{rows[0]['stage']}: {hits} of {len(timed)} intervals hold 1: {100 * hits / len(timed):.1f} % "
+        f"(95 % interval of that share {100 * low:.1f} to {100 * high:.1f} %)",
+        f"median half width {100 * half:.2f} %, median ratio {math.exp(statistics.median(logs)):.4f}, "
+        f"spread of the ratio {100 * statistics.pstdev(logs):.2f} %",
+        f"{statistics.median(row['seconds'] for row in timed):.2f} s a trial, "
+        f"load beside it {statistics.median(row['load'] for row in timed):.1f}",
+    ]
+    lines += [f"no time: {row['problem']}" for row in rows if row["problem"]]
+    remarked = sum(bool(row["remarks"]) for row in timed)
+    return "\n".join([*lines, *([f"{remarked} with remarks"] if remarked else [])])
+
+
+def row_of(timing: Timing, seconds: float) -> dict[str, Any]:
+    low, high = timing.speedup_ci95
+    return {
+        "stage": timing.stage,
+        "ratio": round(timing.speedup, 6),
+        "low": round(low, 6),
+        "high": round(high, 6),
+        "baseline_ms": round(timing.baseline_ms, 6),
+        "pairs": timing.pairs,
+        "noise": round(timing.noise, 4),
+        "wall_ratio": round(timing.wall_ratio, 4),
+        "ratios": [round(ratio, 5) for ratio in timing.ratios],
+        "samples": [[round(one, 5), round(other, 5)] for one, other in timing.samples],
+        "remarks": list(timing.remarks),
+        "problem": timing.problem,
+        "seconds": round(seconds, 3),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+async def measure(task: Task, arguments: argparse.Namespace, done: int) -> None:
+    text = task.source.replace("class Model(", "class ModelNew(")
+    with tempfile.TemporaryDirectory(prefix="foundry-coverage-") as scratch:
+        bench = await open_workbench(task, describe(arguments.target), Path(scratch), seed=done + 1)
+        try:
+            await bench.baseline()
+            with arguments.out.open("a") as out:
+                for number in range(done, arguments.trials):
+                    start = time.monotonic()
+                    timing = await bench.time(text, LOADED, arguments.stage)
+                    row = row_of(timing, time.monotonic() - start)
+                    out.write(json.dumps(row) + "\n")
+                    out.flush()
+                    if (number + 1) % 50 == 0:
+                        print(f"{number + 1} trials", file=sys.stderr)
+        finally:
+            await bench.aclose()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--stage", choices=("screen", "full", "final"), default="screen")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--report", type=Path, help="only say what a file shows")
+    parser.add_argument("--task", type=Path, help="another task file")
+    parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
+    arguments = parser.parse_args()
+    if arguments.report is not None:
+        print(report(read(arguments.report)))
+        return
+    if arguments.out is None:
+        parser.error("--out FILE is needed to measure")
+    rows = read(arguments.out)
+    if any(row["stage"] != arguments.stage for row in rows):
+        parser.error(f"{arguments.out} holds another stage's trials")
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / "layernorm_gelu.py"
+        place.write_text(arguments.task.read_text() if arguments.task else TASK)
+        if len(rows) < arguments.trials:
+            asyncio.run(measure(read_task(place), arguments, len(rows)))
+    print(report(read(arguments.out)))
+
+
+if __name__ == "__main__":
+    main()
