@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.metadata
 import os
 import platform
@@ -16,6 +15,8 @@ from typing import Literal
 
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.experience.store import foundry_home
+from foundry.tools.sandbox import available
+from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS
 
 State = Literal["ok", "missing", "limited"]
 
@@ -123,26 +124,37 @@ def _profilers() -> list[Finding]:
     return findings
 
 
+# What each of the kernel's means does for a candidate, and what lets it work where it does not.
+_MEANS: dict[str, tuple[str, str]] = {
+    NETWORK: (
+        "no network, no view of other processes",
+        "sudo sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+        " (in a container: allow unshare in its seccomp profile)",
+    ),
+    MEMORY: ("a small /dev/shm of its own", ""),
+    CAPABILITIES: ("none of root's rights", ""),
+    FILES: (
+        "reads Python, torch and compilers, writes to its own folder; compilers read no other files",
+        "Linux 5.13 or later, started with landlock among lsm=",
+    ),
+    SIGNALS: ("signals nobody else", "Linux 6.12 or later; until then the system call filter refuses them"),
+    SYSCALLS: (
+        "no sockets, no tracing, no new namespaces, cannot leave its process group",
+        "a kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64",
+    ),
+}
+
+
 def _isolation() -> list[Finding]:
-    """Which of the kernel's own means could be used here."""
-    findings = []
-    done = first_line("unshare", "--user", "--map-root-user", "--net", "--pid", "--fork", "echo", "yes")
-    namespaces = done == "yes"
-    findings.append(
-        Finding("isolation: namespaces", "ok" if namespaces else "limited", "usable" if namespaces else "refused here")
-    )
-    bwrap = shutil.which("bwrap")
-    findings.append(
-        Finding("isolation: bubblewrap", "ok", bwrap)
-        if bwrap
-        else Finding("isolation: bubblewrap", "missing", "not installed", "sudo apt-get install bubblewrap")
-    )
-    version = ctypes.CDLL(None, use_errno=True).syscall(444, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    findings.append(
-        Finding("isolation: landlock", "ok", f"ABI {version}")
-        if version > 0
-        else Finding("isolation: landlock", "missing", "this kernel does not offer it")
-    )
+    """Which of the kernel's own means confine candidates here, tried on a process."""
+    here = available()
+    findings = [Finding("isolation: session, limits, environment", "ok", "always")]
+    for name, (effect, climb) in _MEANS.items():
+        if name in here.active:
+            findings.append(Finding(f"isolation: {name}", "ok", effect))
+            continue
+        why = here.refused.get(name, "comes with the network namespace" if name == MEMORY else "not tried")
+        findings.append(Finding(f"isolation: {name}", "missing", f"not active ({why}): {effect}", climb))
     return findings
 
 

@@ -143,6 +143,13 @@ def prepare_gpu() -> None:
         subprocess.run([tool, "-u", "-c", "0"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S)
 
 
+def prepare() -> None:
+    """Works out in the warm process what all workers have in common."""
+    _candidate_orders()
+    program("task")
+    program("candidate")
+
+
 @functools.cache
 def _candidate_orders() -> Orders:
     """What every candidate reaches; computed once in the warm process, where torch is imported already."""

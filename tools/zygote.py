@@ -482,6 +482,7 @@ def main() -> None:
     process.adopt_orphans()
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    sandbox.prepare()
     gc.collect()
     gc.freeze()  # workers do not copy pages only to count references
     _Server(control).serve()
