@@ -9,7 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -393,7 +393,7 @@ def _show_schema(wanted: bool) -> None:
 @one_line_errors
 def verify(
     task: Annotated[Path, typer.Argument(help="The task file.")],
-    candidate: Annotated[Path, typer.Argument(help="A file with class ModelNew, ours or not.")],
+    candidate: Annotated[Path | None, typer.Argument(help="A file with class ModelNew, ours or not.")] = None,
     receipt: Annotated[Path | None, typer.Option(help="Compare with what this receipt claims.")] = None,
     target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
@@ -402,6 +402,11 @@ def verify(
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
     write_receipt: Annotated[Path | None, typer.Option(help="Write the receipt of an accepted kernel.")] = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Test the grader: faults planted into a correct kernel must be caught.")
+    ] = False,
+    faults: Annotated[int, typer.Option(min=1, help="Self-test: how many faults; --seed chooses which.")] = 32,
+    min_caught: Annotated[float, typer.Option(min=0.0, max=1.0, help="Self-test: exit 1 below this share.")] = 0.98,
     as_json: JsonOption = False,
     schema: Annotated[
         bool, typer.Option("--schema", is_eager=True, callback=_show_schema, help="Print receipt.json's JSON Schema.")
@@ -412,6 +417,12 @@ def verify(
     from foundry.tools.verify_command import Request, run
 
     wanted = _choice("--target", target, ("cpu", "cuda", "auto"))
+    if self_test:
+        if receipt or write_receipt or min_speedup or compiled:
+            fail("--self-test judges planted faults: it takes no receipt, no speedup and no --compile", 2)
+        _self_test(task, candidate, wanted, scale, seed or 0, faults, min_caught, as_json=as_json)
+    if candidate is None:
+        fail("name the candidate's file after the task's (only --self-test can do without)", 2)
     rules = _policy(policy)
     request = Request(task, candidate, receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
     document, code = run(request)
@@ -420,6 +431,28 @@ def verify(
     else:
         typer.echo("\n".join(verdict_lines(document)))
     raise typer.Exit(code)
+
+
+def _self_test(
+    task: Path,
+    candidate: Path | None,
+    target: Any,
+    scale: int | None,
+    seed: int,
+    faults: int,
+    least: float,
+    *,
+    as_json: bool,
+) -> NoReturn:
+    from foundry.tools.selftest.command import run
+    from foundry.tools.selftest.report import lines
+
+    report = run(task, candidate, target=target, scale=scale, faults=faults, seed=seed)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        typer.echo("\n".join(lines(report)))
+    raise typer.Exit(0 if report.rate >= least else 1)
 
 
 def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:

@@ -11,12 +11,28 @@ from typing import Literal
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
 from foundry.knowledge.task import Task
+from foundry.tools.plain_file import read_source
 from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine
 from foundry.tools.selftest.faults import Mutant
 from foundry.tools.selftest.original import original_of
 from foundry.tools.selftest.planting import DEFAULT_FAULTS, library_mutants, source_mutants
 from foundry.tools.selftest.report import SelfTestReport
+from foundry.tools.task_file import read_task
 from foundry.tools.workbench import Workbench, open_workbench
+
+
+def run(
+    task: Path,
+    candidate: Path | None,
+    *,
+    target: TargetName | Literal["auto"] = "auto",
+    scale: int | None = None,
+    faults: int = DEFAULT_FAULTS,
+    seed: int = 0,
+) -> SelfTestReport:
+    """`self_test` of files; raises UsageError for a file that cannot be read, and what `self_test` raises."""
+    text = read_source(candidate) if candidate is not None else None
+    return self_test(read_task(task, scale=scale), text, target=target, faults=faults, seed=seed)
 
 
 def self_test(

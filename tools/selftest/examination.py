@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Stage, Verdict
+from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
@@ -48,11 +48,18 @@ async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], com
         async with places:
             start = time.monotonic()
             build = await bench.build(mutant.text)
-            verdict = await bench.verify(mutant.text, build, STAGE)
+            verdict = await _judged(bench, mutant.text, build)
             difference = await compare(correct, mutant.text) if verdict.correct else ""
             return finding(mutant, verdict, difference, time.monotonic() - start)
 
     return list(await asyncio.gather(*[one(mutant) for mutant in mutants]))
+
+
+async def _judged(bench: Workbench, text: str, build: Build) -> Verdict:
+    """The screen's inputs first, as in a search, where truths are computed once for all; what they accept goes on to
+    the whole stage. The screen asks nothing that the whole stage does not ask too."""
+    verdict = await bench.verify(text, build, "screen")
+    return await bench.verify(text, build, STAGE) if verdict.correct else verdict
 
 
 def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -> Finding:

@@ -14,6 +14,7 @@ from foundry.knowledge.library.ir import (
     Kernel,
     Load,
     MapKernel,
+    Plan,
     PoolKernel,
     Reduction,
     RowKernel,
@@ -32,8 +33,8 @@ _OTHER_REDUCTION: dict[str, Any] = {"sum": "max", "prod": "sum", "max": "min", "
 
 def faults(original: Original) -> Iterator[Proposal]:
     """Every fault of this kind that the kernels of the first captured shape have a place for."""
-    for step, kernel, _ in original.kernels(0):
-        for family, what, faulty in [*_by_template(kernel), *_stores(kernel)]:
+    for step, kernel, plan in original.kernels(0):
+        for family, what, faulty in [*_by_template(kernel), *_stores(kernel, plan)]:
             yield Proposal(Fault(family, what, kernel.name), _maker(original, step, faulty))
 
 
@@ -188,9 +189,12 @@ def _attention(kernel: AttentionKernel) -> Iterator[Found]:
 # ---------------------------------------------------------------- where results go
 
 
-def _stores(kernel: Kernel) -> Iterator[Found]:
+def _stores(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+    """Only results that leave the kernel file: a temporary in another order may be summed all the same."""
     space = store_space(kernel)
     for at, store in enumerate(stores_of(kernel)):
+        if plan.buffers[store.buffer].role != "output":
+            continue
         for family, what, view in _misplaced(store, space):
             yield family, what, stores_with(kernel, at, lambda item, view=view: replace(item, view=view))  # type: ignore[misc]
 

@@ -89,7 +89,7 @@ def _has_blocks(source: str, match: Match) -> bool:
 
 def _is_whole(source: str, match: Match) -> bool:
     """Whether a vector loop covers its row without a remainder, and does more than look for a maximum."""
-    if int(match[2]) % int(match[1]):
+    if int(match[2]) % int(match[1]) or f"for (; i < {match[2]}; ++i)" in source[match.end() : match.end() + 2000]:
         return False
     body = source[max(0, match.start() - 700) : match.start()]
     last = body[body.rfind("const auto ") :] if "const auto " in body else ""

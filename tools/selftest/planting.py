@@ -10,7 +10,7 @@ from foundry.tools.selftest import any_source, on_expressions, on_graph, on_kern
 from foundry.tools.selftest.faults import FAMILIES, Mutant, Proposal
 from foundry.tools.selftest.original import Original
 
-DEFAULT_FAULTS = 40
+DEFAULT_FAULTS = 32
 
 
 def library_mutants(original: Original, count: int, seed: int) -> list[Mutant]:
