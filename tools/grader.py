@@ -28,6 +28,7 @@ from foundry.knowledge.candidate import Baseline, Build, Gate, Outcome, Stage, T
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Policy, Task
+from foundry.tools.audit.provenance import later_work
 from foundry.tools.channel import Channel, ChannelClosed, Message
 from foundry.tools.extension_cache import TASK, candidate_sandbox, lease, private_environment
 from foundry.tools.process import Limits, machine_memory_bytes
@@ -112,6 +113,7 @@ class Grader:
         self._screens = ScreenHistory()
         self._lanes = threading.Semaphore(lanes)
         self._idle: list[Worker] = []
+        self._guard = threading.Lock()  # of the idle judges: requests come from several threads
         self._tf32 = device.target == "cuda" and task.options.policy != "strict"
 
     def close(self) -> None:
@@ -193,6 +195,9 @@ class Grader:
                     outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
                     problem, gate = _problem(answer, ended), str(answer.get("gate", ""))
                     return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
+                before = self.notes.operators.get(digest_of(text))
+                if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
+                    return replace(no_timing(stage, late, groups.seconds, outcome="cheating"), gate="provenance")
                 groups.add(answer)
             if judge.alive:
                 judge.request({"do": "release"})
@@ -238,12 +243,15 @@ class Grader:
     def _judge(self) -> Iterator[Worker]:
         """A judge for one request, opened when none is idle; one that died is not used again."""
         with self._lanes:
-            judge = self._idle.pop() if self._idle else self._open_judge()
+            with self._guard:
+                judge = self._idle.pop() if self._idle else None
+            judge = judge or self._open_judge()
             try:
                 yield judge
             finally:
                 if judge.alive:
-                    self._idle.append(judge)
+                    with self._guard:
+                        self._idle.append(judge)
 
     def _open_judge(self) -> Worker:
         judge = self._zygote.fork(

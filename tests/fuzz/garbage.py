@@ -175,6 +175,18 @@ def _sparse(path: Path) -> None:
         file.truncate(1 << 40)
 
 
+def _link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+def _holding(content: bytes) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.write_bytes(content)
+
+    return write
+
+
 OBJECTS: dict[str, Callable[[Path], None]] = {
     "pipe": _fifo,
     "socket": _socket,
@@ -183,12 +195,12 @@ OBJECTS: dict[str, Callable[[Path], None]] = {
     "empty device": lambda path: path.symlink_to("/dev/null"),
     "link to itself": lambda path: path.symlink_to(path.name),
     "link to nothing": lambda path: path.symlink_to("nowhere"),
-    "link to a pipe": lambda path: (_fifo(path.with_name("pipe")), path.symlink_to("pipe"))[0],
+    "link to a pipe": _link_to_a_pipe,
     "own memory": lambda path: path.symlink_to("/proc/self/mem"),
     "a terabyte": _sparse,
-    "empty": lambda path: path.write_bytes(b"") and None,
-    "zeros": lambda path: path.write_bytes(bytes(10_000)) and None,
-    "random bytes": lambda path: path.write_bytes(bytes(range(256)) * 40) and None,
-    "UTF-16": lambda path: path.write_bytes(TASK.encode("utf-16")) and None,
-    "blanks": lambda path: path.write_bytes(b" \n\t\n" * 1000) and None,
+    "empty": _holding(b""),
+    "zeros": _holding(bytes(10_000)),
+    "random bytes": _holding(bytes(range(256)) * 40),
+    "UTF-16": _holding(TASK.encode("utf-16")),
+    "blanks": _holding(b" \n\t\n" * 1000),
 }
