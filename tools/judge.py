@@ -41,6 +41,7 @@ from foundry.tools.protocol import (
 )
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 from foundry.tools.timing import EFFORTS, relative_spread
+from foundry.tools.turns import moved, standing
 
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
@@ -61,6 +62,7 @@ class Judge:
         self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
         self._degeneracy: str | None = None  # why the task proves nothing, once known
         self._skipped: dict[str, Gate] = {}
+        self._usual = standing(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
 
     # ------------------------------------------------------------ requests
@@ -126,7 +128,8 @@ class Judge:
         try:
             token = f"{stage}-{case.seed}"
             self._prepare(baseline, question, case, token, self._reference())
-            alone = [] if is_compiled else paired_timing.time_undisturbed(baseline, question, self._cache)
+            is_proof = stage != "screen"  # a screen's groups are too few to object to a slowed reference
+            alone = paired_timing.time_undisturbed(baseline, question, self._cache) if is_proof else []
             load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
             self._prepare(candidate, question, case, token, {**load, "device": self._place})
             samples = paired_timing.time_pairs(
@@ -139,6 +142,8 @@ class Judge:
                 alone=alone,
             )
             candidate.check_state()
+            self._check_standing(baseline, candidate)
+            late = [] if is_compiled else candidate.operators(0)
         finally:
             baseline.close()
             candidate.close()
@@ -154,6 +159,14 @@ class Judge:
 
     def alone(self, message: Message, handles: list[int]) -> Message:
         """The reference of the last group again, now that the candidate is gone: ms a call."""
+    def _check_standing(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
+        """Whether the scheduler treats both sides as it did before there was a candidate. Raises RunnerFailed."""
+        pids = [(os.getpid(), True)]
+        pids += [(link.turns.pid, link is baseline) for link in (baseline, candidate) if link.turns is not None]
+        for pid, is_reference in pids:
+            if self._usual is not None and (words := moved(pid, self._usual, is_reference=is_reference)):
+                raise RunnerFailed("cheating", words, gate="scheduling")
+
         case, question = self._timed_on(message)
         baseline = self._link(handles[0], self._run_limit(message), side="reference")
         try:
@@ -375,7 +388,7 @@ def serve(control: Channel) -> None:
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except RunnerFailed as failed:
-            answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side}
+            answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side, "gate": failed.gate}
         finally:
             close_all(handles)
         gc.collect()

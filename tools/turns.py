@@ -14,10 +14,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundry.tools.process import descendants
-
 IDLE_MS = 0.1  # CPU time between two turns beyond the reference's: a thread going to sleep, a busy machine
 IDLE_SHARE = 0.05  # of the CPU time of a turn
+OTHER_FACTOR = 1.5  # times the reference's CPU time for the same commands
 MIN_TURNS = 3
 _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, with what ended threads used
 
@@ -48,6 +47,15 @@ def standing(pid: int) -> Standing | None:
         return None
 
 
+@dataclass(frozen=True)
+class Usual:
+    """Median CPU ms of a timed turn, of the gaps around it, and of the other commands between two of them."""
+
+    used_ms: float
+    idle_ms: float
+    other_ms: float
+
+
 class Turns:
     """CPU time of one process: what it uses in its timed turns, and what it uses between all commands.
 
@@ -57,11 +65,10 @@ class Turns:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.used_ms: list[float] = []  # a timed turn
-        self.idle_ms: list[float] = []  # all gaps between the end of one timed turn and the end of the next
+        self.idle_ms: list[float] = []  # all gaps since the timed turn before
+        self.other_ms: list[float] = []  # all other commands since then: inputs changed, outputs fetched
         self._last: int | None = None
-        self._gaps = 0
-        self._before = standing(pid)
-        self._children_ns = 0
+        self._gaps = self._others = 0
 
     def begin(self) -> None:
         now = cpu_ns(self.pid)
@@ -71,40 +78,37 @@ class Turns:
 
     def end(self, *, timed: bool) -> None:
         now = cpu_ns(self.pid)
-        if timed and now is not None and self._last is not None:
-            self.used_ms.append((now - self._last) / 1e6)
-            self.idle_ms.append(self._gaps / 1e6)
-            self._gaps = 0
+        if now is not None and self._last is not None:
+            if timed:
+                self.used_ms.append((now - self._last) / 1e6)
+                self.idle_ms.append(self._gaps / 1e6)
+                self.other_ms.append(self._others / 1e6)
+                self._gaps = self._others = 0
+            else:
+                self._others += now - self._last
         self._last = now
 
-    def idle(self) -> tuple[float, float] | None:
-        """(median CPU ms between turns, median CPU ms of a turn), or None when too little was seen."""
+    def usual(self) -> Usual | None:
+        """None when too little was seen."""
         if len(self.used_ms) <= MIN_TURNS:
             return None
-        return statistics.median(self.idle_ms[1:]), statistics.median(self.used_ms[1:])
-
-    def moved(self, *, is_reference: bool) -> str:
-        """How the scheduler came to treat the process differently since the start, or "".
-
-        A candidate may pin its threads to cores of its choice; nobody else may do that to the reference.
-        """
-        before = self._before
-        if before is None:
-            return ""
-        for thread in _threads(self.pid):
-            now = standing(thread)
-            if now is None:
-                continue
-            if is_reference and now != before:
-                return f"a thread of the reference's process went from {_words(before)} to {_words(now)}"
-            if not is_reference and (now.nice < before.nice or now.policy != before.policy):
-                return f"a thread of its process went from {_words(before)} to {_words(now)}"
-        return ""
+        return Usual(*(statistics.median(found[1:]) for found in (self.used_ms, self.idle_ms, self.other_ms)))
 
 
-def children_cpu_ns(pid: int) -> int:
-    """CPU time of everything that a process started and that still runs."""
-    return sum(cpu_ns(child) or 0 for child in descendants(pid)[1:])
+def moved(pid: int, usual: Standing, *, is_reference: bool) -> str:
+    """How the scheduler came to treat a process or one of its threads differently from what is usual, or "".
+
+    A candidate may keep its threads on cores of its choice; nobody may do that to the reference.
+    """
+    for thread in _threads(pid):
+        now = standing(thread)
+        if now is None:
+            continue
+        if is_reference and now != usual:
+            return f"the reference's process runs with {_words(now)}, not {_words(usual)}"
+        if not is_reference and (now.nice < usual.nice or now.policy != usual.policy):
+            return f"its process runs with {_words(now)}, not {_words(usual)}"
+    return ""
 
 
 def out_of_turn(reference: Turns, candidate: Turns) -> str:
@@ -112,17 +116,23 @@ def out_of_turn(reference: Turns, candidate: Turns) -> str:
 
     The reference's process, which gets the same commands, says what is usual.
     """
-    ours, theirs = reference.idle(), candidate.idle()
+    ours, theirs = reference.usual(), candidate.usual()
     if ours is None or theirs is None:
         return ""
-    usual, (idle, used) = ours[0], theirs
-    if idle - usual <= IDLE_MS + IDLE_SHARE * used:
-        return ""
-    return (
-        f"its process used {idle:.3g} ms of CPU time between its turns, while the reference ran or nobody did (the "
-        f"reference's process {usual:.3g} ms), beside {used:.3g} ms in its own turn: work that the clock did not see, "
-        "or that slowed the reference"
-    )
+    slack_ms = IDLE_MS + IDLE_SHARE * theirs.used_ms
+    if theirs.idle_ms > ours.idle_ms + slack_ms:
+        return (
+            f"its process used {theirs.idle_ms:.3g} ms of CPU time between its turns, while the reference ran or "
+            f"nobody did (the reference's process {ours.idle_ms:.3g} ms), beside {theirs.used_ms:.3g} ms in its own "
+            "turn: work that the clock did not see, or that slowed the reference"
+        )
+    if theirs.other_ms > OTHER_FACTOR * ours.other_ms + slack_ms:
+        return (
+            f"its process used {theirs.other_ms:.3g} ms of CPU time while it was given inputs or asked for outputs "
+            f"(the reference's process {ours.other_ms:.3g} ms), beside {theirs.used_ms:.3g} ms in its own turn: work "
+            "that the clock did not see"
+        )
+    return ""
 
 
 def _threads(pid: int) -> list[int]:
