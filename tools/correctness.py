@@ -228,7 +228,8 @@ class Examination:
                 )
             )
         if not accepts(found[worst], limits[worst]):
-            self._explain(outputs, asked)
+            wrong = [index for index in range(len(found)) if not accepts(found[index], limits[index])]
+            self._explain(outputs, wrong, asked)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
@@ -237,16 +238,15 @@ class Examination:
             self.accuracy = "tf32"
         self.gates.append(Gate(gate, True, _passed(found[worst], own_errors[worst], limits[worst], trial.note)))
 
-    def _explain(self, outputs: list[torch.Tensor], asked: _Asked) -> None:
+    def _explain(self, outputs: list[torch.Tensor], wrong: list[int], asked: _Asked) -> None:
         """A wrong output may be no mistake: it is an earlier call's, or it was not finished yet."""
-        if len(self.last) == len(outputs) and all(
-            torch.equal(_as_bits(one), _as_bits(other)) for one, other in zip(self.last, outputs, strict=True)
-        ):
-            raise _Failed(
-                f"{asked.gate}: computed anew",
-                "cheating",
-                "the output is bit for bit that of the call before, although the inputs hold other values",
-            )
+        for index in wrong:
+            if index < len(self.last) and torch.equal(_as_bits(self.last[index]), _as_bits(outputs[index])):
+                raise _Failed(
+                    f"{asked.gate}: computed anew",
+                    "cheating",
+                    f"output {index} is bit for bit that of the call before, although the inputs hold other values",
+                )
         self.link.rest(REST_S)
         self._compare_again(outputs, asked, back=1)
 

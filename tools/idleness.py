@@ -10,10 +10,11 @@ import time
 
 from foundry.tools.process_native import cpu_ns
 
-ONE_GAP_MS = 20.0  # CPU time in a single gap
-ALL_GAPS_MS = 10.0  # CPU time in all gaps together, and at the same time
-ALL_GAPS_SHARE = 0.25  # this share of their length
-MIN_GAPS = 3
+# Measured on honest candidates: 0.01 ms a gap, at most 0.1 ms.
+ONE_GAP_MS = 5.0  # CPU time in a single gap, or
+ONE_GAP_SHARE = 0.02  # this share of a long one
+ALL_GAPS_MS = 3.0  # CPU time in all gaps together, and at the same time
+EACH_GAP_MS = 0.3  # so much in each on average
 
 
 class Idleness:
@@ -42,12 +43,11 @@ class Idleness:
         self.busy_ms += busy
         self.gap_ms += gap
         self.gaps += 1
-        if busy > ONE_GAP_MS:
+        if busy > max(ONE_GAP_MS, ONE_GAP_SHARE * gap):
             return f"the process used {busy:.0f} ms of CPU time in the {gap:.0f} ms after forward had returned"
-        is_much = self.busy_ms > ALL_GAPS_MS and self.busy_ms > ALL_GAPS_SHARE * self.gap_ms
-        if is_much and self.gaps >= MIN_GAPS:
+        if self.busy_ms > max(ALL_GAPS_MS, EACH_GAP_MS * self.gaps) + ONE_GAP_SHARE * self.gap_ms:
             return (
-                f"the process used {self.busy_ms:.0f} ms of CPU time in {self.gaps} pauses of {self.gap_ms:.0f} ms "
+                f"the process used {self.busy_ms:.1f} ms of CPU time in {self.gaps} pauses of {self.gap_ms:.0f} ms "
                 "altogether, after forward had returned"
             )
         return ""

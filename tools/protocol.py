@@ -55,6 +55,12 @@ class Distribution:
         """Whether inputs with declared limits could leave them."""
         return self.mixed or self.scale != 1.0 or self.pattern not in ("", "constant", "few changed")
 
+    @property
+    def may_be_unstable(self) -> bool:
+        """Whether a rounding of the inputs could change the answer by much: a difference of equals, a tie of large
+        scores."""
+        return self.is_stress and (self.pattern == "constant" or self.scale > 1.0)
+
 
 AS_GIVEN = Distribution("as given")
 RANDOMISED = Distribution("randomised parameters", parameters="randomised")
