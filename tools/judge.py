@@ -153,12 +153,12 @@ class Judge:
             "slowed": samples.slowed,
             "out_of_turn": "" if is_compiled else samples.out_of_turn,
             "checked": samples.checked,
+            "operators": late,
+            "moved_bytes": _moved_bytes(question),
             "phases": candidate.seconds,
             "seconds": samples.seconds,
         }
 
-    def alone(self, message: Message, handles: list[int]) -> Message:
-        """The reference of the last group again, now that the candidate is gone: ms a call."""
     def _check_standing(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
         """Whether the scheduler treats both sides as it did before there was a candidate. Raises RunnerFailed."""
         pids = [(os.getpid(), True)]
@@ -167,6 +167,8 @@ class Judge:
             if self._usual is not None and (words := moved(pid, self._usual, is_reference=is_reference)):
                 raise RunnerFailed("cheating", words, gate="scheduling")
 
+    def alone(self, message: Message, handles: list[int]) -> Message:
+        """The reference of the last group again, now that the candidate is gone: ms a call."""
         case, question = self._timed_on(message)
         baseline = self._link(handles[0], self._run_limit(message), side="reference")
         try:
@@ -359,6 +361,12 @@ def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
 
 def _any_seed() -> int:
     return random.SystemRandom().getrandbits(31)
+
+
+def _moved_bytes(question: Question) -> int:
+    """Of one set of inputs and the outputs."""
+    given = [bundle.spec_from(item) for item in question.inputs[0][0]["specs"]]
+    return sum(spec.nbytes for spec in [*given, *question.specs])
 
 
 def _middle(truth: torch.Tensor) -> Any:

@@ -106,6 +106,7 @@ class Runner:
             "forget": self._forget,
             "token": self._exchange_token,
             "observe": self._observe,
+            "operators": self._operators,
             "look": self._look,
             "inspect": self._inspect,
         }
@@ -271,8 +272,13 @@ class Runner:
         take, compare = self._state_reader
         return {"differences": compare(self._before, take(thorough=bool(message.get("thorough"))))}
 
+    def _operators(self, message: Message, handles: list[int]) -> Message:
+        """What PyTorch runs in one more call."""
+        return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
+
     def _observe(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: two calls, the second one in steady state, and what the process did since it was loaded.
+        """For the audit: what the process did since it was loaded, what a call in steady state calls, and the
+        operators of the heaviest of the calls after it: whoever takes turns with PyTorch shows.
 
         In a process whose native code does nothing: which of it was asked for.
         """
@@ -284,7 +290,10 @@ class Runner:
         observer.enter("first")
         self._forward(slot, record=False)
         _, calls = observer.steady(lambda: self._forward(slot, record=False))
-        return {**observer.report(), "calls": calls}
+        seen = observer.report()
+        logs = [self._forward(slot, record=True)[1] for _ in range(message["calls"])]
+        heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
+        return {**seen, "calls": calls, "operators": heaviest}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""

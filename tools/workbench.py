@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,9 +124,9 @@ class LocalWorkbench:
             return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline))
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
-        from foundry.tools.audit import audit, needs_watching
+        from foundry.tools.audit import audit, heavier, needs_watching
 
-        operators = await self._operators(text, build) if verdict.correct else None
+        operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
         graphs = (await self.intake()).graphs
         graph, source = graphs[0] if graphs else None, self._task.source
         watched: list[Gate] | None = None
@@ -134,7 +134,8 @@ class LocalWorkbench:
         if verdict.correct and (is_proof or needs_watching(text, policy, task_source=source)):
             baseline = await self.baseline()
             async with self._shared():
-                watched = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy)[0])
+                watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
+            operators = heavier(operators, seen.get("operators"))
         return await self._in_thread(
             lambda: audit(text, build, operators, graph, policy, task_source=source, watched=watched)
         )

@@ -17,7 +17,8 @@ from foundry.tools.words import words
 METADATA = frozenset(
     words(
         "shape dtype device ndim layout is_cuda requires_grad itemsize nbytes size stride dim numel is_contiguous "
-        "element_size get_device is_floating_point storage_offset type is_complex is_sparse names grad_fn"
+        "element_size get_device is_cpu is_meta is_quantized is_conj is_neg "
+        "is_floating_point storage_offset type is_complex is_sparse names grad_fn"
     )
 )
 # PyTorch functions that only make or describe memory; their result does not carry an input's content.
@@ -27,6 +28,8 @@ ALLOCATIONS = frozenset(
         "new_full new_empty_strided Size device dtype finfo iinfo is_tensor promote_types result_type no_grad "
         "inference_mode current_stream current_device synchronize get_device_properties Tensor float32 float16 "
         "bfloat16 float64 int32 int64 bool uint8 int8 int16 half float double long int device_count is_available "
+        "get_num_threads "
+        "get_device_capability get_device_name set_device is_grad_enabled is_inference_mode_enabled "
         "contiguous_format channels_last preserve_format strided memory_format tensor as_tensor CUDAGraph graph"
     )
 )
@@ -255,8 +258,8 @@ def _call_is_input(flow: _Flow, node: ast.Call) -> bool:
     if path in HARMLESS_CALLS or (last in ALLOCATIONS and path.startswith("torch.")):
         return False
     callee = flow.flows.get(ast.unparse(node.func))
-    if callee is not None and callee is not flow:
-        return callee.returns_input
+    if callee is not None and callee is not flow and not callee.returns_input:
+        return False
     if isinstance(node.func, ast.Attribute):
         if node.func.attr in METADATA or node.func.attr in ALLOCATIONS:
             return False
@@ -399,8 +402,26 @@ def _check_keeper(flow: _Flow, node: ast.Call, returned: set[str]) -> Iterator[F
             return
 
 
+def _is_container(flow: _Flow, test: ast.expr) -> bool:
+    """A list or tuple of inputs by its bare name: whether there are any says nothing of their values."""
+    while isinstance(test, ast.UnaryOp):
+        test = test.operand
+    if not isinstance(test, ast.Name):
+        return False
+    variable = flow.function.args.vararg
+    if variable is not None and variable.arg == test.id:
+        return True
+    values = [value for node in ast.walk(flow.function) for target, value in _bindings(node) if _names(target, test.id)]
+    return bool(values) and all(isinstance(value, ast.List | ast.Tuple | ast.ListComp) for value in values)
+
+
+def _names(target: ast.expr, name: str) -> bool:
+    return isinstance(target, ast.Name) and target.id == name
+
+
 def _check_branch(flow: _Flow, node: ast.If | ast.While | ast.IfExp) -> Iterator[Finding]:
-    if not is_input(flow, node.test):
+    tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+    if not any(is_input(flow, test) for test in tests if not _is_container(flow, test)):
         return
     if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise) and not node.orelse:
         return  # refusing an input aloud, or a failed launch, is a check
@@ -413,7 +434,7 @@ def _check_call(flow: _Flow, node: ast.Call) -> Iterator[Finding]:
     text = ast.unparse(node.func)
     if text.startswith("super()") or path in ("Model.forward", "Model.__call__"):
         yield Finding("reference", node.lineno, f"calls {text}, the reference itself")
-    elif path.startswith("self.") or (isinstance(node.func, ast.Name) and node.func.id in flow.kept):
+    elif path.startswith("self.") or (isinstance(node.func, ast.Name) and _is_kept_layer(flow, node.func.id)):
         layer = _layer(flow, path)
         if layer and any(is_input(flow, item) for item in node.args):
             yield Finding("reference", node.lineno, f"calls {text} on the inputs, {layer}")
@@ -438,11 +459,30 @@ def _hands_over(flow: _Flow, node: ast.Call) -> bool:
     return any(is_input(flow, item) for item in [*node.args, *(keyword.value for keyword in node.keywords)])
 
 
+def _is_kept_layer(flow: _Flow, name: str) -> bool:
+    """A callable from state that lasts, unless that is a table of the file's own functions."""
+    if name not in flow.kept:
+        return False
+    values = [value for node in ast.walk(flow.function) for target, value in _bindings(node) if name in _stored(target)]
+    sources = {part.id for value in values for part in ast.walk(value) if isinstance(part, ast.Name)}
+    if "self" in sources or not sources & flow.source.assigned.keys():
+        return True
+    held = [value for source in sources for value in flow.source.assigned.get(source, ())]
+    made = [flow.source.dotted(part.func) for value in held for part in ast.walk(value) if isinstance(part, ast.Call)]
+    return any(path.startswith("torch.nn.") or path in {"Model", *flow.source.classes} for path in made)
+
+
+def _stored(target: ast.expr) -> set[str]:
+    return {item.id for item in ast.walk(target) if isinstance(item, ast.Name)}
+
+
 def _layer(flow: _Flow, path: str) -> str:
     """What `self.x...` is when calling it runs the reference's or PyTorch's layers; "" for the candidate's own code."""
     if not path.startswith("self."):
         return "a layer kept by the model"
-    name = path.split(".")[1]
+    name, last = path.split(".")[1], path.split(".")[-1]
+    if path.count(".") > 1 and last in VIEWS | METADATA | ALLOCATIONS:
+        return ""  # a tensor's own method
     if name in methods_of(flow.owner) and path.count(".") == 1:
         return ""
     made = _made_in_constructor(flow.owner, name)

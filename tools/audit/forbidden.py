@@ -126,6 +126,7 @@ _SEEN_AT_RUN_TIME = words(
     "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util"
 )
 _HARMLESS = words(
+    "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "
     "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc"
 )
 

@@ -109,12 +109,33 @@ def torch_share(
     op_log: Sequence[dict[str, Any]], graph: OpGraph | None, *, reference_work: float | None = None
 ) -> float | None:
     """FLOPs and bytes of PyTorch's computing operators over those of the reference; None when that is unknown."""
-    rows = computing_rows(op_log)
-    done = sum(float(row["flops"]) + float(row["bytes"]) for row in rows)
+    done = _done(op_log)
     whole = reference_work if graph is None else graph_work(graph)
     if not done:
         return 0.0
     return done / whole if whole else None
+
+
+def heavier(
+    one: Sequence[dict[str, Any]] | None, other: Sequence[dict[str, Any]] | None
+) -> Sequence[dict[str, Any]] | None:
+    """The log in which PyTorch computed more; None stands for a log that is not there."""
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other, key=_done)
+
+
+def later_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
+    """What PyTorch computes in a later call beyond what it did when it was checked, in words, or ""; `moved_bytes` are
+    those of inputs and outputs."""
+    if _done(after) - _done(before) <= LARGEST_SHARE * moved_bytes:
+        return ""
+    words = ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing_rows(after)[:4])
+    return f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
+
+
+def _done(op_log: Sequence[dict[str, Any]]) -> float:
+    return sum(float(row["flops"]) + float(row["bytes"]) for row in computing_rows(op_log))
 
 
 def graph_work(graph: OpGraph) -> float:

@@ -72,7 +72,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         path = source.dotted(node)
         rule = forbidden(path)
-        if rule and _means_it(source, node, path):
+        if rule and _means_it(source, node, path) and not _is_part_of_harmless(source, node):
             yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
@@ -85,10 +85,16 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         yield Finding("hooks", node.lineno, f"calls {node.attr}")
     if isinstance(node, ast.Call):
         yield from _calls(source, node)
-    if isinstance(node, ast.Call | ast.Subscript | ast.Compare):
+    if isinstance(node, ast.Call | ast.Subscript | ast.Compare | ast.Attribute | ast.Name):
         yield from _environment(source, node)
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRIVATE_ATTRIBUTES:
         yield Finding("introspection", node.lineno, f"names {node.value} in a string")
+
+
+def _is_part_of_harmless(source: CandidateSource, node: ast.expr) -> bool:
+    """`threading` inside `threading.Lock`: the longer name has been judged."""
+    above = source.above(node)
+    return isinstance(above, ast.Attribute) and forbidden(source.dotted(above)) is None
 
 
 def _means_it(source: CandidateSource, node: ast.expr, path: str) -> bool:
@@ -123,9 +129,15 @@ def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Finding]:
             )
 
 
-def _environment(source: CandidateSource, node: ast.Call | ast.Subscript | ast.Compare) -> Iterator[Finding]:
+def _environment(
+    source: CandidateSource, node: ast.Call | ast.Subscript | ast.Compare | ast.Attribute | ast.Name
+) -> Iterator[Finding]:
     """Variables of the environment by name: those that configure threads and compilers may be read."""
     key: ast.expr | None = None
+    if isinstance(node, ast.Attribute | ast.Name):
+        if source.dotted(node) == "os.environ" and not _is_handed_on(source, node):
+            yield Finding("files", node.lineno, "looks through the environment")
+        return
     if isinstance(node, ast.Call):
         path = source.dotted(node.func)
         if path in ("os.getenv", "os.environ.get", "os.environ.setdefault", "os.environ.pop") and node.args:
@@ -137,6 +149,17 @@ def _environment(source: CandidateSource, node: ast.Call | ast.Subscript | ast.C
     if key is None or (isinstance(key, ast.Constant) and SETTINGS.fullmatch(str(key.value))):
         return
     yield Finding("files", _line(node), f"reads or sets the environment variable {ast.unparse(key)}")
+
+
+def _is_handed_on(source: CandidateSource, node: ast.Attribute | ast.Name) -> bool:
+    """The environment where one variable is looked up, or as a whole for a compiler."""
+    above = source.above(node)
+    if isinstance(above, ast.Attribute):
+        return above.attr in ("get", "setdefault", "pop", "copy")
+    if isinstance(above, ast.Call):
+        return ast.unparse(above.func) == "dict"
+    is_spread = isinstance(above, ast.Dict) and any(key is None for key in above.keys)
+    return is_spread or isinstance(above, ast.Subscript | ast.Compare | ast.keyword)
 
 
 def _stores(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:

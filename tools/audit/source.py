@@ -66,6 +66,7 @@ class CandidateSource:
     model: ast.ClassDef | None = None
     trusts_model: bool = False  # ModelNew is Foundry's own, word for word
     _bound: dict[int, set[str]] = field(default_factory=dict)
+    _parents: dict[int, ast.AST] = field(default_factory=dict)
 
     @property
     def methods(self) -> dict[str, Function]:
@@ -84,6 +85,13 @@ class CandidateSource:
             if base and isinstance(name, ast.Constant) and isinstance(name.value, str):
                 return f"{base}.{name.value}"
         return ""
+
+    def above(self, node: ast.AST) -> ast.AST | None:
+        """The node that a node is a part of."""
+        if not self._parents:
+            for part in ast.walk(self.tree):
+                self._parents.update((id(child), part) for child in ast.iter_child_nodes(part))
+        return self._parents.get(id(node))
 
     def bound_in(self, node: ast.AST) -> set[str]:
         """Names that are bound somewhere in the functions around a node: parameters, assignments, loops."""
