@@ -190,7 +190,7 @@ class Grader:
         groups = Groups(stage, self._screens, incumbent_ms)
         with self._judge() as judge:
             while not groups.is_enough():
-                answer, ended = self._against_reference(judge, message)
+                answer, ended = self._against_reference(judge, {**message, **groups.order()})
                 if "pairs" not in answer:
                     outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
                     problem, gate = _problem(answer, ended), str(answer.get("gate", ""))

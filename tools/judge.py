@@ -140,10 +140,11 @@ class Judge:
                 EFFORTS[message.get("effort", stage)],
                 seed=_any_seed(),
                 alone=alone,
+                check=message.get("check", "none"),
             )
             candidate.check_state()
             self._check_standing(baseline, candidate)
-            late = [] if is_compiled else candidate.operators(0)
+            late = candidate.operators(0) if message.get("record") else []
         finally:
             baseline.close()
             candidate.close()

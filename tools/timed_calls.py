@@ -55,6 +55,15 @@ def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], f
         torch.mul(original[-places:], factor, out=target[:places])
 
 
+def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Elements of each tensor by their places in row-major order; raises IndexError for places it has not."""
+    found = []
+    for tensor, wanted in zip(tensors, places, strict=True):
+        index = torch.tensor(wanted, dtype=torch.int64, device=tensor.device)
+        found.append(torch.take(tensor, index).double().tolist())
+    return found
+
+
 def call_each(model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Clock) -> tuple[Any, int]:
     """One call on each set of inputs, in a row; returns the kept call's result and ns for all of them."""
     if len(inputs) == 1:

@@ -6,8 +6,10 @@ A group is what a judge's `time` answers: pairs of samples from one fresh pair o
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
+from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
 from foundry.tools.channel import Message
@@ -22,6 +24,8 @@ from foundry.tools.timing import (
     two_speeds,
 )
 
+Check = Literal["none", "timed", "taken"]  # outputs compared in full: none, fetched after a call, copied at its end
+
 GIVE_UP_FACTOR = 1.2
 SLOWED = 1.3  # times that the baseline is slower beside a candidate than without it, to look again
 CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
@@ -35,6 +39,12 @@ class Groups:
     def __init__(self, stage: Stage, screens: ScreenHistory, incumbent_ms: float | None = None) -> None:
         self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
         self._effort = EFFORTS[stage]
+        self._stream = random.SystemRandom()
+        least = self._effort.min_groups
+        self._checks: list[Check] = ["timed" if number % 3 else "taken" for number in range(1, 1 + -(-least // 2))]
+        self._checks += ["none"] * (least - len(self._checks))
+        self._stream.shuffle(self._checks)
+        self._recorded = self._stream.randrange(least)
         self._start = time.monotonic()
         self._pairs: list[list[tuple[float, float]]] = []
         self._walls: list[float] = []
@@ -44,6 +54,13 @@ class Groups:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start
+
+    def order(self) -> Message:
+        """What the next group is asked besides its times: outputs of a call in full in every other group, and once
+        which operators PyTorch runs after all the timed calls."""
+        number = len(self._pairs)
+        check = self._checks[number] if number < len(self._checks) else self._stream.choice(self._checks)
+        return {"check": check, "record": number == self._recorded}
 
     def add(self, answer: Message) -> None:
         pairs = [(float(first), float(second)) for first, second in answer["pairs"]]
