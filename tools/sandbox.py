@@ -8,6 +8,7 @@ installation and writes to one folder, so that nothing else can be included into
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 import os
@@ -27,12 +28,13 @@ from foundry.tools.sandbox_kernel import FILES, MEANS, NETWORK, SIGNALS, SYSCALL
 
 LAUNCHER = str(Path(sandbox_kernel.__file__).resolve())
 PROBE_S = 20.0
+ALL_USABLE = 2
 ENTERED: list[Confinement] = []  # what this process is confined by, once it is
 NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
 
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
-    *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh"),
+    *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", "/run/opengl-driver"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/ssl/openssl.cnf", "/etc/crypto-policies", "/etc/pki/tls/openssl.cnf"),
 )
@@ -93,13 +95,26 @@ def from_message(given: Mapping[str, Any]) -> Sandbox:
 
 
 def report(channel: Channel) -> None:
-    """Entry of a worker that is only there to say how it is confined, and whether Python can still be used."""
+    """Entry of a worker that is only there to say how it is confined, and how much still works: nothing (0), Python
+    (1), Python and the GPU if there is one (ALL_USABLE)."""
     channel.receive()
     needed = [sys.executable, LAUNCHER]
     if "torch" in sys.modules:
         needed.append(str(sys.modules["torch"].__file__))
-    usable = all(os.access(path, os.R_OK) for path in needed)
-    channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "usable": usable})
+    works = 0
+    if all(os.access(path, os.R_OK) for path in needed):
+        works = ALL_USABLE if not NVIDIA_CONTROL.exists() or _gpu_answers() else 1
+    channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "works": works})
+
+
+def _gpu_answers() -> bool:
+    """Whether the driver starts in this process and gives it a context on the first device."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    context = ctypes.c_void_p()
+    return bool(driver.cuInit(0) == 0 and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0)
 
 
 @functools.cache

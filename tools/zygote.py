@@ -8,19 +8,12 @@ goes too. Processes that a worker left behind are adopted by the zygote and kill
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import gc
-import importlib
 import os
-import select
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,14 +23,17 @@ from foundry.tools import process, sandbox
 from foundry.tools.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all
 from foundry.tools.process import POLL_S, Limits
 from foundry.tools.sandbox import Sandbox
-from foundry.tools.sandbox_kernel import MEANS, NETWORK
+from foundry.tools.sandbox_kernel import FILES, MEANS, NETWORK, SIGNALS
 
 START_S = 120.0  # import torch from a cold disk
 FORK_S = 20.0
-CRASHED = 70  # exit code of a worker whose entry function raised
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
-DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later then
+_LEFT_OUT: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset({NETWORK}),
+    frozenset({NETWORK, FILES, SIGNALS}),
+)
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
 
 # Large temporaries of eager PyTorch otherwise go through mmap in some processes and not in others, which makes the
@@ -182,7 +178,7 @@ class Zygote:
     """
 
     def __init__(self, threads: int, preload: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._arguments = [sys.executable, "-P", "-m", "foundry.tools.zygote"]
+        self._arguments = [sys.executable, "-P", "-m", "foundry.tools.warm_process"]
         self._preload = list(preload)
         self._settings = {**STEADY, "OMP_NUM_THREADS": str(threads), **environment}
         self._lock = threading.RLock()
@@ -233,25 +229,29 @@ class Zygote:
     def _agree_on_means(self) -> None:
         """Tries a candidate's sandbox on a worker of its own: what works there is what every candidate gets.
 
-        Root in a user namespace cannot read other users' private files; where Python lies in such a folder, it goes
-        without the namespaces.
+        Means after which Python or the GPU could not be used are left out: root in a user namespace cannot read other
+        users' private files, and a driver may want what a sandbox hides.
         """
-        means = sandbox.available().active
-        for attempt in (means, [name for name in means if name != NETWORK]):
-            self._means = tuple(attempt)
-            worker = self.fork("foundry.tools.sandbox:report", Limits(wall_s=FORK_S), sandbox=Sandbox("candidate"))
-            try:
-                answer, _ = worker.request({})
-            except WorkerDied:
-                continue
-            finally:
-                worker.end()
-            if answer["usable"]:
-                self._means = tuple(name for name in MEANS if name in answer["active"])
+        best: tuple[tuple[str, ...], int] = ((), 0)
+        for left_out in _LEFT_OUT:
+            attempt = self._tried([name for name in sandbox.available().active if name not in left_out])
+            best = attempt if attempt[1] > best[1] else best
+            if best[1] == sandbox.ALL_USABLE:
                 break
-        else:
-            self._means = ()
+        self._means = best[0]
         self.isolation = (*ALWAYS, *self._means)
+
+    def _tried(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
+        """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
+        self._means = tuple(means)
+        worker = self.fork("foundry.tools.sandbox:report", Limits(wall_s=FORK_S), sandbox=Sandbox("candidate"))
+        try:
+            answer, _ = worker.request({})
+        except WorkerDied:
+            return (), 0
+        finally:
+            worker.end()
+        return tuple(name for name in MEANS if name in answer["active"]), int(answer["works"])
 
     def fork(
         self,
@@ -328,165 +328,3 @@ class Zygote:
                 self._bury()
                 self._child, self._control = self._launch()
                 return self._ask(message, handles)
-
-
-# ---------------------------------------------------------------- inside the warm process
-
-
-class _Server:
-    """The loop of the warm process: forks on request, reaps, kills what workers leave behind."""
-
-    def __init__(self, control: Channel) -> None:
-        self._control = control
-        self._workers: set[int] = set()
-        self._ended: dict[int, str] = {}
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def serve(self) -> None:
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        self._control.send({"ready": True})
-        poller = select.poll()
-        poller.register(self._control.fileno(), select.POLLIN)
-        poller.register(self._wake_read, select.POLLIN)
-        while True:
-            poller.poll()
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_read, 4096)
-            self._reap()
-            if self._control.ready(0.0):
-                try:
-                    message, handles = self._control.receive()
-                except (ChannelClosed, ChannelGarbled):
-                    break
-                self._control.send(self._answer(message, handles))
-        for pid in list(self._workers):
-            self._end(pid)
-        self._kill_orphans()
-
-    def _answer(self, message: Message, handles: list[int]) -> Message:
-        if message["op"] == "fork":
-            return {"pid": self._fork(message, handles)}
-        pid = int(message["pid"])
-        if message["op"] == "end":
-            return {"ended": self._end(pid)}
-        return {"alive": pid in self._workers}
-
-    def _fork(self, message: Message, handles: list[int]) -> int:
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(message, handles)
-        close_all(handles)
-        self._workers.add(pid)
-        return pid
-
-    def _become_worker(self, message: Message, handles: list[int]) -> None:
-        """Never returns: runs the entry function and exits, whatever happens."""
-        code = CRASHED
-        channel = Channel.from_handle(handles[0])  # kept to the end: its closing tells the main process of our death
-        try:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._control.close()
-            close_all([self._wake_read, self._wake_write])
-            asked = sandbox.from_message(message["sandbox"]) if message["sandbox"] else None
-            expendable = asked is not None and asked.form == "candidate"
-            process.confine(Limits(**message["limits"]), expendable=expendable)
-            _redirect(handles[1])
-            os.environ.update(message["environment"])
-            tempfile.tempdir = None  # found anew, in the worker's own directory
-            if message["directory"]:
-                os.chdir(message["directory"])
-            if asked is not None:
-                sandbox.enter(asked, message["means"])
-            module, _, function = str(message["entry"]).partition(":")
-            getattr(importlib.import_module(module), function)(channel)
-            code = 0
-        except ChannelClosed:
-            code = 0  # whoever gave the orders is gone
-        except BaseException:  # the process ends here: everything must be written down first
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(BaseException):
-                sys.stderr.flush()
-            os._exit(code)
-
-    def _end(self, pid: int) -> str:
-        if pid in self._workers:
-            process.kill_tree(pid)
-            if not self._wait(pid):
-                self._workers.discard(pid)
-                return "was killed by SIGKILL, but the kernel still holds it"
-        self._kill_orphans()
-        return self._ended.pop(pid, "was gone already")
-
-    def _wait(self, pid: int) -> bool:
-        """Whether a killed worker could be reaped in good time."""
-        deadline = time.monotonic() + DEATH_S
-        pause = 0.0005
-        while time.monotonic() < deadline:
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                self._note(pid, status)
-                return True
-            time.sleep(pause)
-            pause = min(2 * pause, 0.02)
-        return False
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                self._note(pid, status)
-        self._kill_orphans()
-
-    def _note(self, pid: int, status: int) -> None:
-        if pid in self._workers:
-            self._workers.discard(pid)
-            self._ended[pid] = process.describe_exit(status)
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
-
-    def _kill_orphans(self) -> None:
-        """Children that are no workers were left behind by one that died: end them, whatever session they are in."""
-        deadline = time.monotonic() + DEATH_S
-        while time.monotonic() < deadline:
-            mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            orphans = [int(pid) for pid in mine if int(pid) not in self._workers]
-            if not orphans:
-                return
-            for pid in orphans:
-                process.kill_tree(pid)
-            for pid in orphans:
-                with contextlib.suppress(ChildProcessError):
-                    if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                        time.sleep(0.0005)  # it dies as soon as it gets a core
-
-
-def _redirect(errors: int) -> None:
-    """Standard output and error go to the given file, standard input is empty."""
-    os.dup2(errors, 1)
-    os.dup2(errors, 2)
-    os.close(errors)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-
-def main() -> None:
-    """Entry of the warm process: `python -m foundry.tools.zygote HANDLE MODULE...`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
-    control = Channel.from_handle(int(sys.argv[1]))
-    process.adopt_orphans()
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
-    sandbox.prepare()
-    gc.collect()
-    gc.freeze()  # workers do not copy pages only to count references
-    _Server(control).serve()
-
-
-if __name__ == "__main__":
-    main()
