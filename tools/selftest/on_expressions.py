@@ -32,6 +32,7 @@ from foundry.tools.selftest.original import Original
 from foundry.tools.selftest.rewriting import (
     Place,
     everywhere,
+    is_bounded,
     loads,
     nodes,
     places,
@@ -110,7 +111,7 @@ def _found(kernel: Kernel, plan: Plan) -> Iterator[Found]:
         yield from _last_elements(place)
     yield from _of_loads(kernel, plan)
     yield from _of_named(kernel, plan)
-    yield from _unstabilised(kernel)
+    yield from _unstabilised(kernel, plan)
 
 
 # ---------------------------------------------------------------- operations
@@ -357,19 +358,16 @@ def _maxima(kernel: Kernel) -> set[str]:
     return {stage.name for stage in reductions if stage.op in ("max", "min")}
 
 
-def _unstabilised(kernel: Kernel) -> Iterator[Found]:
-    """exp(x - max) -> exp(x), wherever the kernel does it."""
+def _unstabilised(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+    """exp(x - max) -> exp(x), wherever the kernel does it; no fault where x is bounded, as after a normalisation."""
     maxima = _maxima(kernel)
 
     def visit(expr: Expr, _: tuple[int, ...]) -> Expr:
         for node in nodes(expr):
-            if (
-                isinstance(node, Apply)
-                and node.op == "sub"
-                and isinstance(node.args[1], Named)
-                and node.args[1].name in maxima
-            ):
-                expr = replaced(expr, node, node.args[0])
+            if isinstance(node, Apply) and node.op == "sub" and not is_bounded(node.args[0], plan):
+                subtracted = node.args[1]
+                if isinstance(subtracted, Named) and subtracted.name in maxima:
+                    expr = replaced(expr, node, node.args[0])
         return expr
 
     plain = rewritten(kernel, visit)

@@ -24,7 +24,7 @@ from foundry.knowledge.library.ir import (
 )
 from foundry.tools.selftest.faults import Family, Fault, Proposal
 from foundry.tools.selftest.original import Original
-from foundry.tools.selftest.rewriting import stores_with
+from foundry.tools.selftest.rewriting import is_bounded, stores_with
 
 Found = tuple[Family, str, Kernel]
 
@@ -34,7 +34,7 @@ _OTHER_REDUCTION: dict[str, Any] = {"sum": "max", "prod": "sum", "max": "min", "
 def faults(original: Original) -> Iterator[Proposal]:
     """Every fault of this kind that the kernels of the first captured shape have a place for."""
     for step, kernel, plan in original.kernels(0):
-        for family, what, faulty in [*_by_template(kernel), *_stores(kernel, plan)]:
+        for family, what, faulty in [*_by_template(kernel, plan), *_stores(kernel, plan)]:
             yield Proposal(Fault(family, what, kernel.name), _maker(original, step, faulty))
 
 
@@ -42,12 +42,12 @@ def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
     return lambda: original.with_kernel(0, step, faulty)
 
 
-def _by_template(kernel: Kernel) -> Iterator[Found]:
+def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
     match kernel:
         case MapKernel():
             yield from _shorter(kernel, "shape", kernel.shape)
         case RowKernel():
-            yield from _rows(kernel)
+            yield from _rows(kernel, plan)
         case ScanKernel():
             yield from _scans(kernel)
         case GemmKernel():
@@ -74,7 +74,7 @@ def _shorter(kernel: Kernel, field: str, shape: tuple[int, ...], family: Family 
             yield family, what, _changed(kernel, **{field: less})
 
 
-def _rows(kernel: RowKernel) -> Iterator[Found]:
+def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
     yield from _shorter(kernel, "outer", kernel.outer)
     yield from _shorter(kernel, "reduced", kernel.reduced)
     reductions = [stage for stage in kernel.stages if isinstance(stage, Reduction)]
@@ -83,7 +83,8 @@ def _rows(kernel: RowKernel) -> Iterator[Found]:
         what = f"rows of {kernel.reduced[-1]} are read one element past their end"
         yield "missing bounds check", what, _changed(kernel, reduced=longer)
     for stage in reductions:
-        if stage.op in _OTHER_REDUCTION:
+        stabilises = stage.op in ("max", "min") and is_bounded(stage.value, plan)  # any other number would do
+        if stage.op in _OTHER_REDUCTION and not stabilises:
             other = _OTHER_REDUCTION[stage.op]
             stages = tuple(replace(item, op=other) if item is stage else item for item in kernel.stages)
             yield "wrong reduction", f"{other} instead of {stage.op} in {stage.name}", _changed(kernel, stages=stages)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.library import views
-from foundry.knowledge.library.access import expressions, rewritten
+from foundry.knowledge.library.access import expressions, rewritten, stores_of
 from foundry.knowledge.library.ir import (
     Apply,
     Const,
@@ -18,14 +18,18 @@ from foundry.knowledge.library.ir import (
     Kernel,
     Let,
     Load,
+    Named,
+    Plan,
     Reduction,
     RowKernel,
     Store,
+    TorchCall,
     View,
 )
 from foundry.knowledge.opgraph import DType
 
 Shape = tuple[int, ...]
+_SQUASHING = frozenset({"tanh", "sigmoid", "erf", "sin", "cos", "softsign", "hardsigmoid"})
 
 
 @dataclass(frozen=True)
@@ -184,3 +188,21 @@ def stores_with(kernel: Kernel, at: int, change: Callable[[Store], Store]) -> Ke
 
 def loads(expr: Expr) -> list[Load]:
     return [node for node in nodes(expr) if isinstance(node, Load)]
+
+
+def is_bounded(expr: Expr, plan: Plan) -> bool:
+    """Whether a value cannot become so large that exp overflows, because it was normalised or squashed before."""
+    for node in nodes(expr):
+        if isinstance(node, Named) or (isinstance(node, Apply) and node.op in _SQUASHING):
+            return True
+        if isinstance(node, Load):
+            kernels = [step for step in plan.steps if not isinstance(step, TorchCall)]
+            stored = [store.value for step in kernels for store in stores_of(step) if store.buffer == node.buffer]
+            if any(is_bounded(value, plan) for value in stored if not _is_sum(value)):
+                return True
+    return False
+
+
+def _is_sum(value: Expr) -> bool:
+    """The result of a product or a scan, however it is named: as large as its operands make it."""
+    return any(isinstance(node, Named) and node.name == "acc" for node in nodes(value))
