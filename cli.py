@@ -398,7 +398,7 @@ def verify(
     target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the hidden inputs; default: a fresh one.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63, help="Of the hidden inputs; default: fresh.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 unless proven this fast.")] = 0.0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = False,
     write_receipt: Annotated[Path | None, typer.Option(help="Write the receipt of an accepted kernel.")] = None,

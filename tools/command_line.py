@@ -12,6 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 import typer
 
 from foundry.knowledge.errors import FoundryError
+from foundry.tools.words import shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,7 +60,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo("foundry: " + " ".join(message.split()), err=True)
+    typer.echo(f"foundry: {shown(message)}", err=True)
     raise typer.Exit(code)
 
 

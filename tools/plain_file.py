@@ -1,7 +1,8 @@
-"""Reads files that somebody else named: bounded, never waiting, exactly as they are on the disk."""
+"""Reads files that somebody else named: bounded, never waiting, exactly as they are on the disk, never run."""
 
 from __future__ import annotations
 
+import ast
 import os
 import stat
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from foundry.knowledge.errors import UsageError
 
 SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
+DEEPEST = 200  # levels of a syntax tree: what reads it recursively needs three frames a level, and Python gives 1000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -48,6 +50,21 @@ def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from None
+
+
+def parse_python(text: str, name: str = "candidate.py") -> ast.Module:
+    """The syntax tree; raises SyntaxError with a line for whatever is no Python, or nested as no program is."""
+    try:
+        tree = ast.parse(text, filename=name)
+    except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions
+        raise SyntaxError(str(error) or "nested too deeply", (name, 1, 0, "")) from None
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        if not level:
+            return tree
+    line = next((node.lineno for node in level if isinstance(node, ast.expr | ast.stmt)), 1)
+    raise SyntaxError("nested too deeply", (name, line, 0, ""))
 
 
 def _read(handle: int, most: int) -> bytes:

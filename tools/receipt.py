@@ -207,7 +207,7 @@ def make_receipt(
         "seeds": dict(seeds),
         "seconds": {name: round(value, 3) for name, value in split.items()},
         "cost": dict(cost),
-        "command": command,
+        "command": command.encode(errors="replace").decode(),  # a file's name may be no UTF-8
     }
     draft = Receipt.model_validate({**content, "content_sha256": "0" * 64})
     return draft.model_copy(update={"content_sha256": content_digest(draft.model_dump(mode="json"))})

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from foundry.knowledge.codec import to_plain
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions
-from foundry.tools.plain_file import read_source
+from foundry.tools.plain_file import parse_python, read_source
 
 SHARED_OPTIONS = "task.toml"
 LARGEST_OPTIONS_BYTES = 256 << 10
@@ -52,7 +52,7 @@ class OptionsFile(BaseModel):
         known = {"float32", "float16", "bfloat16"}
         for dtype in self.dtypes:
             if dtype not in known:
-                raise ValueError(f"dtypes: {dtype} is not one of {', '.join(sorted(known))}")
+                raise ValueError(f"dtypes: {dtype[:40]} is not one of {', '.join(sorted(known))}")
         low, high = self.input_range or (0.0, 1.0)
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError("input_range: two finite numbers, the lower first")
@@ -135,6 +135,8 @@ def _read_text(path: Path) -> str:
         raise TaskError(f"{path} is a folder, not a task", "name one .py file in it")
     if not _is_there(path):
         raise TaskError(f"no task file {path}", "check the path")
+    if not _is_text(str(path)):
+        raise TaskError("the task's path is not UTF-8", "rename it: it goes into records and receipts")
     try:
         text = read_source(path)
     except UsageError as error:
@@ -146,13 +148,11 @@ def _read_text(path: Path) -> str:
 
 def _parse(source: str, path: Path) -> ast.Module:
     try:
-        tree = ast.parse(source, filename=str(path))
-        _check_members(tree, path)
+        tree = parse_python(source, str(path))
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise TaskError(f"{path.name}, {where}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:  # null bytes; absurdly nested expressions
-        raise TaskError(f"{path.name} cannot be parsed: {error or 'it is nested too deeply'}") from None
+    _check_members(tree, path)
     return tree
 
 
@@ -199,7 +199,7 @@ def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
     if own != path and _is_there(own):
         parsed = _parse_options(own)
         if parsed.task not in ("", path.name, path.stem):
-            raise TaskError(f"{own.name} says it belongs to {parsed.task}, not to {path.name}")
+            raise TaskError(f"{own.name} says it belongs to {parsed.task[:100]}, not to {path.name}")
         return _checked(parsed, own, constants, path)
     if shared != path and _is_there(shared):
         parsed = _parse_options(shared)
@@ -211,6 +211,14 @@ def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
 def _is_there(path: Path) -> bool:
     """Whether the name exists, as whatever: a file that cannot be read must be told, not passed over."""
     return os.path.lexists(path)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_only_task(path: Path) -> bool:
@@ -229,7 +237,7 @@ def _parse_options(path: Path) -> OptionsFile:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part)[:60] for part in first["loc"])
-        message = str(first["msg"]).removeprefix("Value error, ")
+        message = str(first["msg"]).removeprefix("Value error, ")[:300]
         if first["type"] == "extra_forbidden":
             message = f"unknown key; known are {', '.join(OptionsFile.model_fields)}"
         raise TaskError(f"{path.name}: {where + ': ' if where else ''}{message}") from None
@@ -240,9 +248,11 @@ def _checked(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: P
     for shape in parsed.extra_shapes:
         for name, value in shape.items():
             if name not in constants:
-                raise TaskError(f"{path.name}: extra_shapes sets {name}, which is no module constant of {task.name}")
+                raise TaskError(
+                    f"{path.name}: extra_shapes sets {name[:60]}, which is no module constant of {task.name}"
+                )
             if not 1 <= value <= LARGEST_SIZE:
-                raise TaskError(f"{path.name}: extra_shapes sets {name} to no size; sizes are at least 1")
+                raise TaskError(f"{path.name}: extra_shapes sets {name[:60]} to no size; sizes are at least 1")
     start = ""
     if parsed.start:
         start = os.path.realpath(path.parent / parsed.start.replace("\0", " "))  # never raises, on a loop either

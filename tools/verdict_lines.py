@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from foundry.tools.words import shown
+
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
     """The lines for a document of `VerifyReport.to_json`: verdict, why, how fast, how it was looked at, how long."""
@@ -23,7 +25,7 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
         lines.append("labels: " + ", ".join(document["labels"]))
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
-    return [*lines, *_how(document)]
+    return [shown(line) if not line.startswith("  ") else f"  {shown(line)}" for line in [*lines, *_how(document)]]
 
 
 def _how(document: dict[str, Any]) -> list[str]:

@@ -183,10 +183,11 @@ def test_candidate_files(body: bytes, named: bool, task: Task) -> None:
         return
     reason = hopeless(text)
     assert "\n" not in reason and len(reason) < 500
-    assert all("\n" not in gate.evidence for gate in static_gates(text, "fair", task_source=TASK)) or reason
-    if reason:
-        build = CpuTarget().build(text)
-        assert build.ok or ("\n" not in build.first_error and build.first_error)
+    if not reason:  # it would be built and run
+        assert all("\n" not in gate.evidence for gate in static_gates(text, "fair", task_source=TASK))
+        return
+    build = CpuTarget().build(text)
+    assert build.ok or ("\n" not in build.first_error and build.first_error)
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_what_is_not_accepted_says_why(task: Task, text: str, verdict: str, gate
 def test_the_report_in_words() -> None:
     report = VerifyReport(
         "rejected",
-        (Gate("work", False, "line 12: torch.softmax did 98 % of the bytes"),),
+        (Gate("work", False, "line 12: torch.softmax did 98 % of the bytes\x1b[2J"),),
         "cpu",
         "cpu:Test CPU:2",
         "fair",
@@ -122,7 +122,7 @@ def test_the_report_in_words() -> None:
     standing = {"standing": "not confirmed", "standing_evidence": "rejected here"}
     assert verdict_lines({**report.to_json(), **standing}) == [
         "rejected on cpu:Test CPU:2 (policy fair)",
-        "  work: line 12: torch.softmax did 98 % of the bytes",
+        "  work: line 12: torch.softmax did 98 % of the bytes\ufffd[2J",
         "2.00x PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",
         "accuracy class: ieee",
         "labels: layout",

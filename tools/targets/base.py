@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Device, TargetName
+from foundry.tools.plain_file import parse_python
 from foundry.tools.process import Limits
 
 
@@ -41,7 +42,7 @@ def read_literals(text: str) -> Literals | None:
     Raises SyntaxError for text that is not Python.
     """
     found: dict[str, Any] = {}
-    for node in _parsed(text).body:
+    for node in parse_python(text).body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in ("FOUNDRY", "SOURCE"):
@@ -54,23 +55,12 @@ def read_literals(text: str) -> Literals | None:
         return None
     flags = about.get("flags", [])
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) and _is_flag(flag) for flag in flags):
-        raise _not_python("FOUNDRY: flags is a list of compiler options")
+        raise SyntaxError("FOUNDRY: flags is a list of compiler options", ("candidate.py", 1, 0, ""))
     return Literals(about, source)
-
-
-def _parsed(text: str) -> ast.Module:
-    try:
-        return ast.parse(text)
-    except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions
-        raise _not_python(str(error) or "nested too deeply") from None
 
 
 def _is_flag(text: str) -> bool:
     return 0 < len(text) < 4096 and text.isprintable()
-
-
-def _not_python(problem: str) -> SyntaxError:
-    return SyntaxError(problem, ("candidate.py", 1, 0, ""))
 
 
 def first_error(log: str) -> str:
