@@ -12,8 +12,8 @@ ALLOWED_IMPORTS = frozenset(
         "torch ctypes math typing typing_extensions dataclasses functools collections hashlib json os pathlib "
         "platform shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings "
         "cuda triton abc copy fcntl threading logging textwrap string re types numbers time uuid errno sysconfig "
-        "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io traceback datetime "
-        "timeit"
+        "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io atexit traceback "
+        "datetime timeit"
     )
 )
 # Environment variables that configure threads and compilers; reading or setting others needs a reason.
@@ -123,7 +123,7 @@ _RULES = {name: (rule, meaning) for rule, meaning, names in _TABLE for name in n
 _SEEN_AT_RUN_TIME = words(
     "open io os.environ os.getenv os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
     "shutil tempfile pathlib glob fcntl importlib torch.utils.cpp_extension.load torch.ops.load_library time datetime "
-    "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util"
+    "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util atexit"
 )
 _HARMLESS = words(
     "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "

@@ -77,8 +77,13 @@ def audit(
 
 
 def needs_watching(text: str, policy: Policy, *, task_source: str = "") -> bool:
-    """Whether the text alone leaves something open that only the audit's own runs can settle."""
-    return any(finding.by_watching for finding in _findings(text, policy, task_source))
+    """Whether the audit's own runs are needed even for a screen: the text leaves something open, or its binding is not
+    Foundry's own."""
+    source = read_source(text, task_source)
+    if isinstance(source, Finding):
+        return False
+    is_ours = source.trusted_names >= {"_holder", "_checked", "_flat"}
+    return not is_ours or any(finding.by_watching for finding in _findings(text, policy, task_source))
 
 
 def _findings(text: str, policy: Policy, task_source: str) -> list[Finding]:

@@ -7,16 +7,18 @@ import functools
 import importlib.resources
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.native_state import state_findings
 from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, string_constants
+from foundry.tools.process import Limits, run_command
 from foundry.tools.words import words
 
 # word -> (rule, what it means); a word is an identifier followed by "(" or "::" or used as a type
 _SYSTEM = words(
     "system popen fork vfork execl execlp execv execve execvp dlopen dlsym dlmopen socket connect listen sendto "
-    "recvfrom fopen freopen fdopen fread open openat creat mmap munmap mprotect ptrace process_vm_readv "
+    "recvfrom fopen freopen fdopen fread open openat creat mprotect ptrace process_vm_readv "
     "process_vm_writev sigaction signal raise kill getenv secure_getenv setenv putenv syscall ioctl shm_open "
     "posix_spawn readlink unlink chmod dup2 setjmp longjmp backtrace clock_gettime gettimeofday "
     "cudaEventElapsedTime"
@@ -80,7 +82,13 @@ _FORBIDDEN_FLAG = re.compile(
 def native_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]:
     """Every broken rule of the native texts in the file, and of the flags they are compiled with."""
     for line, text in native_texts(source):
-        yield from _text_findings(line, text, policy)
+        found = list(_text_findings(line, text, policy))
+        yield from found
+        if re.search(r"^\s*#\s*define\b", text, re.MULTILINE):  # what macros make of it
+            known = {(finding.rule, finding.what) for finding in found}
+            for finding in _text_findings(line, expanded(text), policy):
+                if (finding.rule, finding.what) not in known:
+                    yield finding
     yield from _flag_findings(source, policy)
 
 
@@ -123,6 +131,30 @@ def strip_comments(text: str, *, strings: bool = True) -> str:
     return pattern.sub(blank, text.replace("\\\n", " \n"))
 
 
+@functools.lru_cache(maxsize=64)
+def expanded(text: str) -> str:
+    """The text after the preprocessor, line by line where it was, without headers; the text itself where it fails."""
+    without = re.sub(r"^([ \t]*)#([ \t]*include\b)", r"\1//\2", text, flags=re.MULTILINE)
+    command = ["g++", "-E", "-fopenmp", "-D__CUDACC__", "-x", "c++", "-"]
+    try:
+        done = run_command(command, Limits(wall_s=5.0, memory_bytes=1 << 30, cpu_s=5, tasks=16), stdin=without.encode())
+    except OSError:
+        return text
+    if done.returncode or done.reason:
+        return text
+    lines: dict[int, str] = {}
+    number, is_own = 1, False
+    for part in done.output.splitlines():
+        marker = re.match(r'# (\d+) "([^"]*)"', part)
+        if marker:
+            number, is_own = int(marker[1]), marker[2] == "<stdin>"
+        else:
+            if is_own:
+                lines[number] = f"{lines.get(number, '')} {part}"
+            number += 1
+    return "\n".join(lines.get(index, "") for index in range(1, max(lines, default=0) + 1))
+
+
 def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
     code = strip_comments(text)
     with_strings = strip_comments(text, strings=False)
@@ -131,11 +163,14 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
         return Finding(rule, line + code.count("\n", 0, position), what)
 
     for match in _SYSTEM_USE.finditer(code):
+        if match[1] == "getenv" and not _asks_for_secrets(with_strings):
+            continue
         yield finding("native_system", match.start(), f"uses {match[1] or match[2]}, which reaches outside the kernel")
     for match in _SYSTEM_HEADERS.finditer(code):
         yield finding("native_system", match.start(), f"includes <{match.group(1)}>")
     for match in _THREAD_USE.finditer(code):
-        yield finding("native_threads", match.start(), f"uses {match[1]}: work may go on after the call")
+        what = f"uses {match[1]}: work may go on after the call"
+        yield replace(finding("native_threads", match.start(), what), by_watching=_waits(match[1], code))
     for match in _DEVICE_USE.finditer(code):
         if not _is_thread_setter(code, match.start()):
             yield finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
@@ -146,6 +181,19 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
     if policy == "strict":
         for match in re.finditer(r"\b__(?:expf|logf|sinf|cosf|powf|fdividef|tanhf)\b", code):
             yield finding("maths", match.start(), f"uses the approximate {match.group()}")
+
+
+def _asks_for_secrets(with_strings: str) -> bool:
+    """Whether getenv is asked for anything but the settings of threads."""
+    settings = r"getenv\s*\(\s*\"(?:OMP|KMP|GOMP|MKL)?_?\w*(?:THREADS|CORES|CPUS)\w*\"\s*\)"
+    return len(re.findall(r"\bgetenv\s*\(", with_strings)) != len(re.findall(settings, with_strings))
+
+
+def _waits(name: str, code: str) -> bool:
+    """Threads of one call that are joined; whether all of them are is seen at run time."""
+    is_thread = name in ("pthread_create", "std::thread", "std::jthread", "std::async", "std::launch", "thrd_create")
+    waits = re.search(r"\.\s*join\s*\(|pthread_join|thrd_join|\.\s*(?:get|wait)\s*\(", code)
+    return is_thread and waits is not None and not re.search(r"\bdetach\s*\(|pthread_detach", code)
 
 
 def _is_thread_setter(code: str, position: int) -> bool:
@@ -169,7 +217,7 @@ def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Findin
         )
     for match in re.finditer(r"^\s*#\s*define.*##", code, re.MULTILINE):
         where = line + code.count("\n", 0, match.end())
-        yield Finding("native_hidden", where, "pastes tokens into names that cannot be read here")
+        yield Finding("native_hidden", where, "pastes tokens into names", by_watching=True)
 
 
 def _vendor_findings(line: int, code: str) -> Iterator[Finding]:

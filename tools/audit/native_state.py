@@ -1,6 +1,8 @@
 """Variables of C++ or CUDA text that outlive a call, and those of them that decide or become an answer.
 
-Memory that is kept for scratch is allowed; memory that is compared, counted in, searched or copied out is a cache.
+Memory that is kept for scratch is allowed, and so are sizes, flags and tables that follow from shapes. What is compared
+with an input's content or address, counted in or searched is a cache; what is copied out may be one, and the grader's
+calls with other content at the same address decide.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from foundry.tools.audit.source import Finding
 _NOT_VARIABLES = re.compile(
     r"\s*(?:using|typedef|friend|static_assert|extern|asm|return|public|private|protected|goto|break|continue|case)\b"
 )
-_CONTAINERS = re.compile(r"\b(?:std::)?(?:unordered_|multi)?(?:map|set)\b|\bstd::(?:vector|deque|list|string|any)\b")
+_CONTAINERS = re.compile(r"\b(?:std::)?(?:unordered_|multi)?(?:map|set)\b|\bstd::(?:any|string)\b")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%^|&]|<<|>>)?=(?!=)")
+_POINTERS = re.compile(r"\*\s*(?:const\s+|__restrict(?:__)?\s+|restrict\s+)*([A-Za-z_]\w*)\s*(?=[,)=;\[])")
+_TENSORS = re.compile(r"\bTensor\s*(?:&|\s)\s*([A-Za-z_]\w*)\s*(?=[,)=;])")
 
 
 @dataclass(frozen=True)
@@ -28,23 +33,64 @@ class Variable:
 
 def state_findings(line: int, code: str) -> Iterator[Finding]:
     """Findings of rule native_state in comment-free code whose first line is line `line` of the file."""
+    content: frozenset[str] | None = None
     for variable in lasting_variables(code):
         start, name = variable.position, re.escape(variable.name)
         rest = code[:start] + " " * len(variable.declaration) + code[start + len(variable.declaration) :]
         where = line + code.count("\n", 0, start)
         part = rf"\b{name}(?:\[[^\]]*\]|\.\w+|->\w+)*"
-        decides = (
-            rf"(?:==|!=|<=?|>=?)\s*{name}\b|{part}\s*(?:==|!=)(?!\s*(?:nullptr|NULL|0\b|false))|"
-            rf"\bmem(?:cmp|chr)\s*\([^;]*\b{name}\b|(?:\+\+|--)\s*{part}|{part}\s*(?:\+\+|--|\+=|-=|\^=)|"
-            rf"\bstd::equal\s*\([^;]*\b{name}\b"
-        )
-        searched = rf"\b{name}\s*(?:\.\s*(?:find|count|contains|at|insert|emplace|try_emplace|push_back)\s*\(|\[)"
-        if re.search(decides, rest):
+        counted = rf"(?:\+\+|--)\s*{part}|{part}\s*(?:\+\+|--|\+=|-=|\^=)|\b{name}\s*=\s*{name}\s*[-+^]"
+        equal = rf"\bmem(?:cmp|chr)\s*\([^;]*\b{name}\b|\bstd::equal\s*\([^;]*\b{name}\b|\bstrn?cmp\s*\([^;]*\b{name}\b"
+        searched = rf"\b{name}\s*(?:\.\s*(?:find|count|contains|at|insert|emplace|try_emplace)\s*\(|\[)"
+        if content is None:
+            content = _content_names(code)
+        if re.search(counted, rest) or re.search(equal, rest) or _is_compared(part, name, rest, content):
             yield Finding("native_state", where, f"compares or counts in {variable.name}, which outlives the call")
         elif _CONTAINERS.search(variable.declaration) and re.search(searched, rest):
             yield Finding("native_state", where, f"keeps entries in {variable.name}, which outlives the call")
         elif re.search(rf"\b(?:memcpy|memmove)\s*\([^,;]*,[^,;]*\b{name}\b", rest):
-            yield Finding("native_state", where, f"copies {variable.name}, which outlives the call, into a result")
+            words = f"copies {variable.name}, which outlives the call, into a result"
+            yield Finding("native_state", where, words, by_watching=True)
+
+
+def _is_compared(part: str, name: str, code: str, content: frozenset[str]) -> bool:
+    """Whether a variable is compared with something made of an input's content or address; sizes may be compared."""
+    operator = r"(?:==|!=|<=|>=|<(?!<)|>(?!>))"
+    others = [match[1] for match in re.finditer(rf"{part}\s*{operator}\s*([^;&|?{{]+)", code)]
+    others += [match[1] for match in re.finditer(rf"([^;&|?{{}},]+?)\s*{operator}\s*{name}\b", code)]
+    return any(_is_content(other, content) for other in others)
+
+
+def _is_content(expression: str, content: frozenset[str]) -> bool:
+    if re.search(r"\bdata_ptr\b|\bdata\s*\(|\bitem\s*[<(]|reinterpret_cast", expression):
+        return True
+    sizes_left_out = re.sub(
+        r"\b\w+\s*\.\s*(?:size|sizes|numel|dim|stride|element_size|length|capacity)\s*\([^()]*\)", " ", expression
+    )
+    return any(word in content for word in re.findall(r"[A-Za-z_]\w*", sizes_left_out))
+
+
+def _content_names(code: str) -> frozenset[str]:
+    """Names of pointers and tensors, and of everything computed from what they point to or where."""
+    names = {*_POINTERS.findall(code), *_TENSORS.findall(code)} - {"this"}
+    assignments = [(match[1], _value_after(code, match.end())) for match in _ASSIGNMENT.finditer(code)]
+    for _ in range(8):
+        grown = names | {target for target, value in assignments if _is_content(value, frozenset(names))}
+        if grown == names:
+            break
+        names = grown
+    return frozenset(names)
+
+
+def _value_after(code: str, start: int) -> str:
+    """The expression that begins at `start`: up to a semicolon, or to the bracket that closes what is around it."""
+    depth = 0
+    for position in range(start, min(len(code), start + 2000)):
+        symbol = code[position]
+        depth += (symbol in "([{") - (symbol in ")]}")
+        if symbol == ";" or depth < 0:
+            return code[start:position]
+    return code[start : start + 2000]
 
 
 def lasting_variables(code: str) -> list[Variable]:
@@ -66,9 +112,8 @@ def lasting_variables(code: str) -> list[Variable]:
             elif not _elided(scopes):
                 inside += "{}"
         elif symbol == ";" and not _elided(scopes):
-            name = _variable(inside, at_namespace="code" not in scopes)
-            if name:
-                lead = len(code[begin:position]) - len(code[begin:position].lstrip())
+            lead = len(code[begin:position]) - len(code[begin:position].lstrip())
+            for name in _variables(inside, at_namespace="code" not in scopes):
                 found.append(Variable(name, code[begin + lead : position + 1], begin + lead))
             begin, inside = position + 1, ""
         elif not _elided(scopes):
@@ -89,6 +134,20 @@ def _scope(before: str) -> str:
     if re.search(r"=\s*$", before) or (re.search(r"[\w\]>]\s*$", before) and "(" not in before):
         return "initialiser"
     return "code"
+
+
+def _variables(statement: str, *, at_namespace: bool) -> list[str]:
+    """Every name that a statement declares: `static float given[9], *kept = nullptr` declares two."""
+    parts, depth = [""], 0
+    for symbol in statement:
+        depth += (symbol in "([{<") - (symbol in ")]}>")
+        if symbol == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += symbol
+    first = _variable(parts[0], at_namespace=at_namespace)
+    others = [re.match(r"[\s*&]*([A-Za-z_]\w*)", part) for part in parts[1:]]
+    return [first, *(match[1] for match in others if match)] if first else []
 
 
 def _variable(statement: str, *, at_namespace: bool) -> str:
