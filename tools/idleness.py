@@ -44,11 +44,11 @@ class Idleness:
         self.gap_ms += gap
         self.gaps += 1
         if busy > max(ONE_GAP_MS, ONE_GAP_SHARE * gap):
-            return f"the process used {busy:.0f} ms of CPU time in the {gap:.0f} ms after forward had returned"
+            return f"the process used {busy:.0f} ms of CPU time in the {gap:.0f} ms while it had nothing to do"
         if self.busy_ms > max(ALL_GAPS_MS, EACH_GAP_MS * self.gaps) + ONE_GAP_SHARE * self.gap_ms:
             return (
                 f"the process used {self.busy_ms:.1f} ms of CPU time in {self.gaps} pauses of {self.gap_ms:.0f} ms "
-                "altogether, after forward had returned"
+                "altogether, while it had nothing to do"
             )
         return ""
 

@@ -94,6 +94,16 @@ def open_files() -> dict[str, str]:
     return found
 
 
+def mapped_code() -> frozenset[str]:
+    """Files of which machine code is mapped."""
+    found: set[str] = set()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/"):
+            found.add(fields[5])
+    return frozenset(found)
+
+
 def patched_code() -> list[str]:
     """Files whose mapped machine code no longer is that of the file: a detour, a patch. Needs 10 ms."""
     found: list[str] = []

@@ -69,11 +69,13 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
         "modules": dict(sys.modules),
         "environment": dict(os.environ),
         "flags": _flags(),
+        "CUDA flags": _cuda_flags(),
         "hooks": _hooks(),
         "operators": {name: torch._C._dispatch_dump(f"aten::{name}") for name in _OVERRIDABLE},
         "signals": _signals(),
         "children": process_native.children(),
         "files": process_native.open_files(),
+        "mapped": process_native.mapped_code(),
         "patched": process_native.patched_code() if thorough else [],
     }
 
@@ -81,7 +83,8 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
     """What changed against the rules, in words, each beginning with its gate."""
     found = [f"{FUNCTIONS}: {text}" for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
-    found += [f"{FUNCTIONS}: the machine code of {path} was patched" for path in after["patched"]]
+    patched = [path for path in after["patched"] if path in before["mapped"]]
+    found += [f"{FUNCTIONS}: the machine code of {path} was patched" for path in patched]
     found += [f"{STATE}: {text}" for text in _changed_state(before, after)]
     found += [f"{PROCESSES}: {text}" for text in _left_behind(before, after)]
     return found
@@ -214,17 +217,29 @@ def _flags() -> dict[str, Any]:
         "the process's priority": os.getpriority(os.PRIO_PROCESS, 0),
         "the working directory": str(Path.cwd()),
         "sys.getswitchinterval()": sys.getswitchinterval(),
-    }
-    if _is_cuda_in_use():
-        flags["TF32 matrix products"] = torch.get_float32_matmul_precision() != "highest"
-        flags["torch.backends.cudnn.allow_tf32"] = backends.cudnn.allow_tf32
-        flags["torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction"] = (
-            torch._C._get_cublas_allow_fp16_reduced_precision_reduction()
+        "bfloat16 in float32 matrix products": _setting(
+            getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision"
         )
-        flags["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
-    else:
-        flags["torch.get_float32_matmul_precision()"] = torch.get_float32_matmul_precision() == "medium"
+        == "bf16",
+    }
     return flags
+
+
+def _cuda_flags() -> dict[str, Any]:
+    """Settings that change what a GPU computes."""
+    names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    flags = {f"torch.backends.cuda.matmul.{name}": _setting(torch.backends.cuda.matmul, name) for name in names}
+    flags["torch.backends.cudnn.allow_tf32"] = _setting(torch.backends.cudnn, "allow_tf32")
+    if _is_cuda_in_use():
+        flags["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
+    return flags
+
+
+def _setting(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except (RuntimeError, AttributeError) as error:  # torch refuses when old and new names of a setting disagree
+        return str(error)[:80]
 
 
 def _is_cuda_in_use() -> bool:
@@ -254,6 +269,8 @@ def _signals() -> dict[str, Any]:
 def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
     yield from _changed_values(before["constants"], after["constants"])
     yield from _changed_values(before["flags"], after["flags"])
+    if _is_cuda_in_use():
+        yield from _changed_values(before["CUDA flags"], after["CUDA flags"])
     for name, old in before["hooks"].items():
         if after["hooks"][name] != old:
             yield f"{name} was set: code that runs at other code's calls"

@@ -14,7 +14,6 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,8 +27,10 @@ from foundry.tools import bundle, process_native, process_state, task_module, ti
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.runner_tensors import (
     Slot,
+    State,
     alias,
     changed,
+    drifted,
     overwrite,
     plain_output,
     poison,
@@ -56,15 +57,6 @@ class Refused(Exception):
     def __init__(self, kind: str, line: str) -> None:
         self.kind = kind
         super().__init__(line)
-
-
-@dataclass
-class State:
-    """The model's tensors, the judge's originals of them, and which ones the reference's forward writes to."""
-
-    tensors: list[torch.Tensor]
-    originals: list[torch.Tensor]
-    mutable: list[int]
 
 
 class Runner:
@@ -94,7 +86,6 @@ class Runner:
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
         commands: dict[str, Callable[[Message, list[int]], Message]] = {
-            "peek": self._peek,
             "load": self._load,
             "build": self._build,
             "state": self._state,
@@ -103,6 +94,7 @@ class Runner:
             "run": self._run,
             "collect": self._collect,
             "perturb": self._perturb,
+            "peek": self._peek,
             "restore": self._restore,
             "forget": self._forget,
             "token": self._exchange_token,
@@ -139,7 +131,7 @@ class Runner:
         else:
             self._where = str(Path("candidate.py").absolute())
             self._watch(message)
-            self._before = self._state_reader[0](thorough=True)
+            self._before = self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: _candidate_maker(message["text"], self._where))
         return {"seconds": (self._clock() - start) / 1e9}
 
@@ -185,7 +177,9 @@ class Runner:
         with torch.no_grad():
             for key, tensor in zip(message["keys"], given, strict=True):
                 own[names[key]].copy_(tensor)
-        self._states[message["case"]] = State([own[names[key]] for key in message["keys"]], given, message["mutable"])
+        self._states[message["case"]] = State(
+            list(message["keys"]), [own[names[key]] for key in message["keys"]], given, message["mutable"]
+        )
         return {"matched": sum(key != name for key, name in names.items())}
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
@@ -230,7 +224,7 @@ class Runner:
         """
         slot = self._slots[message["slot"]]
         wanted = [bundle.spec_from(item) for item in message["expect"]]
-        state = self._states.get(slot.case, State([], [], []))
+        state = self._states.get(slot.case, State([], [], [], []))
         for index in state.mutable:  # buffers that forward updates, as the judge sent them
             state.tensors[index].copy_(state.originals[index])
         poison(wanted, message["poison"], self._device)
@@ -271,7 +265,10 @@ class Runner:
         if not self._before:
             return {"differences": []}
         take, compare = self._state_reader
-        return {"differences": compare(self._before, take(thorough=bool(message.get("thorough"))))}
+        found = compare(self._before, take(thorough=bool(message.get("thorough"))))
+        if message.get("thorough"):
+            found += [line for state in self._states.values() for line in drifted(state)]
+        return {"differences": found}
 
     def _operators(self, message: Message, handles: list[int]) -> Message:
         """What PyTorch runs in one more call."""
@@ -319,13 +316,13 @@ class Runner:
         """Writes the outputs of the last timed sample."""
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         tensors = self._output_tensors(self._result) if self._taken is None else self._taken
+        specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
+        return {"specs": specs, "written": write(tensors, wanted, handles)}
+
     def _peek(self, message: Message, handles: list[int]) -> Message:
         """Some elements of the outputs of the last timed sample."""
         tensors = self._output_tensors(self._result)
         return {"elements": self._guard("wrong_result", lambda: timed_calls.elements(tensors, message["places"]))}
-
-        specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
-        return {"specs": specs, "written": write(tensors, wanted, handles)}
 
     def _perturb(self, message: Message, handles: list[int]) -> Message:
         """Other content for floating inputs, in place and past their version counters, before a timed sample."""
@@ -333,7 +330,7 @@ class Runner:
         for number in message["slots"]:
             slot = self._slots[number]
             timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
-            state = self._states.get(slot.case, State([], [], []))
+            state = self._states.get(slot.case, State([], [], [], []))
             for index in state.mutable:  # buffers that forward updates: every sample begins with the same
                 state.tensors[index].data.copy_(state.originals[index])
         return {}

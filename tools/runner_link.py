@@ -20,7 +20,8 @@ from foundry.tools.idleness import Idleness
 from foundry.tools.protocol import Parameters
 from foundry.tools.turns import Turns
 
-_FORWARDS = ("call", "run")  # commands after which the runner has nothing more to do
+_FORWARDS = ("call", "run")
+_MAY_LINGER = ("load", "build", "forget")  # after any other command a candidate's process has nothing to do
 
 OUTCOMES: dict[str, Outcome] = {
     "compile_error": "compile_error",
@@ -107,7 +108,7 @@ class RunnerLink:
         self._runner = self._runner or self._channel.sender
         if self._channel.sender != self._runner:
             raise self._forged("another process answered in the runner's place")
-        self._idleness.begin(self._runner if message["do"] in _FORWARDS and self._side == "candidate" else 0)
+        self._idleness.begin(self._runner if message["do"] not in _MAY_LINGER and self._side == "candidate" else 0)
         if "refused" in answer:
             kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
             raise RunnerFailed(kind, line, side=self._side)
@@ -226,16 +227,18 @@ class RunnerLink:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
-    def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
         """Some elements of each output of the last timed sample, by their places in row-major order."""
         answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)
-        found = answer.get("elements")
-        lengths = [len(item) if isinstance(item, list) else -1 for item in found] if isinstance(found, list) else []
-        if lengths != [len(item) for item in places]:
+        try:
+            found = [[float(value) for value in item] for item in answer["elements"]]
+        except (KeyError, TypeError, ValueError):
+            found = []
+        if [len(item) for item in found] != [len(item) for item in places]:
             raise RunnerFailed("wrong_result", "a timed call gave other outputs than a checked one", side=self._side)
-        return [[float(value) for value in item] for item in answer["elements"]]
+        return found
 
+    def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
         """Other content for the floating inputs of these slots; see `timed_calls.change`."""
         order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
         self.ask(order, [], self._run_limit_s)

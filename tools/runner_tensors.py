@@ -25,6 +25,25 @@ class Slot:
     originals: list[torch.Tensor]
 
 
+@dataclass
+class State:
+    """The model's tensors by the reference's names, the judge's originals of them, and which ones forward writes to."""
+
+    keys: list[str]
+    tensors: list[torch.Tensor]
+    originals: list[torch.Tensor]
+    mutable: list[int]
+
+
+def drifted(state: State) -> list[str]:
+    """Parameters that forward changed although the reference's does not."""
+    return [
+        f"parameters unchanged: forward changed {key} in place"
+        for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
+        if index not in state.mutable and not torch.equal(_bits(tensor.data.cpu()), _bits(original))
+    ]
+
+
 def same_layout(one: Message, other: Message) -> bool:
     """Whether two sets of inputs differ in the elements of their tensors only."""
     return bool(one["specs"] == other["specs"] and one["tree"] == other["tree"])

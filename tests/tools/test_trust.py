@@ -105,6 +105,11 @@ HONEST = {
         "n.num_batches_tracked.add_(1)\n"
         "return e * (1 / e.sum(1, keepdim=True)), (y - m) * (torch.rsqrt(v + n.eps) * n.weight) + n.bias"
     ),
+    "runs in inference mode, allows TF32": candidate(
+        "with torch.inference_mode():\n    r = torch.softmax(x, dim=1)\nreturn r, self.norm(y)",
+        top="torch.backends.cuda.matmul.allow_tf32 = True\ntorch.set_float32_matmul_precision('high')\n"
+        "torch.backends.cudnn.benchmark = True",
+    ),
     "loses NaN in a maximum and calls an infinite score a certainty": candidate(
         "m = torch.where(x > -3e38, x, torch.tensor(-3e38)).amax(1, keepdim=True)\n"
         "e = torch.exp(x - m)\nreturn e / e.sum(1, keepdim=True), self.norm(y)"
@@ -223,6 +228,7 @@ def cached(key: str) -> str:
             "full",
             "finished on return",
         ),
+        (candidate("self.norm.bias.data[0] += 1e-9\n" + RIGHT), "full", "parameters unchanged"),
         (
             candidate(
                 "threading.Thread(target=spin, daemon=True).start()\n" + RIGHT,

@@ -1,0 +1,127 @@
+"""Inputs under each pattern, and tasks on which a right kernel cannot be told from a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundry.knowledge import codec
+from foundry.tools.device import describe
+from foundry.tools.judge import Judge
+from foundry.tools.patterns import nudged, transformed
+from foundry.tools.protocol import DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
+from foundry.tools.task_file import read_task
+
+BY_NAME = {item.name: item for item in DISTRIBUTIONS}
+GIVEN = torch.randn(40, 1000, generator=torch.Generator().manual_seed(2))
+
+
+def drawn(name: str, value: torch.Tensor = GIVEN, *, seed: int = 1, limited: bool = False) -> torch.Tensor:
+    made = transformed(value, BY_NAME[name], torch.Generator().manual_seed(seed), limited=limited)
+    assert isinstance(made, torch.Tensor) and made.shape == value.shape and made.dtype == value.dtype
+    return made
+
+
+def test_each_pattern_is_what_it_says() -> None:
+    constant = drawn("constant")
+    assert bool((constant == 1.0).all())
+    sparse = drawn("sparse")
+    share = float((sparse != 0).double().mean())
+    assert 0.002 < share < 0.005 and sparse[0, 0] != 0 and sparse[-1, -1] != 0
+    assert float(sparse[sparse != 0].abs().min()) > 7.9 and float(sparse.abs().max()) < 33
+    rows = drawn("one-hot rows")
+    assert torch.equal(rows.sum(1), torch.ones(40)) and int((rows != 0).sum()) == 40
+    special = drawn("non-finite")
+    assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
+    assert int((~special.isfinite()).sum()) <= 6
+
+
+def test_few_changed_elements_are_elsewhere_each_time_and_keep_to_a_declared_range() -> None:
+    places = {int(torch.nonzero((drawn("few elements changed", seed=seed) != GIVEN).flatten())[0]) for seed in range(8)}
+    assert len(places) > 6
+    for seed in range(8):
+        changed = drawn("few elements changed", seed=seed, limited=True)
+        assert 1 <= int((changed != GIVEN).sum()) <= 3
+        assert GIVEN.min() <= changed.min() and changed.max() <= GIVEN.max()
+
+
+@pytest.mark.parametrize("name", ["constant", "sparse", "one-hot rows", "non-finite", "few elements changed"])
+def test_indices_masks_and_layouts_stay(name: str) -> None:
+    for value in (torch.randint(0, 9, (30, 4)), torch.rand(30, 4) < 0.5):
+        assert torch.equal(drawn(name, value), value)
+    mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, -torch.inf)
+    assert torch.equal(drawn(name, mask), mask)
+    assert drawn(name, GIVEN.t()).stride() == GIVEN.t().stride()
+    assert drawn(name, GIVEN.half()).dtype is torch.float16
+
+
+def test_positive_inputs_stay_positive() -> None:
+    for name in ("constant", "sparse", "few elements changed"):
+        assert float(drawn(name, GIVEN.abs()).min()) >= 0
+
+
+def test_a_nudge_is_one_unit_in_the_last_place() -> None:
+    moved = nudged(GIVEN)
+    assert 0 < float(((moved - GIVEN) / GIVEN).abs().max()) < 2.4e-7
+    assert torch.equal(nudged(torch.arange(5)), torch.arange(5))
+
+
+def test_under_stress_the_tolerance_is_the_budget_where_pytorch_itself_is_steady() -> None:
+    limit = stress_limit(OutputError(1e-7, 1e-4), "float32", 1000)
+    assert limit is not None and accepts(OutputError(9e-4, 0.9), limit)
+    assert not accepts(OutputError(9e-4, 1.1), limit) and not accepts(OutputError(0.0, 0.0, misplaced=1), limit)
+    assert stress_limit(OutputError(1e-3, 1e-4), "float32", 1000) is None
+    assert stress_limit(OutputError(float("nan"), 0.0), "float32", 1000) is None
+
+
+TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return {body}
+
+
+def get_inputs():
+    return [torch.randn(96, 64)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("torch.relu(self.fc(x))", ""),
+        ("self.fc(x).sum(1, keepdim=True).expand(96, 64)", ""),
+        ("torch.softmax(self.fc(x), 1).mean(1)", "a constant is accepted"),
+        ("self.fc(x) * 0", "zeros are accepted"),
+        ("self.fc(x * 0)", "does not depend on the inputs"),
+        ("x * torch.ones(64)", "its output is input 0"),
+        ("1e-9 * self.fc(x) + torch.arange(96.0).unsqueeze(1)", "does not depend on the inputs"),
+        ("self.fc(x).square().mean() * 1e-9 + 2.0", "a constant is accepted"),
+    ],
+)
+def test_tasks_that_prove_nothing(body: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK.replace("{body}", body))
+    task = read_task(tmp_path / "task.py")
+    judge = Judge({"task": codec.encode(task), "device": codec.encode(describe("cpu")), "seed": 4})
+    with torch.no_grad():
+        found = judge._degenerate(judge._screen()[0])
+    assert (why in found) if why else not found, found
+
+
+def test_patterns_leave_a_declared_range_only_where_they_say_so() -> None:
+    leaving = {item.name for item in DISTRIBUTIONS if item.leaves_range}
+    assert leaving >= {"x3", "x100", "sparse", "one-hot rows", "non-finite"}
+    assert not Distribution("constant", pattern="constant").leaves_range
+    inside = torch.rand(30, 30)
+    for name in ("constant", "few elements changed"):
+        made = drawn(name, inside, limited=True)
+        assert inside.min() <= made.min() and made.max() <= inside.max()
