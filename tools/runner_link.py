@@ -215,7 +215,7 @@ class RunnerLink:
         stamped_ns = self._channel.sent_ns - self._asked_ns
         nanoseconds = answer.get("ns")
         if not isinstance(nanoseconds, int) or nanoseconds <= 0:
-            raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns")
+            raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns", gate="clock")
         wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
         return Sample(nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots))
 

@@ -1,0 +1,79 @@
+"""Device time: every call cold, and work on other streams charged to the call that started it."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from foundry.tools import timing_cuda
+from foundry.tools.timing_cuda import call_each, flush_cache, settle, time_calls
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+
+
+def test_without_a_driver_there_is_nothing_to_reset() -> None:
+    assert timing_cuda._driver_function("noSuchFunctionInAnyDriver")() == 0
+
+
+class Multiplication:
+    """A product of about 0.1 to 1 ms, on the current stream or, unseen by its events, on one of its own."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.factor = torch.randn(4096, 4096, device="cuda")
+        self.stream = torch.cuda.Stream() if hidden else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.stream is None:
+            return x @ self.factor
+        with torch.cuda.stream(self.stream):
+            return x @ self.factor
+
+
+def median_ms(call: Callable[[], Any]) -> float:
+    return statistics.median(time_calls(call, 1)[1] for _ in range(15))
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_work_on_another_stream_is_charged() -> None:
+    settle()
+    x = torch.randn(4096, 4096, device="cuda")
+    honest, hiding = Multiplication(hidden=False), Multiplication(hidden=True)
+    for model in (honest, hiding):
+        model(x)
+    shown, hidden = median_ms(lambda: honest(x)), median_ms(lambda: hiding(x))
+    assert shown > 0.1 and hidden > 0.8 * shown
+    assert median_ms(lambda: None) < 0.05
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_each_call_has_inputs_of_its_own_and_the_chosen_result_is_kept() -> None:
+    settle()
+    inputs = [[torch.full((1024,), float(number), device="cuda")] for number in range(4)]
+    result, nanoseconds = call_each(lambda x: x + 1, inputs, 2, lambda: 0)
+    assert float(result[0]) == 3.0 and nanoseconds > 1000
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_the_cache_is_cold() -> None:
+    settle()
+    x = torch.randn(4 << 20, device="cuda")  # 16 MB: fits the cache of any device of the last years
+    total = torch.empty((), device="cuda")
+    reduce = functools.partial(torch.sum, x, dim=0, out=total)
+    cold = median_ms(reduce)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    flush_cache()
+    reduce()
+    begin.record()
+    for _ in range(20):
+        reduce()
+    end.record()
+    torch.cuda.synchronize()
+    assert cold > 1.2 * begin.elapsed_time(end) / 20
