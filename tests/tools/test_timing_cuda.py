@@ -13,6 +13,8 @@ import torch
 from foundry.tools import timing_cuda
 from foundry.tools.timing_cuda import call_each, flush_cache, settle, time_calls
 
+make_event: Callable[..., Any] = torch.cuda.Event
+make_stream: Callable[..., Any] = torch.cuda.Stream
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
 
 
@@ -25,7 +27,7 @@ class Multiplication:
 
     def __init__(self, *, hidden: bool) -> None:
         self.factor = torch.randn(4096, 4096, device="cuda")
-        self.stream = torch.cuda.Stream() if hidden else None
+        self.stream = make_stream() if hidden else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.stream is None:
@@ -68,7 +70,7 @@ def test_the_cache_is_cold() -> None:
     total = torch.empty((), device="cuda")
     reduce = functools.partial(torch.sum, x, dim=0, out=total)
     cold = median_ms(reduce)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = make_event(enable_timing=True), make_event(enable_timing=True)
     flush_cache()
     reduce()
     begin.record()
