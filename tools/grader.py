@@ -100,7 +100,7 @@ class Grader:
         memory_bytes: int | None = None,
         lanes: int = LANES,
     ) -> None:
-        self.notes = Notes(isolation=tuple(getattr(zygote, "isolation", ())))
+        self.notes = Notes(isolation=zygote.isolation)
         self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ from foundry.knowledge.errors import NotComparable, UsageError
 from foundry.knowledge.task import AccuracyClass, Policy, Task
 from foundry.tools.plain_file import read_bytes
 from foundry.tools.protocol import PROTOCOL_VERSION
+from foundry.tools.sandbox_kernel import MEANS
 
 SCHEMA_VERSION = 2
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -138,6 +139,8 @@ class Receipt(Part):
     """Versions that a measurement depends on; another torch is not comparable."""
     isolation: list[str]
     """Means of the operating system that were active around the candidate's processes."""
+    isolation_missing: list[str]
+    """Means that this version knows and that were not to be had there."""
     policy: Policy
     stage: Stage
     """How much was asked: `full` by `foundry verify`, `final` by `foundry agent solve`."""
@@ -195,6 +198,7 @@ def make_receipt(
         "device": _device_part(device).model_dump(mode="json"),
         "software": software(),
         "isolation": list(isolation),
+        "isolation_missing": missing_means(isolation),
         "policy": policy,
         "stage": timing.stage,
         "accuracy_class": verdict.accuracy_class,
@@ -211,6 +215,11 @@ def make_receipt(
     }
     draft = Receipt.model_validate({**content, "content_sha256": "0" * 64})
     return draft.model_copy(update={"content_sha256": content_digest(draft.model_dump(mode="json"))})
+
+
+def missing_means(isolation: Sequence[str]) -> list[str]:
+    """The means of isolation that are not among the active ones."""
+    return [name for name in MEANS if name not in isolation]
 
 
 def content_digest(document: Mapping[str, Any]) -> str:

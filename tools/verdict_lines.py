@@ -33,7 +33,8 @@ def _how(document: dict[str, Any]) -> list[str]:
     gates = document["gates"]
     lines = [f"gates: {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
     if document["isolation"]:
-        lines.append("isolation: " + ", ".join(document["isolation"]))
+        missing = "; not active: " + ", ".join(document["isolation_missing"]) if document["isolation_missing"] else ""
+        lines.append("isolation: " + ", ".join(document["isolation"]) + missing)
     if document["seconds"]:
         split = ", ".join(f"{name} {seconds:.1f}" for name, seconds in document["seconds"].items())
         lines.append(f"time: {document['wall_s']:.1f} s ({split})")

@@ -29,7 +29,7 @@ from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.ceilings import ceilings, known, measured_alone
 from foundry.tools.grader import Notes
-from foundry.tools.receipt import Receipt, make_receipt, sha256
+from foundry.tools.receipt import Receipt, make_receipt, missing_means, sha256
 from foundry.tools.targets.base import read_literals
 from foundry.tools.timing import DeviceLock
 from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench, target_of
@@ -91,6 +91,7 @@ class VerifyReport:
             "compile_speedup": self.baseline.compile_speedup if self.baseline else None,
             "labels": list(self.labels),
             "isolation": list(self.isolation),
+            "isolation_missing": missing_means(self.isolation) if self.isolation else [],
             "gates": [asdict(gate) for gate in self.gates],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "wall_s": round(sum(self.seconds.values()), 3),

@@ -36,6 +36,7 @@ from foundry.tools.receipt import (
     receipt_schema,
     write_receipt,
 )
+from foundry.tools.sandbox_kernel import MEANS
 
 PUBLISHED = Path(receipts.__file__).with_name("receipt.schema.json")
 TEXT = "class ModelNew: ...\n"
@@ -80,7 +81,8 @@ def test_it_survives_the_disk_and_matches_its_schema(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert set(receipt_schema()["required"]) == set(document) == set(receipt_schema()["properties"])
     assert document["timing"]["fraction_of_floor"] == 0.5 and document["errors"][0]["norm_error"] == 1e-7
-    assert document["isolation"] == ["session", "limits"] and document["stage"] == "final"
+    assert document["isolation"] == ["session", "limits"] and set(document["isolation_missing"]) == set(MEANS)
+    assert document["stage"] == "final"
     assert document["seconds"] == {"build": 1.0, "verify": 0.0, "time": 0.0}
     assert [entry.name for entry in tmp_path.iterdir()] == ["receipt.json"]
 

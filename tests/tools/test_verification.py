@@ -16,6 +16,7 @@ from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.device import describe
 from foundry.tools.receipt import check_same_pair, compare, read_receipt, write_receipt
+from foundry.tools.sandbox_kernel import MEANS
 from foundry.tools.task_file import read_task
 from foundry.tools.verdict_lines import verdict_lines
 from foundry.tools.verification import VerifyReport, timing_gates, verify_pair
@@ -115,7 +116,7 @@ def test_the_report_in_words() -> None:
         candidate_ms=2.0,
         accuracy_class="ieee",
         labels=("layout",),
-        isolation=("session", "limits"),
+        isolation=("session", "limits", *MEANS[1:]),
         gates=(Gate("x3", True, "fine"), Gate("work", False, "...")),
         seconds={"open": 1.94, "time": 6.0},
     )
@@ -128,7 +129,7 @@ def test_the_report_in_words() -> None:
         "labels: layout",
         "not confirmed: rejected here",
         "gates: 1 of 2 passed",
-        "isolation: session, limits",
+        f"isolation: session, limits, {', '.join(MEANS[1:])}; not active: {MEANS[0]}",
         "time: 7.9 s (open 1.9, time 6.0)",
     ]
 
