@@ -12,6 +12,7 @@ from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
+from foundry.tools.extension_cache import candidate_sandbox, lease, private_environment
 from foundry.tools.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
 from foundry.tools.process import Limits, machine_memory_bytes
 from foundry.tools.selftest.faults import Mutant
@@ -77,7 +78,7 @@ def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -
 
 
 class Comparer:
-    """Compares two candidates bit for bit in a process of its own, started when it is first needed."""
+    """Compares two candidates bit for bit in a process that is confined as theirs are, started when it is needed."""
 
     def __init__(self, task: Task, device: Device, scratch: Path) -> None:
         self._task, self._device, self._folder = task, device, scratch / "comparing"
@@ -98,7 +99,14 @@ class Comparer:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._zygote = Zygote.start(threads=threads)
         limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))
-        worker = self._zygote.fork("foundry.tools.selftest.comparing:serve", limits, directory=self._folder)
+        worker = self._zygote.fork(
+            "foundry.tools.selftest.comparing:serve",
+            limits,
+            directory=self._folder,
+            environment=private_environment(self._folder, faulty),
+            sandbox=candidate_sandbox(self._folder, faulty),
+            leases=[lease(faulty)],
+        )
         try:
             message = {
                 "task": codec.encode(self._task),
