@@ -43,18 +43,29 @@ _OTHER_CALLS = {
 _CALL = re.compile(rf"\b({'|'.join(sorted(_OTHER_CALLS, key=len, reverse=True))})(\s*\()")
 _STORE = re.compile(r"(\b\w+\[[^\];=]*\]\s*=\s*)([^=;{}]+)(;)")
 
+
+def _is_no_maximum(source: str, match: re.Match[str]) -> bool:
+    """Whether a loop does more than look for a maximum, which may be there only to keep exp from overflowing."""
+    header = source.find(")", match.end())
+    body = source[header + 1 :].lstrip()
+    body = body[: body.find("}" if body.startswith("{") else ";")]
+    return body.count(";") > 1 or not re.search(r"max\w*\s*\(|[<>][^;]*\?", body)
+
+
 GENERIC: tuple[Rule, ...] = (
     Rule(
         "missing last element",
         "a loop ends one step early: {0}",
         re.compile(r"(\bfor\s*\([^;]*;\s*\w+\s*)<(?!=)(\s*)([^;]+)(;)"),
         lambda match: f"{match[1]}<{match[2]}({match[3]}) - 1{match[4]}",
+        _is_no_maximum,
     ),
     Rule(
         "off by one",
         "a loop starts one step late: {0}",
         re.compile(r"\bfor\s*\(\s*(?:const\s+)?(?:auto|int|long|unsigned|size_t|u?int\d+_t)\s+\w+\s*=\s*0;"),
         lambda match: match[0].replace("0;", "1;"),
+        _is_no_maximum,
     ),
     Rule(
         "missing bounds check",
@@ -72,7 +83,7 @@ GENERIC: tuple[Rule, ...] = (
     Rule(
         "wrong constant",
         "{0} is one percent larger",
-        re.compile(r"(?<![\w.])\d+\.\d*(?:[eE][-+]?\d+)?f?(?![\w.])|(?<![\w.])\d+[eE]-?\d+f?(?![\w.])"),
+        re.compile(r"(?<![\w.])(?=[\d.]*[1-9])(?:\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE]-?\d+)f?(?![\w.])"),
         lambda match: f"({match[0]} * 1.01f)",
     ),
     Rule(
@@ -84,7 +95,7 @@ GENERIC: tuple[Rule, ...] = (
     Rule(
         "off by one",
         "an index is one too far: {0}",
-        re.compile(r"(?<=[\w)])\[(\w+)\](?=\s*[-+*/;,)])(?!\s*=[^=])"),
+        re.compile(r"(?<=[\w)])\[([a-zA-Z_]\w*)\](?=\s*[-+*/;,)])(?!\s*=[^=])"),
         lambda match: f"[{match[1]} + 1]",
     ),
     Rule(
