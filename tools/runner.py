@@ -286,12 +286,13 @@ class Runner:
         if observer is None:
             raise Refused("crash", "nobody watches this process")
         observer.enter("first")
-        self._forward(slot, record=False)
+        first = self._forward(slot, record=True)[1]
         _, calls = observer.steady(lambda: self._forward(slot, record=False))
         seen = observer.report()
         logs = [self._forward(slot, record=True)[1] for _ in range(message["calls"])]
         heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
-        return {**seen, "calls": calls, "operators": heaviest}
+        prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
+        return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""

@@ -137,7 +137,16 @@ class LocalWorkbench:
                 watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
             operators = heavier(operators, seen.get("operators"))
         return await self._in_thread(
-            lambda: audit(text, build, operators, graph, policy, task_source=source, watched=watched)
+            lambda: audit(
+                text,
+                build,
+                operators,
+                graph,
+                policy,
+                task_source=source,
+                watched=watched,
+                accuracy=verdict.accuracy_class,
+            )
         )
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:

@@ -5,24 +5,21 @@ A failed gate vetoes and nothing overrules it. Allowed practices that a reader s
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.task import Policy
+from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.tools.audit.conduct import allowed
 from foundry.tools.audit.dataflow import dataflow_findings
-from foundry.tools.audit.native_rules import native_findings, native_texts, relaxed_maths, strip_comments
+from foundry.tools.audit.native_rules import native_findings
+from foundry.tools.audit.policies import open_label, policy_gates, practices, spelled
 from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.python_rules import python_findings
-from foundry.tools.audit.source import RULES, CandidateSource, Finding, foundry_literals, read_source
+from foundry.tools.audit.source import RULES, CandidateSource, Finding, read_source
 from foundry.tools.audit.symbols import OPERATOR_OF_TORCH, symbol_gates
-
-# Rules that policy "open" (system speed) turns into labels: what is called is allowed there when it is said.
-OPEN_ALLOWS = {"torch_compute": "pytorch-operators", "reference": "reference-layers", "native_vendor": "vendor-library"}
 
 
 def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Gate]:
@@ -44,6 +41,7 @@ def audit(
     declared: Iterable[str] = (),
     reference_work: float | None = None,
     watched: Sequence[Gate] | None = None,
+    accuracy: AccuracyClass | None = None,
 ) -> Audit:
     """Every gate over one candidate, and the labels of what it does that is allowed.
 
@@ -60,14 +58,19 @@ def audit(
     gates = _gates(findings, policy)
     built = Path(build.artifact).name if build.artifact else ""
     if built:
-        gates += symbol_gates(Path(build.artifact))
+        gates += [allowed(gate, policy) for gate in symbol_gates(Path(build.artifact))]
     gates += [gate for gate in watched or () if not (built and gate.gate.endswith(f"({built})"))]
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
-    labels = {label if ":" in label else label.replace("_", "-") for label in declared}
-    labels |= _labels(text, policy, task_source)
+    labels = {spelled(label) for label in declared}
+    source = read_source(text, task_source)
+    if isinstance(source, CandidateSource):
+        labels |= practices(source)
+    if policy == "open":
+        labels |= {label for finding in findings if (label := open_label(finding))}
     labels.update(f"torch:{row['op']}" for row in computing_rows(op_log or ()))
+    gates += policy_gates(labels, policy, accuracy)
     return Audit(
         clean=all(gate.passed for gate in gates),
         policy=policy,
@@ -100,7 +103,7 @@ def _gates(findings: Sequence[Finding], policy: Policy) -> list[Gate]:
         broken = sorted((item for item in findings if item.rule == rule), key=lambda item: item.line)
         words = "; ".join(f"line {item.line}: {item.what}" if item.line else item.what for item in broken[:4])
         more = f"; and {len(broken) - 4} more" if len(broken) > 4 else ""
-        if broken and policy == "open" and rule in OPEN_ALLOWS:
+        if broken and policy == "open" and all(open_label(item) for item in broken):
             gates.append(Gate(rule, True, f"allowed under open: {words}{more}"))
         else:
             gates.append(Gate(rule, not broken, words + more if broken else promise))
@@ -120,43 +123,3 @@ def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None
     elif gate.gate != "torch_compute":
         return gate
     return Gate(gate.gate, True, f"measured at {100 * share:.2g} % of the reference's work: {gate.evidence}")
-
-
-# ---------------------------------------------------------------- labels
-
-
-def _labels(text: str, policy: Policy, task_source: str) -> set[str]:
-    """Allowed practices in the candidate, by name."""
-    source = read_source(text, task_source)
-    if isinstance(source, Finding):
-        return set()
-    labels: set[str] = set()
-    about = foundry_literals(source.tree).get("FOUNDRY")
-    if isinstance(about, dict):
-        declared = (label for label in about.get("labels", []) if isinstance(label, str))
-        labels.update(label if ":" in label else label.replace("_", "-") for label in declared)
-        if about.get("shapes"):
-            labels.add("shape-specialised")
-    native = "\n".join(strip_comments(part) for _, part in native_texts(source))
-    if re.search(r"\bfoundry_prepare|\b_version\b", text) or _prepares_in_constructor(source):
-        labels.add("prepared-weights")
-    if re.search(r"CUDAGraph|cudaGraphLaunch|cuGraphLaunch", text):
-        labels.add("cuda-graph")
-    if re.search(r"\.tf32|tf32\b|wmma::precision", native):
-        labels.add("tf32")
-    if relaxed_maths(source):
-        labels.add("relaxed-maths")
-    if policy == "open":
-        broken = {item.rule for item in _findings(text, policy, task_source)}
-        labels.update(name for rule, name in OPEN_ALLOWS.items() if rule in broken)
-    return labels
-
-
-def _prepares_in_constructor(source: CandidateSource) -> bool:
-    constructor = source.methods.get("__init__")
-    if constructor is None:
-        return False
-    return any(
-        isinstance(node, ast.Attribute) and node.attr in ("contiguous", "pack", "transpose", "permute")
-        for node in ast.walk(constructor)
-    )

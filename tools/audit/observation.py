@@ -71,6 +71,7 @@ class Observer:
         self._libraries, self._anonymous = executable_maps()
         self._unnamed: dict[str, int] = {}
         self.phase: Phase = "load"
+        _mark_arrays()
         sys.addaudithook(self._note)
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -117,6 +118,8 @@ class Observer:
                 caller = frame.f_back
                 if caller is not None and caller.f_code.co_filename == self._where:
                     name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+                    if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
+                        name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
                     found[(name, caller.f_lineno)] = None
 
         self._busy = True
@@ -139,6 +142,37 @@ class Observer:
             "libraries": sorted(libraries - self._libraries),
             "unnamed": self._unnamed,
         }
+
+
+def _mark_arrays() -> None:
+    """Lets arrays that come out of tensors tell of the arithmetic that is done with them.
+
+    NumPy's operators are invisible to PyTorch's dispatcher and to Python's profiler.
+    """
+    import numpy as np
+    import torch
+
+    class Array(np.ndarray):
+        def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+            plain = [_unmarked(item) for item in inputs]
+            options = {key: _unmarked(value) for key, value in kwargs.items()}
+            result = getattr(function, method)(*plain, **options)
+            return result.view(Array) if isinstance(result, np.ndarray) else result
+
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            return super().__array_function__(function, types, args, kwargs)
+
+    def _unmarked(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(_unmarked(item) for item in value)
+        return value.view(np.ndarray) if isinstance(value, Array) else value
+
+    plain_numpy = torch.Tensor.numpy
+
+    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return plain_numpy(self, *args, **kwargs).view(Array)
+
+    torch.Tensor.numpy = numpy  # type: ignore[method-assign,assignment]
 
 
 def executable_maps() -> tuple[set[str], dict[str, int]]:

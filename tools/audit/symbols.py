@@ -170,6 +170,8 @@ def imports_torch(library: Path) -> bool:
 def why_not(name: str, *, only_known_bad: bool) -> str:
     """Why a function that was looked up by name is not allowed, "" when it is."""
     match = _FORBIDDEN.fullmatch(name)
+    if name.startswith("mmap"):
+        return f"looks up {name}, which maps memory that may run"
     if only_known_bad:
         return f"looks up {name}, which is {_MEANING[match.lastgroup]}" if match and match.lastgroup else ""
     return _judge(name, False).replace("calls", "looks up")

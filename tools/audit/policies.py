@@ -1,0 +1,127 @@
+"""What the policies open, fair and strict make of practices that are no cheats (research: what is debatable).
+
+Integrity holds at every level. A practice is named by a label; a policy allows it, or a gate says why it does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.tools.audit.native_rules import native_texts, relaxed_maths, strip_comments
+from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, methods_of
+
+# label -> (policies that refuse it, gate, why)
+_REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
+    "cuda-graph": (
+        frozenset({"strict"}),
+        "graphs",
+        "it replays a CUDA graph; strict times the launches that a user pays for",
+    ),
+    "tf32": (frozenset({"strict"}), "tf32", "it multiplies in TF32; strict asks for IEEE float32"),
+    "shape-specialised": (
+        frozenset({"strict"}),
+        "shape locks",
+        "it is compiled for its task's shapes and refuses others; strict asks for kernels of any shape",
+    ),
+    "untracked-weights": (
+        frozenset({"strict"}),
+        "prepared weights",
+        "it lays weights out in its constructor and does not follow later changes; strict asks to track them",
+    ),
+    "approximation": (
+        frozenset({"fair", "strict"}),
+        "approximations",
+        "it declares an approximation, which policy open allows",
+    ),
+}
+_OTHER_LIBRARIES = re.compile(r"(?:imports|calls) (?:numpy|scipy|cupy|numba|cutlass|jax|onnxruntime|mkl)\b")
+_LINKS = re.compile(r"passes '-l(?:openblas|blas|cblas|lapack|mkl\w*|dnnl|cublas\w*|cudnn\w*|cufft|cusparse|cusolver)'")
+
+
+def open_label(finding: Finding) -> str:
+    """The label under which policy open (system speed) allows a finding; "" when it does not."""
+    if finding.rule in ("torch_compute", "reference", "native_vendor"):
+        return {"torch_compute": "pytorch-operators", "reference": "reference-layers"}.get(
+            finding.rule, "vendor-library"
+        )
+    if finding.rule == "dynamic_code" and "another compiler" in finding.what:
+        return "other-compiler"
+    if finding.rule == "imports" and _OTHER_LIBRARIES.search(finding.what):
+        return "other-library"
+    return "vendor-library" if finding.rule == "build_flags" and _LINKS.match(finding.what) else ""
+
+
+def practices(source: CandidateSource) -> set[str]:
+    """Labels of what the file does, and of what it declares in FOUNDRY["labels"]."""
+    labels: set[str] = set()
+    about = foundry_literals(source.tree).get("FOUNDRY")
+    if isinstance(about, dict):
+        labels |= {spelled(label) for label in about.get("labels", []) if isinstance(label, str)}
+        if about.get("shapes"):
+            labels.add("shape-specialised")
+    if _refuses_shapes(source):
+        labels.add("shape-specialised")
+    native = "\n".join(strip_comments(part) for _, part in native_texts(source))
+    tracks = re.search(r"\bfoundry_prepare\b|\b_version\b", source.text) is not None
+    if tracks or _prepares_in_constructor(source):
+        labels |= {"prepared-weights"} if tracks else {"prepared-weights", "untracked-weights"}
+    if re.search(r"CUDAGraph|cuda\.graph\b|cudaGraphLaunch|cuGraphLaunch|make_graphed_callables", source.text):
+        labels.add("cuda-graph")
+    if re.search(r"\.tf32|tf32\b|wmma::precision", native) or _is_tf32_in_triton(source):
+        labels.add("tf32")
+    if re.search(r"MADV_HUGEPAGE|MAP_HUGETLB", native):
+        labels.add("huge-pages")
+    if relaxed_maths(source):
+        labels.add("relaxed-maths")
+    return labels
+
+
+def spelled(label: str) -> str:
+    """One spelling for all: "huge_pages" and "huge-pages" are the same."""
+    return label if ":" in label else label.replace("_", "-")
+
+
+def policy_gates(labels: Collection[str], policy: Policy, accuracy: AccuracyClass | None = None) -> list[Gate]:
+    """A gate for each practice that the policy refuses; `accuracy` is the class that the outputs are of."""
+    found: list[Gate] = []
+    for label, (policies, gate, why) in _REFUSED.items():
+        is_there = label in labels or any(other.startswith(label + ":") for other in labels)
+        if is_there and policy in policies:
+            found.append(Gate(gate, False, why))
+    if policy == "strict" and accuracy not in (None, "ieee"):
+        found.append(
+            Gate("accuracy class", False, f"its outputs are of class {accuracy}; strict asks for IEEE float32")
+        )
+    return found
+
+
+def _refuses_shapes(source: CandidateSource) -> bool:
+    """Whether the model's forward compares a shape with numbers and raises."""
+    for node in ast.walk(source.methods["forward"]) if "forward" in source.methods else ():
+        if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+            test = ast.unparse(node.test)
+            if re.search(r"\.(?:shape|size\(\))\s*(?:!=|==)\s*[\(\[]?\d|not in", test) and ".shape" in test:
+                return True
+    return False
+
+
+def _prepares_in_constructor(source: CandidateSource) -> bool:
+    constructor = source.methods.get("__init__") or methods_of(source.model).get("__init__")
+    return any(
+        isinstance(node, ast.Attribute) and node.attr in ("contiguous", "pack", "transpose", "permute")
+        for node in (ast.walk(constructor) if constructor else ())
+    )
+
+
+def _is_tf32_in_triton(source: CandidateSource) -> bool:
+    """Triton multiplies float32 in TF32 unless it is told otherwise."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.dot", "triton.language.dot"):
+            words = {item.arg: ast.unparse(item.value) for item in node.keywords}
+            if words.get("allow_tf32") != "False" and words.get("input_precision", "").strip("'\"") != "ieee":
+                return True
+    return False
