@@ -16,7 +16,7 @@ from typing import Literal
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.experience.store import foundry_home
 from foundry.tools.sandbox import available
-from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS
+from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS, TEMPORARY
 
 State = Literal["ok", "missing", "limited"]
 
@@ -132,6 +132,7 @@ _MEANS: dict[str, tuple[str, str]] = {
         " (in a container: allow unshare in its seccomp profile)",
     ),
     MEMORY: ("a small /dev/shm of its own", ""),
+    TEMPORARY: ("a /tmp of its own", ""),
     CAPABILITIES: ("none of root's rights", ""),
     FILES: (
         "reads Python, torch and compilers, writes to its own folder; compilers read no other files",
@@ -153,7 +154,7 @@ def _isolation() -> list[Finding]:
         if name in here.active:
             findings.append(Finding(f"isolation: {name}", "ok", effect))
             continue
-        why = here.refused.get(name, "comes with the network namespace" if name == MEMORY else "not tried")
+        why = here.refused.get(name, "comes with the network namespace" if name in (MEMORY, TEMPORARY) else "not tried")
         findings.append(Finding(f"isolation: {name}", "missing", f"not active ({why}): {effect}", climb))
     return findings
 

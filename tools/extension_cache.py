@@ -47,8 +47,11 @@ def lease(text: str) -> int:
 
 def candidate_sandbox(scratch: Path, text: str) -> Sandbox:
     """A candidate writes to its scratch and to its own builds, and opens libraries of the build cache by name."""
+    temporary = scratch.absolute() / "tmp"
+    temporary.mkdir(exist_ok=True)
     places = (str(scratch.absolute()), str(extension_folder(text)))
-    return Sandbox("candidate", openable=(str(build_cache().absolute()),), writable=places)
+    cache = (str(build_cache().absolute()),)
+    return Sandbox("candidate", openable=cache, writable=places, temporary=str(temporary))
 
 
 def private_environment(scratch: Path, text: str) -> dict[str, str]:
@@ -57,7 +60,7 @@ def private_environment(scratch: Path, text: str) -> dict[str, str]:
     return {
         "HOME": str(scratch),
         "USER": "candidate",
-        "TMPDIR": str(scratch),
+        "TMPDIR": str(scratch / "tmp"),
         "XDG_CACHE_HOME": str(scratch / ".cache"),
         "FOUNDRY_BUILD_CACHE": str(build_cache().absolute()),
         "TORCH_EXTENSIONS_DIR": str(extensions),

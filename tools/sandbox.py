@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,6 +59,7 @@ class Sandbox:
     readable: tuple[str, ...] = ()
     openable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
+    temporary: str = ""  # an empty folder that is seen as /tmp
 
 
 def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
@@ -85,13 +87,14 @@ def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
         readable=(*orders.readable, *sandbox.readable),
         openable=(*orders.openable, *sandbox.openable),
         writable=(*orders.writable, *sandbox.writable),
+        temporary=sandbox.temporary,
     )
 
 
 def from_message(given: Mapping[str, Any]) -> Sandbox:
     """A sandbox as the warm process receives it."""
     paths = {name: tuple(given[name]) for name in ("readable", "openable", "writable")}
-    return Sandbox(given["form"], **paths)
+    return Sandbox(given["form"], temporary=given["temporary"], **paths)
 
 
 def report(channel: Channel) -> None:
@@ -120,10 +123,11 @@ def _gpu_answers() -> bool:
 @functools.cache
 def available() -> Confinement:
     """What a candidate gets on this machine, tried once in a process of its own (40 ms)."""
-    orders = Orders(readable=_SYSTEM, program=program("candidate").hex())
-    argv = [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders))]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
+        with tempfile.TemporaryDirectory() as folder:
+            orders = Orders(readable=_SYSTEM, temporary=folder, program=program("candidate").hex())
+            argv = [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders))]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
         said = json.loads(done.stdout)
         return Confinement(list(said["active"]), dict(said["refused"]))
     except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:

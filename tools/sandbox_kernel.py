@@ -1,3 +1,5 @@
+# Importing pathlib would double what the launcher costs.
+# ruff: noqa: PTH103, PTH109, PTH112
 """The kernel's own means of confining a process, by system call: namespaces, capabilities, Landlock, seccomp.
 
 Linux on x86-64 and aarch64. Standard library only and nothing of ours: this file is also run bare, in a Python without
@@ -17,17 +19,18 @@ from dataclasses import asdict, dataclass, field
 
 NETWORK = "network namespace"
 MEMORY = "private shared memory"
+TEMPORARY = "private temporary files"
 CAPABILITIES = "no capabilities"
 FILES = "landlock files"
 SIGNALS = "landlock signals"
 SYSCALLS = "seccomp"
-MEANS = (NETWORK, MEMORY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
+MEANS = (NETWORK, MEMORY, TEMPORARY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
 
-SHARED_MEMORY = "/dev/shm"
+SHARED_MEMORY, TEMPORARY_FILES = "/dev/shm", "/tmp"
 SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
-_MS_NOSUID, _MS_NODEV, _MS_REC, _MS_PRIVATE = 2, 4, 16384, 1 << 18
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -52,7 +55,8 @@ class Orders:
     """What a process may still reach. Paths that do not exist are passed over.
 
     `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
-    `writable`: everything but devices; `devices`: read, write, ioctl. `files` off leaves the file system open,
+    `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is the folder that is seen as /tmp;
+    it must be empty. `files` off leaves the file system open,
     `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal.
     """
 
@@ -63,6 +67,7 @@ class Orders:
     openable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    temporary: str = ""
     program: str = ""
 
 
@@ -81,12 +86,16 @@ def confine(orders: Orders) -> Confinement:
         _attempt(done, NETWORK, _enter_namespaces)
         if NETWORK in done.active:
             _attempt(done, MEMORY, _private_shared_memory)
+            if MEMORY in done.active and orders.temporary:
+                _attempt(done, TEMPORARY, lambda: _private_temporary_files(orders))
     with contextlib.suppress(OSError):
         prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if not orders.capabilities:
         _attempt(done, CAPABILITIES, _drop_capabilities)
     if orders.files:
-        _attempt(done, FILES, lambda: _restrict_files(orders, MEMORY in done.active, done))
+        private = {MEMORY: SHARED_MEMORY, TEMPORARY: TEMPORARY_FILES}
+        own = tuple(path for name, path in private.items() if name in done.active)
+        _attempt(done, FILES, lambda: _restrict_files(orders, own, done))
     if orders.program:
         _attempt(done, SYSCALLS, lambda: install_filter(bytes.fromhex(orders.program)))
     done.active.sort(key=MEANS.index)
@@ -154,6 +163,30 @@ def _private_shared_memory() -> None:
     _succeed(libc.mount(b"tmpfs", place, b"tmpfs", flags, SHARED_MEMORY_OPTIONS), "mount")
 
 
+def _private_temporary_files(orders: Orders) -> None:
+    """/tmp becomes a folder of our own, for files that were written with nothing else in mind. What we may reach of
+    the real one is put back at its place."""
+    places = {os.path.realpath(path) for path in (*orders.readable, *orders.openable, *orders.writable)}
+    inside = sorted(path for path in places if path.startswith(f"{TEMPORARY_FILES}/") and os.path.isdir(path))
+    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
+    here = os.getcwd()
+    try:
+        _bind(orders.temporary, TEMPORARY_FILES)
+        for path, handle in kept:
+            os.makedirs(path, exist_ok=True)
+            _bind(f"/proc/self/fd/{handle}", path)
+        with contextlib.suppress(OSError):  # where we are may be out of sight now
+            os.chdir(here)
+    finally:
+        for _, handle in kept:
+            os.close(handle)
+
+
+def _bind(source: str, target: str) -> None:
+    flags = ctypes.c_ulong(_MS_BIND | _MS_REC)
+    _succeed(libc.mount(source.encode(), target.encode(), None, flags, None), "mount")
+
+
 def _drop_capabilities() -> None:
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     _succeed(libc.syscall(_SYS_CAPSET[os.uname().machine], header, bytes(24)), "capset")
@@ -162,7 +195,7 @@ def _drop_capabilities() -> None:
 # ---------------------------------------------------------------- Landlock
 
 
-def _restrict_files(orders: Orders, private_memory: bool, done: Confinement) -> None:
+def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> None:
     abi = landlock_abi()
     if abi == 0:
         _succeed(-1, "landlock")
@@ -177,8 +210,7 @@ def _restrict_files(orders: Orders, private_memory: bool, done: Confinement) -> 
         for paths, rights in (
             (orders.readable, to_run | _READ_DIR),
             (orders.openable, to_run),
-            (orders.writable, everything & ~_MAKE_DEVICES),
-            ((SHARED_MEMORY,) if private_memory else (), everything & ~_MAKE_DEVICES),
+            ((*orders.writable, *own), everything & ~_MAKE_DEVICES),
             (orders.devices, _READ_FILE | _WRITE_FILE | _READ_DIR | _IOCTL_DEV),
         ):
             for path in paths:

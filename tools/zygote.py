@@ -12,6 +12,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -244,13 +245,15 @@ class Zygote:
     def _tried(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
         self._means = tuple(means)
-        worker = self.fork("foundry.tools.sandbox:report", Limits(wall_s=FORK_S), sandbox=Sandbox("candidate"))
-        try:
-            answer, _ = worker.request({})
-        except WorkerDied:
-            return (), 0
-        finally:
-            worker.end()
+        with tempfile.TemporaryDirectory() as folder:
+            confined = Sandbox("candidate", temporary=folder)
+            worker = self.fork("foundry.tools.sandbox:report", Limits(wall_s=FORK_S), sandbox=confined)
+            try:
+                answer, _ = worker.request({})
+            except WorkerDied:
+                return (), 0
+            finally:
+                worker.end()
         return tuple(name for name in MEANS if name in answer["active"]), int(answer["works"])
 
     def fork(

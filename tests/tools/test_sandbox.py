@@ -18,7 +18,7 @@ from foundry.tools import sandbox
 from foundry.tools.process import Limits, run_command
 from foundry.tools.sandbox import Sandbox
 from foundry.tools.sandbox_filter import program
-from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEANS, NETWORK, SIGNALS, SYSCALLS, Orders
+from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEANS, NETWORK, SIGNALS, SYSCALLS, TEMPORARY, Orders
 from foundry.tools.zygote import Worker, Zygote
 
 ENTRIES = """
@@ -89,13 +89,19 @@ def zygote(code: Path) -> Iterator[Zygote]:
 def candidate(zygote: Zygote, code: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Confined]:
     folder = tmp_path_factory.mktemp("confined")
     (folder / "scratch").mkdir()
+    (folder / "scratch" / "tmp").mkdir()
     (folder / "receipt.json").write_text("{}")
     worker = zygote.fork(
         "confined_entries:serve",
         Limits(wall_s=30),
         directory=folder / "scratch",
         environment={"TMPDIR": str(folder / "scratch")},
-        sandbox=Sandbox("candidate", readable=(str(code),), writable=(str(folder / "scratch"),)),
+        sandbox=Sandbox(
+            "candidate",
+            readable=(str(code),),
+            writable=(str(folder / "scratch"),),
+            temporary=str(folder / "scratch" / "tmp"),
+        ),
     )
     yield Confined(worker, folder / "scratch", folder / "receipt.json")
     worker.end()
@@ -106,10 +112,11 @@ def test_files_outside_its_own_folder_are_out_of_reach(candidate: Confined) -> N
     assert candidate("write('mine')") == 1 and candidate("read('mine')") == 1
     for path in (candidate.secret, Path.home() / ".bashrc", "/etc/passwd", f"/proc/{os.getpid()}/cmdline"):
         assert "Error" in str(candidate("read(path)", path=str(path))), path
-    for path in (candidate.secret, candidate.secret.parent / "new", "/usr/new", sys.prefix + "/new", "/tmp/new"):
-        assert "Error" in str(candidate("write(path)", path=str(path))), path
-    assert "Error" in str(candidate("os.listdir(path)", path=str(candidate.secret.parent)))
-    assert candidate.secret.read_text() == "{}"
+    for path in ("/usr/new", sys.prefix + "/new", str(Path.home() / "new")):
+        assert "Error" in str(candidate("write(path)", path=path)), path
+    for path in (candidate.secret, candidate.secret.parent / "new"):
+        candidate("write(path)", path=str(path))  # below /tmp, which is its own: whatever it writes is seen by nobody
+    assert candidate.secret.read_text() == "{}" and not (candidate.secret.parent / "new").exists()
 
 
 @NEEDS[FILES]
@@ -151,6 +158,13 @@ def test_its_network_namespace_has_no_way_out(candidate: Confined) -> None:
         mine.unlink()
 
 
+@NEEDS[TEMPORARY]
+def test_what_it_writes_to_tmp_goes_to_a_folder_of_its_own(candidate: Confined) -> None:
+    assert candidate("os.makedirs('/tmp/my_build') or write('/tmp/my_build/k.o')") == 1
+    assert (candidate.scratch / "tmp" / "my_build" / "k.o").exists() and not Path("/tmp/my_build").exists()
+    assert candidate("sorted(os.listdir(os.getcwd()))") == sorted(path.name for path in candidate.scratch.iterdir())
+
+
 @X86_ONLY
 @NEEDS[SYSCALLS]
 def test_dangerous_calls_are_refused(candidate: Confined) -> None:
@@ -190,10 +204,11 @@ def test_it_has_no_capabilities_and_gets_none(candidate: Confined) -> None:
 
 
 def test_confining_costs_milliseconds(zygote: Zygote, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
     seconds = []
     for _ in range(5):
         start = time.monotonic()
-        confined = Sandbox("candidate", writable=(str(tmp_path),))
+        confined = Sandbox("candidate", writable=(str(tmp_path),), temporary=str(tmp_path / "tmp"))
         worker = zygote.fork("foundry.tools.sandbox:report", Limits(), directory=tmp_path, sandbox=confined)
         answer, _ = worker.request({})
         seconds.append(time.monotonic() - start)
