@@ -145,7 +145,7 @@ class Examination:
         if is_first:
             returned = time.monotonic()
             second = self._call(asked, LARGE_BYTES, is_repeated=True)
-            self._check_repeated(outputs, second, asked.trial, asked.suffix)
+            self._check_repeated(outputs, second, asked)
             self._check_kept(outputs, asked, returned)
             if asked.number == 0:
                 self._inspect(is_last=False)
@@ -250,8 +250,8 @@ class Examination:
         self.link.rest(REST_S)
         self._compare_again(outputs, asked, back=1)
 
-    def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], trial: Trial, suffix: str) -> None:
-        gate = f"same answer twice{suffix}"
+    def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], asked: _Asked) -> None:
+        trial, gate = asked.trial, f"same answer twice{asked.suffix}"
         for index, (one, other, expected) in enumerate(zip(first, second, trial.expected, strict=True)):
             if torch.equal(_as_bits(one), _as_bits(other)):
                 continue
@@ -259,6 +259,8 @@ class Examination:
             error = comparison.measure(other, expected)
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(other, expected, limit, error)
+                self.link.rest(REST_S)
+                self._compare_again(second, asked, back=1)
                 raise _Failed(
                     gate,
                     "nondeterministic",

@@ -27,7 +27,7 @@ import torch.nn.functional
 import torch.nn.modules.module as module_hooks
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 
-from foundry.tools import process_native
+from foundry.tools import process_imports, process_native
 from foundry.tools.words import words
 
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
@@ -45,7 +45,8 @@ _FREE_ENVIRONMENT = tuple(
     words(
         "TORCH_ NVCC_ CUDA_HOME CUDA_PATH CUDA_ARCH CUDA_MODULE_LOADING CUDAHOSTCXX CC CXX CFLAGS CXXFLAGS LDFLAGS "
         "MAX_JOBS NINJA PATH TORCHINDUCTOR_ _TORCHINDUCTOR_ TRITON_ LD_LIBRARY_PATH LIBRARY_PATH CPATH TMPDIR TEMP "
-        "DISTUTILS_ SETUPTOOLS_ VSLANG PYTORCH_NVML_BASED_CUDA_CHECK KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK"
+        "DISTUTILS_ SETUPTOOLS_ VSLANG PYTORCH_NVML_BASED_CUDA_CHECK "
+        "PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK"
     )
 )
 _MAY_BE_REPLACED = ("distutils", "_distutils_hack", "setuptools", "pkg_resources")  # they replace each other
@@ -75,16 +76,22 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
         "signals": _signals(),
         "children": process_native.children(),
         "files": process_native.open_files(),
+        "thorough": thorough,
         "mapped": process_native.mapped_code(),
         "patched": process_native.patched_code() if thorough else [],
     }
 
 
 def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """What changed against the rules, in words, each beginning with its gate."""
+    """What changed against the rules, in words, each beginning with its gate.
+
+    After a thorough snapshot also the calls of the interpreter and the C library that lead elsewhere than before.
+    """
     found = [f"{FUNCTIONS}: {text}" for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
     patched = [path for path in after["patched"] if path in before["mapped"]]
     found += [f"{FUNCTIONS}: the machine code of {path} was patched" for path in patched]
+    if after["thorough"]:
+        found += [f"{FUNCTIONS}: {text}" for text in process_imports.redirected(before["mapped"])]
     found += [f"{STATE}: {text}" for text in _changed_state(before, after)]
     found += [f"{PROCESSES}: {text}" for text in _left_behind(before, after)]
     return found

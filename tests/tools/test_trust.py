@@ -3,6 +3,7 @@ kernels beside each that must pass. Every candidate runs in a real process."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.tools.device import describe
 from foundry.tools.grader import Grader
+from foundry.tools.process_imports import redirected
+from foundry.tools.process_native import mapped_code
 from foundry.tools.task_file import read_task
 from foundry.tools.zygote import Zygote
 
@@ -287,3 +290,11 @@ def test_a_candidate_has_its_own_files_only_and_cannot_write_to_its_inputs(grade
     )
     verdict = verify(grader, baseline, text)
     assert verdict.correct, verdict.evidence
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="import tables are read on x86-64 only")
+def test_a_call_of_the_interpreter_that_leads_into_a_new_library_is_seen() -> None:
+    known = mapped_code()
+    assert redirected(known) == []
+    found = redirected(frozenset(path for path in known if not path.rsplit("/", 1)[-1].startswith("libc")))
+    assert found and all("libc" in line.partition(" leads into ")[2] for line in found)
