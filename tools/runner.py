@@ -292,7 +292,12 @@ class Runner:
         logs = [self._forward(slot, record=True)[1] for _ in range(message["calls"])]
         heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
         prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-        return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
+        answer = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
+        if self._device.type == "cuda":
+            from foundry.tools.audit.kernels import record_kernels
+
+            answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
+        return answer
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""

@@ -19,6 +19,9 @@ from foundry.knowledge.library.plan import plan
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates, symbol_gates
+from foundry.tools.audit.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.source import Finding, read_source
+from foundry.tools.audit.symbols import instruction_gate
 from foundry.tools.capture import capture
 from foundry.tools.task_file import read_task
 from foundry.tools.task_module import load
@@ -470,3 +473,95 @@ def test_the_whole_audit(tmp_path: Path, graph: OpGraph) -> None:
     heavy = audit(small, build, record_ops(lambda: torch.relu(x)), graph, "fair", task_source=TASK)
     assert not heavy.clean
     assert not audit(small, build, None, graph, "fair", task_source=TASK).clean
+
+
+# ---------------------------------------------------------------- judged by what they do, not by whose they are
+
+
+def test_a_binding_of_another_version_needs_no_trust() -> None:
+    task = read_task(EXAMPLES / "gemm_bias_relu.py")
+    loaded = load(task, overrides={"ROWS": 32})
+    steps = plan(capture(loaded.build_model(0), loaded.inputs(0)), Recipe("cpu"))
+    kernels = [
+        cpu_print.print_kernel(step, steps, DEVICE, {}) for step in steps.steps if not isinstance(step, TorchCall)
+    ]
+    text = module_file(task.source, [Entry(steps, tuple(kernels))], DEVICE)
+    older = (
+        text.replace("leaves", "arguments").replace("asked", "answer").replace("held", "kept").replace("partial", "new")
+    )
+    assert older != text
+    watched = [Gate("mapped code", True, "")]
+    for policy in ("fair", "open"):
+        found = audit(older, Build(True, 0.1), [], None, policy, task_source=task.source, watched=watched)
+        assert [gate for gate in found.gates if not gate.passed] == []
+
+
+HONEST_NATIVE = {
+    "scratch that grows": "static float* buf; static size_t cap = 0;\nint f(const float* x, float* y, size_t n) {"
+    " if (n > cap) { free(buf); buf = (float*)malloc(n * 4); cap = n; } buf[0] = x[0]; y[0] = buf[0]; return 0; }\n",
+    "a table by shape": "static long last_n = -1; static double* table;\nvoid fill(long);\n"
+    "int f(const double* x, double* y, long n) { if (n != last_n) { fill(n); last_n = n; } y[0] = x[0] * table[0];"
+    " return 0; }\n",
+    "a vector of each thread": "#include <vector>\nstatic thread_local std::vector<float> tmp;\n"
+    "int f(const float* x, long n) { if ((long)tmp.size() < n) tmp.resize(n);"
+    " for (long i = 0; i < n; ++i) tmp[i] = x[i]; return 0; }\n",
+    "joined macros": "#define ROW(i, j) x[(i) * 32 + (j)]\n#define EACH for (int i = 0; i < 32; ++i)\n"
+    "float f(const float* x) { float s = 0; EACH s += ROW(i, 1); return s; }\n",
+    "threads from the environment": '#include <cstdlib>\nint f() { return atoi(getenv("OMP_NUM_THREADS")); }\n',
+}
+NATIVE_CHEATS = {
+    "a checksum": "static unsigned long h0;\nint f(const unsigned* x, long n) { unsigned long h = 0;"
+    " for (long i = 0; i < n; i += 64) h = h * 31 + x[i]; if (h == h0) return 1; h0 = h; return 0; }\n",
+    "the second of two": "static float given[9], kept[9];\nint f(const float* x) { return memcmp(x, given, 36); }\n",
+    "counting without ++": "static int n;\nint f() { n = n + 1; return n > 4; }\n",
+    "a name made by macros": "#define A sys\n#define GLUE(a, b) a##b\n#define CALL(a, b) GLUE(a, b)\n"
+    'int f() { return CALL(sys, tem)("ls"); }\n',
+    "an address by another name": "static const void* last;\nint f(void** b) { const float* p = (const float*)b[0];"
+    " const void* q = p; if (q == last) return 1; last = q; return 0; }\n",
+}
+
+
+@pytest.mark.parametrize("name", HONEST_NATIVE)
+def test_scratch_and_shape_tables_are_no_caches(name: str) -> None:
+    assert failures(native(HONEST_NATIVE[name])) == {}
+
+
+@pytest.mark.parametrize("name", NATIVE_CHEATS)
+def test_caches_and_hidden_names_in_native_code(name: str) -> None:
+    found = failures(native(NATIVE_CHEATS[name]))
+    assert found.keys() & {"native_state", "native_system"}, found
+    assert "line " in next(iter(found.values()))
+
+
+def test_policies_name_what_they_refuse() -> None:
+    graph = HONEST.replace("out = torch.empty_like(x)", "out = torch.empty_like(x)  # torch.cuda.CUDAGraph")
+    for policy, refused in (("open", set()), ("fair", set()), ("strict", {"graphs", "shape locks"})):
+        found = audit(graph, Build(True, 0.1), [], None, policy, task_source=TASK)  # type: ignore[arg-type]
+        assert {gate.gate for gate in found.gates if not gate.passed} == refused
+        assert {"cuda-graph", "shape-specialised", "prepared-weights"} <= set(found.labels)
+    assert not audit(HONEST, Build(True, 0.1), [], None, "strict", task_source=TASK, accuracy="tf32").clean
+    compiled_by_torch = forward("return F(x)", top="F = torch.compile(torch.relu)")
+    found = audit(compiled_by_torch, Build(True, 0.1), None, None, "open", task_source=TASK)
+    assert found.clean
+    assert "other-compiler" in found.labels
+    approximate = HONEST.replace('"rewrite:none"', '"approximation:exp"')
+    assert not audit(approximate, Build(True, 0.1), [], None, "fair", task_source=TASK).clean
+    assert audit(approximate, Build(True, 0.1), [], None, "open", task_source=TASK).clean
+
+
+def test_a_system_call_past_every_library_shows_in_the_machine_code(tmp_path: Path) -> None:
+    source = 'extern "C" long f(long n) { long r; asm volatile(".byte 0x0f, 0x05" : "=a"(r) : "a"(n)); return r; }'
+    gate = instruction_gate(compiled(tmp_path, source))
+    assert not gate.passed
+    assert "syscall" in gate.evidence
+
+
+def test_whose_kernels_ran_on_the_device() -> None:
+    source = read_source(LOAD_INLINE)
+    assert not isinstance(source, Finding)
+    assert own_kernels(source) == {"scale_kernel"}
+    rows = [["void scale_kernel<4>(float const*, float*, int)", 95.0], ["Memcpy DtoD (Device -> Device)", 50.0]]
+    assert kernel_gate(rows, {"scale_kernel"}).passed
+    gate = kernel_gate([*rows, ["sm90_xmma_gemm_f32f32", 300.0]], {"scale_kernel"})
+    assert not gate.passed
+    assert "sm90_xmma_gemm" in gate.evidence

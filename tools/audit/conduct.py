@@ -16,7 +16,7 @@ from typing import Any
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, forbidden
-from foundry.tools.audit.symbols import imports_torch, symbol_gates, why_not
+from foundry.tools.audit.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.words import words
 
 _PROGRAMS = re.compile(
@@ -93,6 +93,8 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         place = Path(path)
         for gate in symbol_gates(place, torch_binding=imports_torch(place)):
             gates.append(allowed(replace(gate, gate=f"{gate.gate} ({place.name})"), policy))
+        doors = instruction_gate(place)
+        gates.append(replace(doors, gate=f"{doors.gate} ({place.name})"))
     return gates
 
 

@@ -1,4 +1,4 @@
-"""Rules over what forward does with its inputs: they may be passed on and returned, not kept, compared or used as keys."""
+"""Rules over what forward does with its inputs: pass them on and return them; not keep, compare or use them as keys."""
 
 from __future__ import annotations
 

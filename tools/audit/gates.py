@@ -59,7 +59,8 @@ def audit(
     built = Path(build.artifact).name if build.artifact else ""
     if built:
         gates += [allowed(gate, policy) for gate in symbol_gates(Path(build.artifact))]
-    gates += [gate for gate in watched or () if not (built and gate.gate.endswith(f"({built})"))]
+    twice = {f"symbols ({built})", f"libraries ({built})"} if built else set()
+    gates += [gate for gate in watched or () if gate.gate not in twice]
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance

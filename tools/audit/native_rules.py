@@ -65,6 +65,9 @@ _TORCH_BINDING = frozenset(
         "GetCPUAllocator Warning warn Error IndexError ValueError"
     )
 )
+_UNREADABLE = re.compile(
+    r"\.incbin|\.(?:byte|[248]byte|long|quad|word)\s+(?:0x|\d)|#\s*embed\b|\bsyscall\b|\bint\s+\$0x80"
+)
 _RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
                   "-use_fast_math", "-fassociative-math", "-freciprocal-math"}  # fmt: skip
 _FLAG = re.compile(
@@ -211,7 +214,7 @@ def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Findin
         )
     for match in re.finditer(r"#\s*include\s*(<\s*(?:/|\.\.)[^>]*>|[A-Za-z_]\w*)", code):
         yield Finding("native_hidden", line + code.count("\n", 0, match.start()), f"includes {match.group(1)}")
-    for match in re.finditer(r"\.incbin|#\s*embed\b|\bsyscall\b|\bint\s+\$0x80", with_strings):
+    for match in _UNREADABLE.finditer(with_strings):
         yield Finding(
             "native_hidden", line + with_strings.count("\n", 0, match.start()), f"uses {match.group().strip()}"
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from foundry.knowledge.candidate import Gate
 from foundry.tools.audit.provenance import COPIES, FREE
+from foundry.tools.process import Limits, run_command
 from foundry.tools.words import words
 
 _MATHS = words(
@@ -82,6 +83,7 @@ _DEVICE = re.compile(
 
 
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
+_DOORS = re.compile(r"\t((?:syscall|sysenter|int\s+\$0x80)\b[^\n]*)")
 OPERATOR_OF_TORCH = "PyTorch's operator"
 
 
@@ -157,6 +159,21 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
             f"the library links {', '.join(foreign)}" if foreign else "the library links nothing but the system's own",
         ),
     ]
+
+
+def instruction_gate(library: Path) -> Gate:
+    """Gate "instructions": the library's machine code enters the kernel of the system by no door of its own."""
+    limits = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
+    try:
+        done = run_command(["objdump", "-d", "--no-show-raw-insn", str(library)], limits)
+    except OSError:
+        return Gate("instructions", True, "not read, objdump is not installed")
+    found = _DOORS.search(done.output)
+    if found:
+        return Gate(
+            "instructions", False, f"its machine code has {found[1].strip()!r}: a system call past every library"
+        )
+    return Gate("instructions", True, "no system call of its own in the machine code")
 
 
 def imports_torch(library: Path) -> bool:

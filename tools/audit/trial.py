@@ -16,6 +16,8 @@ from foundry.knowledge.task import Policy
 from foundry.tools import bundle
 from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.earned import FEW, LARGEST_SHARE, Earned, earned
+from foundry.tools.audit.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.source import CandidateSource, read_source
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
 from foundry.tools.runner import NAN_BYTES
@@ -47,6 +49,9 @@ def audit_runs(
     on_cpu = load["device"] == "cpu"
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
+        source = read_source(load["text"])
+        if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
+            gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
     if policy != "open":
         runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
         gates += _ablation_gates(runs["silent"], runs["undone"])
