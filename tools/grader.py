@@ -30,7 +30,7 @@ from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, T
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.provenance import later_work
 from foundry.tools.channel import Channel, ChannelClosed, Message
-from foundry.tools.extension_cache import TASK, candidate_sandbox, lease, private_environment
+from foundry.tools.extension_cache import TASK, Quarters, quarters
 from foundry.tools.process import Limits, machine_memory_bytes
 from foundry.tools.task_limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 from foundry.tools.timed_groups import SLOWED, Groups
@@ -279,16 +279,14 @@ class Grader:
             file_bytes=1 << 30,
             folder_bytes=2 << 30,
         )
-        own, sandbox, leases = {"TMPDIR": str(folder)}, TASK, []
-        if text:
-            own, sandbox, leases = private_environment(folder, text), candidate_sandbox(folder, text), [lease(text)]
+        own = quarters(text, folder) if text else Quarters({"TMPDIR": str(folder)}, TASK, [])
         return self._zygote.fork(
             "foundry.tools.runner:serve",
             limits,
             directory=folder,
-            environment={**own, **(environment or {})},
-            sandbox=sandbox,
-            leases=leases,
+            environment={**own.environment, **(environment or {})},
+            sandbox=own.sandbox,
+            leases=own.leases,
         )
 
     def _resident(self) -> Worker:

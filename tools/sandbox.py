@@ -208,7 +208,10 @@ def _parts_of(tool: str) -> list[str]:
     if not tool:
         return []
     homes = {Path(tool).parent.parent, Path(tool).resolve().parent.parent}
-    return [str(home / part) for home in homes for part in _PARTS_OF_A_TOOL if (home / part).exists()]
+    parts = [str(home / part) for home in homes for part in _PARTS_OF_A_TOOL if (home / part).exists()]
+    # Installed as Python packages, each part of CUDA has a folder of its own; conda keeps the C library beside its bin.
+    siblings = [str(home.parent) for home in homes if home.parent.name == "nvidia"]
+    return [*parts, *siblings, *(str(path) for home in homes for path in home.glob("*-linux-gnu"))]
 
 
 def _narrow(paths: Iterable[str]) -> list[str]:

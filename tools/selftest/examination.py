@@ -12,7 +12,7 @@ from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.extension_cache import candidate_sandbox, lease, private_environment
+from foundry.tools.extension_cache import quarters
 from foundry.tools.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
 from foundry.tools.process import Limits, machine_memory_bytes
 from foundry.tools.selftest.faults import Mutant
@@ -99,13 +99,14 @@ class Comparer:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._zygote = Zygote.start(threads=threads)
         limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))
+        own = quarters(faulty, self._folder)
         worker = self._zygote.fork(
             "foundry.tools.selftest.comparing:serve",
             limits,
             directory=self._folder,
-            environment=private_environment(self._folder, faulty),
-            sandbox=candidate_sandbox(self._folder, faulty),
-            leases=[lease(faulty)],
+            environment=own.environment,
+            sandbox=own.sandbox,
+            leases=own.leases,
         )
         try:
             message = {
