@@ -37,20 +37,26 @@ _ALLOWED = frozenset(
         "__cxa_bad_typeid _dl_find_object __cxa_throw_bad_array_length sysconf get_nprocs sched_getaffinity "
         "__sched_cpucount __sched_cpualloc __sched_cpufree munmap getenv bsearch lrand48 atoi atol atof mmap mmap64 "
         "isnan isinf finite __isnan __isinf __isnanf __isinff __finite __finitef __fpclassify __signbit __signbitf "
-        "valloc memalign malloc_usable_size stpcpy __stpcpy_chk __strcpy_chk explicit_bzero bzero"
+        "valloc memalign malloc_usable_size stpcpy __stpcpy_chk __strcpy_chk explicit_bzero bzero rand srand "
+        "rand_r random srandom drand48 erand48 qsort_r lgamma_r lgammaf_r nan nanf nanl abs labs llabs strtok strspn "
+        "strcspn strpbrk memmem memccpy mempcpy __mempcpy_chk __strcat_chk strcat strncat strnlen sched_yield "
+        "__pthread_key_create __once_proxy __cpu_model __cpu_indicator_init __ctype_b_loc __ctype_tolower_loc "
+        "__ctype_toupper_loc toupper tolower isdigit isspace sscanf __isoc99_sscanf __isoc23_sscanf vfprintf putc "
+        "__vfprintf_chk __memset_explicit_chk __cxa_vec_new __cxa_vec_delete __cxa_deleted_virtual __stack_chk_guard"
     )
 )
 _ALLOWED_PATTERNS = re.compile(
     rf"(?:(?:{'|'.join(_MATHS)})[fl]?|__(?:{'|'.join(_MATHS)})f?_finite|_ZGV\w+|GOMP_\w+|omp_get_\w+|"
-    r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNSt\w*|_ZNK?R?St\w*|_ZNSo\w*|"
-    r"_ZNKSo\w*|_ZNSs\w*|_ZNKSs\w*|_ZNSi\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
+    r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNK?R?S[abdiost]\w*|"
+    r"remquo[fl]?|scalbln[fl]?|significand[fl]?|omp_(?:init|set|unset|destroy|test)_(?:nest_)?lock|"
+    r"pthread_(?:mutex|cond|rwlock|once|key|self|spin|barrier|attr|getspecific|setspecific|equal|join|getaffinity)\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
 )
 _FORBIDDEN = re.compile(
     r"(?P<vendor>[sdcz](?:gemm|gemv|symm|syrk|trsm|dot|axpy)_?|cblas_\w+|cublas\w+|cudnn\w+|cusparse\w+|mkl_\w+|MKL_\w+|"
     r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
     r"(?P<python>Py\w+|_Py\w+)|(?P<system>dlopen|dlsym|dlmopen|socket|connect|fork|vfork|exec\w+|system|popen|open(?:64|at)?|"
     r"fopen(?:64)?|mprotect|pkey_mprotect|ptrace|sigaction|signal|secure_getenv|setenv|putenv|syscall|shm_open|kill|"
-    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt\d+basic_\w*stream\w*)|"
+    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt10filesystem\w+|exit|_exit|_Exit|quick_exit|on_exit|longjmp|_setjmp|_ZNSt\d+basic_(?:[io]?fstream|filebuf)\w*)|"
     r"(?P<thread>pthread_(?:create|detach)|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
 )
 _MEANING = {
