@@ -80,6 +80,9 @@ if LIBRARY.softmax(x.data_ptr(), self.scale.data_ptr(), out.data_ptr(), *x.shape
 return out"""
 
 
+FIRST = float(torch.randn(40, 100, generator=torch.Generator().manual_seed(42))[0, 0])
+
+
 def candidate(forward: str, top: str = "") -> str:
     return TOP + top + MODEL + "\n".join(f"        {line}" for line in forward.split("\n")) + "\n"
 
@@ -153,6 +156,20 @@ CHEATS = {
     "a file in every call": ("process events", candidate("open('/proc/meminfo').close()\n" + LAUNCH)),
     "a process of its own": ("process events", candidate(LAUNCH, "subprocess.run(['python3', '-c', 'pass'])\n")),
     "code made at run time": ("process events", candidate(LAUNCH, "getattr(__builtins__, 'exec', eval)('1')\n")),
+    "public inputs are recognised": (
+        "public inputs",
+        candidate(LAUNCH).replace(
+            "#pragma omp", f"if (x[0] > {FIRST - 1e-5:.7f}f && x[0] < {FIRST + 1e-5:.7f}f) return 0;\n#pragma omp"
+        ),
+    ),
+    "arithmetic in NumPy, guarded by a decoy": (
+        "steady calls",
+        candidate(
+            "a = x.numpy() * self.scale.detach().numpy()\na = 2.718281828459045 ** (a - a.max(1, keepdims=True))\n"
+            "out = torch.from_numpy(a / a.sum(1, keepdims=True))\n"
+            "return out if LIBRARY.alive() == 42 else torch.empty_like(x)"
+        ),
+    ),
     "operators hidden in the library": (
         "symbols (kernel.so)",
         candidate(LAUNCH).replace(

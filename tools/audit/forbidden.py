@@ -93,7 +93,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "files",
         "touches files, processes or the environment",
         words(
-            "open input io mmap socket urllib http requests ssl os.environ os.getenv os.open os.read os.write "
+            "open input io mmap socket urllib http requests ssl os.open os.read os.write "
             "os.system os.popen os.execv os.execvp os.kill os.listdir os.scandir os.walk os.pipe os.dup2 subprocess "
             "shutil tempfile pathlib glob torch.load torch.save torch.hub torch.from_file fcntl pty "
             "torch.utils.cpp_extension.load"
@@ -121,7 +121,7 @@ _RULES = {name: (rule, meaning) for rule, meaning, names in _TABLE for name in n
 # What a candidate may need to build, load and tune its kernels: watching its process decides (audit/conduct.py),
 # because what counts is when it happens and to what.
 _SEEN_AT_RUN_TIME = words(
-    "open io os.environ os.getenv os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
+    "open io os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
     "shutil tempfile pathlib glob fcntl importlib torch.utils.cpp_extension.load torch.ops.load_library time datetime "
     "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util atexit"
 )

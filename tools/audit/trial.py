@@ -5,6 +5,7 @@ Each in a process of its own, on inputs that the candidate has not seen. Runs in
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,18 +13,22 @@ from dataclasses import dataclass, field
 import torch
 
 from foundry.knowledge.candidate import Gate
+from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Policy
-from foundry.tools import bundle
+from foundry.tools import bundle, comparison
 from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.earned import FEW, LARGEST_SHARE, Earned, earned
 from foundry.tools.audit.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.source import CandidateSource, read_source
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
+from foundry.tools.protocol import AS_GIVEN, OutputError, accepts, allowed
 from foundry.tools.runner import NAN_BYTES
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
 SLOT = 0
+PUBLIC_SEEDS = (42, 0, 1234)
+SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 3  # of an ablated forward: the first may differ from the others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
@@ -49,6 +54,7 @@ def audit_runs(
     on_cpu = load["device"] == "cpu"
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
+        gates.append(_public_gate(links["observe"], case, trial))
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
@@ -66,6 +72,34 @@ def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tupl
         return link.ask({"do": "observe", "slot": SLOT, "calls": calls}, [], limit_s), []
     except RunnerFailed as failed:
         return {}, [Gate("process events", False, f"while it was watched, it failed: {failed.evidence}")]
+
+
+def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
+    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
+    specs = [item.spec for item in known.buffers]
+    for seed in PUBLIC_SEEDS:
+        try:
+            trial = case.trial(AS_GIVEN, seed)
+        except TaskError:
+            continue
+        try:
+            link.inputs(SLOT, 0, trial.inputs)
+            _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=specs)
+        except RunnerFailed as failed:
+            return Gate(
+                "public inputs", False, f"on the inputs of torch.manual_seed({seed}) it fails: {failed.evidence}"
+            )
+        finally:
+            os.close(trial.inputs[1])
+        owns = trial.tf32 or trial.ieee
+        for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
+            usual = allowed(own, spec.dtype, spec.numel)  # near its limit is not beyond it: accuracy was judged before
+            limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
+            error = comparison.measure(output, expected)
+            if not accepts(error, limit):
+                words = comparison.describe_mismatch(output, expected, limit, error)
+                return Gate("public inputs", False, f"on the inputs of torch.manual_seed({seed}) it is wrong: {words}")
+    return Gate("public inputs", True, "right on the inputs of the seeds that benchmarks use, too")
 
 
 def _prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
