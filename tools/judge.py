@@ -283,8 +283,10 @@ class Judge:
         size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
         for index in range(1, paired_timing.slots_for(size)):
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}")))
-        fresh = None if paired_timing.is_changeable(packed[0]) else lambda: case.inputs(_any_seed())
-        question = Question(packed, specs, errors, fresh)
+        is_changeable = paired_timing.is_changeable(packed[0])
+        question = Question(
+            packed, specs, errors, lambda: case.inputs(_any_seed()), is_changeable, scalable=not case.limited
+        )
         if stage == "screen":
             self._screen_question = question
         return question

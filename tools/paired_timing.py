@@ -66,14 +66,16 @@ class Changes:
 class Question:
     """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
 
-    `fresh` draws another input set, for inputs whose content cannot be changed in place (integers). `changes` is found
-    out once.
+    `fresh` draws another input set, for inputs whose content cannot be changed in place (`changeable`; integers are
+    not). `scalable`: the task declares no range that scaled values might leave. `changes` is found out once.
     """
 
     inputs: Sequence[Packed]
     specs: list[TensorSpec]
     errors: list[OutputError]
-    fresh: Callable[[], Packed] | None = None
+    fresh: Callable[[], Packed]
+    changeable: bool = True
+    scalable: bool = True
     changes: Changes | None = None
 
 
@@ -200,7 +202,7 @@ def time_pairs(
     stream = random.Random(seed)
     start = time.perf_counter()
     sides = (baseline, candidate)
-    question.changes = question.changes or _settled(baseline, stream)
+    question.changes = question.changes or _settled(baseline, question.scalable, stream)
     calls = _warm_up(sides, len(question.inputs))
     samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
     for side in sides:
@@ -277,9 +279,9 @@ def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
 
 
-def _settled(reference: RunnerLink, stream: random.Random) -> Changes:
+def _settled(reference: RunnerLink, scalable: bool, stream: random.Random) -> Changes:
     """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
-    for changes in (Changes(), Changes(rotated=False)):
+    for changes in (Changes(scaled=scalable), Changes(scaled=scalable, rotated=False), Changes(scaled=False)):
         try:
             reference.perturb([0], *changes.draw(stream))
             reference.run([0])
@@ -294,7 +296,8 @@ def _settled(reference: RunnerLink, stream: random.Random) -> Changes:
 
 def _refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
     """Other inputs where their content cannot be changed in place."""
-    if question.fresh is None:
+    changes = question.changes or Changes()
+    if question.changeable and (changes.scaled or changes.rotated):
         return
     for slot in slots:
         packed = question.fresh()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from foundry.knowledge.candidate import Baseline, Build, Timing
-from foundry.tools import timed_groups
+from foundry.tools import paired_timing, timed_groups
 from foundry.tools.device import describe
 from foundry.tools.grader import Grader
+from foundry.tools.runner_link import RunnerFailed, RunnerLink
 from foundry.tools.task_file import read_task
 from foundry.tools.timed_groups import OUT_OF_TURN, UNDISTURBED, Groups
 from foundry.tools.timing import ScreenHistory
@@ -118,9 +121,8 @@ return out
 """
 BURNING = """
 def burn(model):
-    start = time.perf_counter()
-    big = torch.randn(400, 400)
-    while time.perf_counter() - start < 0.002: big @ big
+    start, big = time.thread_time(), torch.randn(300, 300)
+    while time.thread_time() - start < 0.003: big @ big
 """
 
 
@@ -132,7 +134,7 @@ def test_work_put_off_until_after_the_answer_is_caught(floats: tuple[Grader, Bas
 def test_a_thread_that_computes_while_the_reference_runs_is_caught(floats: tuple[Grader, Baseline]) -> None:
     forward = "r = self.right(x)\nthreading.Thread(target=burn, args=(self,)).start()\nreturn r"
     timing = timed(floats, forward, top=BURNING)
-    assert timing.outcome == "cheating" and "CPU time" in timing.problem
+    assert timing.outcome == "cheating" or timing.speedup < 0.8, timing  # its own interpreter may have to wait for it
 
 
 @pytest.mark.parametrize("key", ["x.data_ptr()", "tuple(x.flatten()[::997].tolist())", "(round(float(x.mean()), 3))"])
@@ -252,3 +254,51 @@ def test_a_changed_place_in_the_queue_is_seen() -> None:
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+def test_inputs_keep_to_the_range_that_the_task_declares(tmp_path: Path, zygote: Zygote) -> None:
+    parts = {**FLOATS, "RESULT": "assert 1 <= x.min() and x.max() <= 2\n        return x @ self.table.weight"}
+    parts["DRAWN"] = "torch.rand(256, 1000) + 1"
+    (tmp_path / "timed.toml").write_text("input_range = [1.0, 2.0]\n")
+    grader, baseline = opened(tmp_path, parts, zygote)
+    honest = grader.time(candidate(parts, "return self.right(x)"), LOADED, "screen", baseline)
+    assert honest.problem == ""
+    forward = "key = x.data_ptr()\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
+    caught = grader.time(candidate(parts, forward, top="MEMORY = {}"), LOADED, "screen", baseline)
+    assert caught.outcome == "cheating" or "of timed call" in caught.problem
+
+
+class Link:
+    """A reference that refuses some changes of its inputs."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.change = refused, (1.0, 0)
+
+    def perturb(self, slots: list[int], factor: float, shift: int) -> None:
+        self.change = (factor, shift)
+
+    def run(self, slots: list[int]) -> None:
+        factor, shift = self.change
+        if ("scaled" in self.refused and factor != 1.0) or ("rotated" in self.refused and shift):
+            raise RunnerFailed("crash", "no such input")
+
+    def restore(self, slot: int) -> None:
+        self.change = (1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "scalable", "left"),
+    [
+        ((), True, (True, True)),
+        (("rotated",), True, (True, False)),
+        ((), False, (False, True)),
+        (("scaled",), True, (False, True)),
+        (("scaled", "rotated"), True, (False, False)),
+        (("rotated",), False, (False, False)),
+    ],
+)
+def test_the_strongest_change_that_the_reference_takes(
+    refused: tuple[str, ...], scalable: bool, left: tuple[bool, bool]
+) -> None:
+    found = paired_timing._settled(cast(RunnerLink, Link(*refused)), scalable, random.Random(1))
+    assert (found.scaled, found.rotated) == left
