@@ -9,8 +9,8 @@ class FoundryError(Exception):
     exit_code = 1
 
     def __init__(self, problem: str, remedy: str = "") -> None:
-        self.problem = problem.strip()
-        self.remedy = remedy.strip()
+        self.problem = " ".join(problem.split())  # whatever names and texts of others it quotes
+        self.remedy = " ".join(remedy.split())
         super().__init__(f"{self.problem} ({self.remedy})" if self.remedy else self.problem)
 
 
