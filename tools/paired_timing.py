@@ -201,15 +201,14 @@ def time_pairs(
     """
     stream = random.Random(seed)
     start = time.perf_counter()
-    sides = (baseline, candidate)
+    sides, order = (baseline, candidate), [baseline, candidate]
     question.changes = question.changes or _settled(baseline, question.scalable, stream)
     calls = _warm_up(sides, len(question.inputs))
     samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
     for side in sides:
         side.watch()
     begun = time.perf_counter()
-    wanted, checked, taken = effort.min_pairs, -1, -1
-    order = list(sides)
+    wanted, examined = effort.min_pairs, -1
     while len(samples.own) < wanted:
         number = len(samples.own)
         if number % 2 == 0:
@@ -221,14 +220,11 @@ def time_pairs(
         samples.walls.append((ours.wall_ms, theirs.wall_ms))
         if number == 1:
             wanted = effort.pairs_within((time.perf_counter() - begun) / 2)
-            one = stream.choice([wanted - 1, stream.randrange(1, wanted)])
-            checked, taken = (one if check == "timed" else -1), (one if check == "taken" else -1)
-        if number == checked:
-            _compare_timed(baseline, candidate, question, number, cache)
-            samples.checked += 1
-        if number == taken:
-            _pair(sides, order, question, cache, _Draw(number, calls, question, stream), take=True)
-            _compare_timed(baseline, candidate, question, number, None)
+            examined = stream.choice([wanted - 1, stream.randrange(1, wanted)])
+        if number == examined and check != "none":
+            if check == "taken":
+                _pair(sides, order, question, cache, _Draw(number, calls, question, stream), take=True)
+            _compare_timed(baseline, candidate, question, number, cache if check == "timed" else None)
             samples.checked += 1
     if baseline.turns is not None and candidate.turns is not None:
         samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
