@@ -120,6 +120,53 @@ def test_an_honest_kernel_is_needed_and_may_build_itself(grader: Grader) -> None
     assert not audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK).clean
 
 
+TUNED = """\
+best = BEST.get(tuple(x.shape))
+if best is None:
+    best = BEST[tuple(x.shape)] = tune(self, x)
+return launch(self, x, best)"""
+TUNER = """
+import time
+import numpy as np
+BEST = {}
+
+def launch(self, x, chunk):
+    out = torch.empty_like(x)
+    LIBRARY.softmax(x.numpy().ctypes.data, self.scale.data_ptr(), out.data_ptr(), *x.shape)
+    return out
+
+def tune(self, x):
+    times = {}
+    for chunk in (1, 8):
+        start = time.perf_counter()
+        launch(self, x, chunk)
+        times[chunk] = time.perf_counter() - start
+    return min(times, key=times.get)
+"""
+JOINED = (
+    candidate(LAUNCH)
+    .replace("#include <cmath>", "#include <cmath>\n#include <thread>\n#include <vector>")
+    .replace(
+        "#pragma omp parallel for\n  for (long row = 0; row < rows; ++row) {",
+        "auto work = [&](long first, long step) { for (long row = first; row < rows; row += step) {",
+    )
+    .replace(
+        "out[i] /= sum;\n  }",
+        "out[i] /= sum;\n  } };\n  std::vector<std::thread> team;\n"
+        "  for (long t = 0; t < 2; ++t) team.emplace_back(work, t, 2);\n  for (auto& t : team) t.join();",
+    )
+)
+
+
+@pytest.mark.parametrize(
+    "text", [candidate(TUNED, TUNER), JOINED], ids=["tuned at first use", "threads that are joined"]
+)
+def test_unusual_honest_kernels_pass(grader: Grader, text: str) -> None:
+    gates = runs(grader, text)
+    whole = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK, watched=gates)
+    assert [gate for gate in whole.gates if not gate.passed] == []
+
+
 CHEATS = {
     "numpy answers beside a decoy": (
         "ablation",
