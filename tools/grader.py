@@ -199,7 +199,7 @@ class Grader:
                 if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
                     return replace(no_timing(stage, late, groups.seconds, outcome="cheating"), gate="provenance")
                 groups.add(answer)
-            if judge.alive:
+            with contextlib.suppress(WorkerDied):
                 judge.request({"do": "release"})
         return groups.timing()
 
@@ -320,15 +320,16 @@ class Grader:
         self, judge: Worker, message: Message, environment: dict[str, str] | None = None
     ) -> tuple[Message, str]:
         """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
-        more with another. One that was slow beside the candidate is timed again without it."""
+        more with another. One that was slow beside the candidate, or not timed before it, is timed again after it."""
         for _ in range(2):
             reference = self._runner()
             try:
                 answer, ended = self._with_candidate(judge, message, reference, environment)
-                if float(answer.get("slowed", 1.0)) > SLOWED:
-                    with self._links([reference]) as handles:
+                slowed = float(answer.get("slowed", 1.0))
+                if slowed > SLOWED or (not slowed and message["stage"] != "screen"):
+                    with contextlib.suppress(WorkerDied, ChannelClosed), self._links([reference]) as handles:
                         again, _ = judge.request({**self._limits, **message, "do": "alone"}, handles, timeout_s=JUDGE_S)
-                    answer["alone_ms"] = again.get("alone_ms", 0.0)
+                        answer["alone_ms"] = again.get("alone_ms", 0.0)
             finally:
                 self._discard(reference)
             if answer.get("side") != "reference":

@@ -127,11 +127,17 @@ class Judge:
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = f"{stage}-{case.seed}"
-            self._prepare(baseline, question, case, token, self._reference())
-            is_proof = stage != "screen"  # a screen's groups are too few to object to a slowed reference
-            alone = paired_timing.time_undisturbed(baseline, question, self._cache) if is_proof else []
             load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
-            self._prepare(candidate, question, case, token, {**load, "device": self._place})
+            alone: list[float] = []
+            sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
+            if message.get("candidate_first"):
+                sides.reverse()
+            for link, what in sides:
+                self._prepare(link, question, case, token, what)
+                if stage != "screen" and link is baseline and link is sides[0][0]:
+                    alone = paired_timing.time_undisturbed(baseline, question, self._cache)
+            if alone:  # so that both have run as often
+                paired_timing.time_undisturbed(candidate, question, self._cache)
             samples = paired_timing.time_pairs(
                 baseline,
                 candidate,
@@ -152,6 +158,7 @@ class Judge:
             "pairs": samples.pairs,
             "wall_ratio": samples.wall_ratio,
             "slowed": samples.slowed,
+            "reference_ms": samples.reference_ms,
             "out_of_turn": "" if is_compiled else samples.out_of_turn,
             "checked": samples.checked,
             "operators": late,

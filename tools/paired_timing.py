@@ -92,9 +92,15 @@ class Samples:
     seconds: float = 0.0
 
     @property
+    def reference_ms(self) -> float:
+        """The baseline beside the candidate, by its own clock."""
+        return statistics.median(first for first, _ in self.own)
+
+    @property
     def slowed(self) -> float:
-        """How much slower the baseline was beside the candidate than before the candidate was loaded."""
-        return statistics.median(first for first, _ in self.own) / statistics.median(self.alone) if self.alone else 1.0
+        """How much slower the baseline was beside the candidate than before the candidate was loaded; 0 where that was
+        not measured."""
+        return self.reference_ms / statistics.median(self.alone) if self.alone else 0.0
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
@@ -268,7 +274,7 @@ def _slots(number: int, calls: int, question: Question) -> list[int]:
 def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     """Lets allocators and threads settle; returns how many calls make one sample."""
     shortest = float("inf")
-    for side in sides:
+    for side in random.sample(sides, len(sides)):
         first = side.run([0]).wall_ms
         again = side.run([0]).wall_ms if first < LONG_MS else first
         shortest = min(shortest, first, again)

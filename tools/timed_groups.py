@@ -27,7 +27,7 @@ from foundry.tools.timing import (
 Check = Literal["none", "timed", "taken"]  # outputs compared in full: none, fetched after a call, copied at its end
 
 GIVE_UP_FACTOR = 1.2
-SLOWED = 1.3  # times that the baseline is slower beside a candidate than without it, to look again
+SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
 CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
 OUT_OF_TURN, UNDISTURBED = "out of turn", "undisturbed reference"
@@ -45,6 +45,7 @@ class Groups:
         self._checks += ["none"] * (least - len(self._checks))
         self._stream.shuffle(self._checks)
         self._recorded = self._stream.randrange(least)
+        self._is_first = self._stream.sample([True, False], 2)  # in turns: who is prepared first gets other memory
         self._start = time.monotonic()
         self._pairs: list[list[tuple[float, float]]] = []
         self._walls: list[float] = []
@@ -60,7 +61,7 @@ class Groups:
         which operators PyTorch runs after all the timed calls."""
         number = len(self._pairs)
         check = self._checks[number] if number < len(self._checks) else self._stream.choice(self._checks)
-        return {"check": check, "record": number == self._recorded}
+        return {"check": check, "record": number == self._recorded, "candidate_first": self._is_first[number % 2]}
 
     def add(self, answer: Message) -> None:
         pairs = [(float(first), float(second)) for first, second in answer["pairs"]]
@@ -69,9 +70,11 @@ class Groups:
         if answer["out_of_turn"]:
             self._out_of_turn.append(str(answer["out_of_turn"]))
         slowed, alone_ms = float(answer["slowed"]), float(answer.get("alone_ms", 0.0))
-        if slowed > SLOWED and alone_ms > 0.0:
-            slowed = min(slowed, statistics.median(first for first, _ in pairs) / alone_ms)
-        self._slowed.append(slowed)
+        if alone_ms > 0.0:
+            afterwards = float(answer["reference_ms"]) / alone_ms
+            slowed = min(slowed, afterwards) if slowed else afterwards
+        if slowed:
+            self._slowed.append(slowed)
 
     def is_enough(self) -> bool:
         if self._is_hopeless():
@@ -118,7 +121,7 @@ class Groups:
         if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
             words = f"beside the candidate PyTorch took {slowed.ratio:.2f} times (95 %: {slowed.low:.2f} to"
             words += f" {slowed.high:.2f}) what it takes"
-            return UNDISTURBED, f"{words} before the candidate is loaded and again after its process has ended"
+            return UNDISTURBED, f"{words} before the candidate is loaded or after its process has ended"
         return "", ""
 
     def _remarks(self) -> tuple[str, ...]:

@@ -165,7 +165,7 @@ def test_a_wrong_answer_in_some_timed_calls_is_caught(floats: tuple[Grader, Base
 
 def an_answer(stream: int, **changed: object) -> dict[str, object]:
     pairs = [[1.0 + 0.01 * ((stream + number) % 3), 1.0] for number in range(4)]
-    return {"pairs": pairs, "wall_ratio": 1.0, "out_of_turn": "", "slowed": 1.0, **changed}
+    return {"pairs": pairs, "wall_ratio": 1.0, "out_of_turn": "", "slowed": 1.0, "reference_ms": 1.0, **changed}
 
 
 def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
