@@ -61,6 +61,7 @@ def run(request: Request) -> tuple[dict[str, Any], int]:
         policy=request.policy or (claimed.policy if claimed else None),
         target=claimed.device.target if claimed else request.target,
         seed=secrets.randbits(32) if request.seed is None else request.seed,
+        stage="final" if claimed and claimed.stage == "final" else "full",  # as narrow an interval as was claimed
         compile_baseline=request.compiled,
         command=command_line(request, task),
     )
