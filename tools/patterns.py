@@ -38,6 +38,8 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
 def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
     if pattern == "constant":
         return torch.full_like(value, _typical(value, limited=limited))
+    if pattern in ("positive", "negative"):
+        return value.abs() if pattern == "positive" else -value.abs()
     if pattern == "sparse":
         return _sparse(value, generator)
     if pattern == "one-hot rows":

@@ -33,6 +33,7 @@ def test_each_pattern_is_what_it_says() -> None:
     assert float(sparse[sparse != 0].abs().min()) > 7.9 and float(sparse.abs().max()) < 33
     rows = drawn("one-hot rows")
     assert torch.equal(rows.sum(1), torch.ones(40)) and int((rows != 0).sum()) == 40
+    assert torch.equal(drawn("positive"), GIVEN.abs()) and torch.equal(drawn("negative"), -GIVEN.abs())
     special = drawn("non-finite")
     assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
     assert int((~special.isfinite()).sum()) <= 6
