@@ -27,9 +27,9 @@ from foundry.tools.runner import NAN_BYTES
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
 SLOT = 0
-PUBLIC_SEEDS = (42, 0, 1234)
+PUBLIC_SEEDS = (42, 0)
 SLACK = 4.0  # times the accuracy that the protocol asks for
-CALLS = 3  # of an ablated forward: the first may differ from the others
+CALLS = 2  # of an ablated forward: the first may differ from the others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
@@ -119,7 +119,7 @@ def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _With
         buffers = [item.spec for item in trial.buffers] if is_matched else []
         for _ in range(CALLS):
             _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
-            result = earned(outputs, trial.expected, _given(case, trial))
+            result = earned(outputs[: len(trial.specs)], trial.expected, _given(case, trial))
             if run.result is None or result.share > run.result.share:
                 run.result = result
     except RunnerFailed as failed:
