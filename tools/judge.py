@@ -39,6 +39,7 @@ from foundry.tools.protocol import (
     allowed,
     distributions,
 )
+from foundry.tools.repeated_calls import check_computes_again
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 from foundry.tools.timing import EFFORTS, relative_spread
 from foundry.tools.turns import moved, standing
@@ -151,6 +152,8 @@ class Judge:
             candidate.check_state()
             self._check_standing(baseline, candidate)
             late = candidate.operators(0) if message.get("record") else []
+            if message.get("record") and not is_compiled and stage != "screen":
+                check_computes_again(candidate, question, self._cache, samples)
         finally:
             baseline.close()
             candidate.close()

@@ -181,7 +181,7 @@ def time_undisturbed(side: RunnerLink, question: Question, cache: ColdCache) -> 
 
 
 def _alone(side: RunnerLink, question: Question, cache: ColdCache, number: int, calls: int) -> float:
-    slots = _slots(number, calls, question)
+    slots = window(number, calls, question)
     side.perturb(slots, 1.0, 0)
     cache.evict()
     return side.run(slots).own_ms
@@ -242,7 +242,7 @@ class _Draw:
     """What one pair of samples is asked: which input sets, which change of their content, which outputs to keep."""
 
     def __init__(self, number: int, calls: int, question: Question, stream: random.Random) -> None:
-        self.slots = _slots(number, calls, question)
+        self.slots = window(number, calls, question)
         self.change = (question.changes or Changes()).draw(stream)
         self.keep = stream.randrange(calls)
 
@@ -257,7 +257,7 @@ def _pair(
     take: bool = False,
 ) -> tuple[Sample, Sample]:
     """One sample of each side, (baseline, candidate); both have the same history right before it."""
-    _refresh(sides, question, draw.slots)
+    refresh(sides, question, draw.slots)
     taken: dict[int, Sample] = {}
     for side in order:
         side.perturb(draw.slots, *draw.change)
@@ -266,7 +266,7 @@ def _pair(
     return taken[id(sides[0])], taken[id(sides[1])]
 
 
-def _slots(number: int, calls: int, question: Question) -> list[int]:
+def window(number: int, calls: int, question: Question) -> list[int]:
     """Which input sets a sample uses: another window of them each time."""
     return [(number * calls + place) % len(question.inputs) for place in range(calls)]
 
@@ -296,7 +296,7 @@ def _settled(reference: RunnerLink, scalable: bool, stream: random.Random) -> Ch
     return Changes(scaled=False, rotated=False)
 
 
-def _refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
+def refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
     """Other inputs where their content cannot be changed in place."""
     changes = question.changes or Changes()
     if question.changeable and (changes.scaled or changes.rotated):

@@ -157,6 +157,22 @@ return MEMORY[key].clone()
     assert timing.problem == "" and timing.speedup < 0.5
 
 
+KEPT = """for given, kept in MEMORY:
+    if torch.equal(given, x):
+        return kept.clone()
+result = self.right(x)
+MEMORY.append((x.clone(), result.clone()))
+return result"""
+
+
+def test_results_kept_and_given_out_again_are_caught_though_always_right(floats: tuple[Grader, Baseline]) -> None:
+    grader, baseline = floats
+    cached = grader.time(candidate(FLOATS, KEPT, top="MEMORY = []"), LOADED, "full", baseline)
+    assert (cached.outcome, cached.gate) == ("cheating", "computed anew") and "kept" in cached.problem
+    honest = grader.time(candidate(FLOATS, "return self.right(x)"), LOADED, "full", baseline)
+    assert honest.problem == "" and honest.speedup > 0
+
+
 def test_a_wrong_answer_in_some_timed_calls_is_caught(floats: tuple[Grader, Baseline]) -> None:
     forward = "self.calls += 1\nreturn self.right(x) if self.calls < 6 else torch.zeros(x.shape[0], 64)"
     timing = timed(floats, forward, init="self.calls = 0")

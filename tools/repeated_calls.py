@@ -1,0 +1,45 @@
+"""Whether a candidate computes its result each time, or keeps results and finds them again. Runs in the judge.
+
+A cache of complete results is always right and cannot be seen in the answers, wherever it hides: in a workspace, in
+memory that comes back from the allocator, in static variables. It shows in the time: a question that was asked just
+before is answered faster than a new one. Timing itself never asks twice, so such a cache gains nothing there; it would
+gain everything in a user's loop that measures with one input.
+"""
+
+from __future__ import annotations
+
+import random
+
+from foundry.tools.paired_timing import ColdCache, Question, Samples, refresh, window
+from foundry.tools.runner_link import RunnerFailed, RunnerLink
+
+ROUNDS = 5
+REUSED = 0.6  # a repeated call below this part of a new one, in every round, did not compute
+SHORTEST_MS = 0.25  # a message between processes weighs as much as a shorter call
+
+
+def check_computes_again(candidate: RunnerLink, question: Question, cache: ColdCache, samples: Samples) -> None:
+    """Raises RunnerFailed with "cheating" when every repeated call took clearly less than every new one."""
+    if not samples.pairs or min(second for _, second in samples.pairs) < SHORTEST_MS:
+        return
+    stream = random.SystemRandom()
+    changes = question.changes
+    if changes is None:
+        return
+    new: list[float] = []
+    repeated: list[float] = []
+    for number in range(ROUNDS):
+        slots = window(number, 1, question)
+        refresh([candidate], question, slots)
+        candidate.perturb(slots, *changes.draw(stream))
+        cache.evict()
+        new.append(candidate.run(slots).wall_ms)
+        cache.evict()
+        repeated.append(candidate.run(slots).wall_ms)
+    if max(repeated) < REUSED * min(new):
+        raise RunnerFailed(
+            "cheating",
+            f"a call on the inputs of the call before took at most {max(repeated):.3g} ms, one on new inputs at least "
+            f"{min(new):.3g} ms, {ROUNDS} times out of {ROUNDS}: results are kept and given out again",
+            gate="computed anew",
+        )
