@@ -30,7 +30,21 @@ GIVE_UP_FACTOR = 1.2
 SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
 CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
-OUT_OF_TURN, UNDISTURBED = "out of turn", "undisturbed reference"
+OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
+CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
+CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
+
+
+def clocks_agree(timing: Timing) -> bool:
+    """Whether the candidate's process told the time that the judge's clock saw."""
+    return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
+
+
+def is_doubtful(timing: Timing) -> bool:
+    """Whether only times speak against the candidate, as they do against any on a machine that was busy just then."""
+    if timing.problem:
+        return timing.gate in (OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
+    return not clocks_agree(timing)
 
 
 class Groups:
@@ -117,7 +131,7 @@ class Groups:
         least = AGREEING * len(self._pairs)
         if len(self._out_of_turn) >= least:
             return OUT_OF_TURN, self._out_of_turn[-1]
-        slowed = signed_rank([math.log(factor) for factor in self._slowed])
+        slowed = signed_rank([math.log(factor) for factor in self._slowed if factor > 0.0])
         if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
             words = f"beside the candidate PyTorch took {slowed.ratio:.2f} times (95 %: {slowed.low:.2f} to"
             words += f" {slowed.high:.2f}) what it takes"

@@ -31,13 +31,12 @@ from foundry.tools.ceilings import ceilings, known, measured_alone
 from foundry.tools.grader import Notes
 from foundry.tools.receipt import Receipt, make_receipt, missing_means, sha256
 from foundry.tools.targets.base import read_literals
+from foundry.tools.timed_groups import CLOCK_MIN_MS, clocks_agree
 from foundry.tools.timing import DeviceLock
 from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench, target_of
 
 FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
 FLOOR_SLACK = 1.15  # ceilings are the best rates we measured, not the machine's last word
-CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
-CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
 
 Ruling = Literal["accepted", "rejected", "incorrect", "failed"]
 _RULINGS: dict[Outcome, Ruling] = {
@@ -263,9 +262,8 @@ def timing_gates(timing: Timing, floor_ms: float | None) -> tuple[Gate, ...]:
         return (Gate(name, False, timing.problem),)
     gates = [Gate("timed outputs", True, "outputs of timed calls agree with PyTorch's on the same inputs")]
     if timing.candidate_ms >= CLOCK_MIN_MS:
-        passed = CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
         words = f"the judge's own clock measured {timing.wall_ratio:.3f} times what the candidate's process reported"
-        gates.append(Gate("clock", passed, words))
+        gates.append(Gate("clock", clocks_agree(timing), words))
     if floor_ms is not None:
         passed = timing.candidate_ms * FLOOR_SLACK >= floor_ms
         words = f"{timing.candidate_ms:.4g} ms against {floor_ms:.4g} ms to move inputs and outputs once on this device"

@@ -22,6 +22,7 @@ from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
 from foundry.tools.targets.base import Target
+from foundry.tools.timed_groups import is_doubtful
 from foundry.tools.timing import DeviceLock
 from foundry.tools.zygote import Zygote
 
@@ -153,8 +154,15 @@ class LocalWorkbench:
         if not self.device.present:
             return no_timing(stage, self._absent("time it on"))
         baseline = await self.baseline()
+
+        def work() -> Timing:
+            timing = self._grader.time(text, build, stage, baseline, incumbent_ms)
+            if stage == "screen" or not is_doubtful(timing):
+                return timing
+            return self._grader.time(text, build, stage, baseline)  # a cheat shows twice, a busy machine hardly
+
         async with self._exclusively():
-            return await self._in_thread(lambda: self._grader.time(text, build, stage, baseline, incumbent_ms))
+            return await self._in_thread(work)
 
     async def profile(
         self, text: str, build: Build, timing: Timing, lowered: Lowered | None

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -318,3 +319,12 @@ def test_the_strongest_change_that_the_reference_takes(
 ) -> None:
     found = paired_timing._settled(cast(RunnerLink, Link(*refused)), scalable, random.Random(1))
     assert (found.scaled, found.rotated) == left
+
+
+def test_only_times_leave_a_doubt_that_is_worth_a_second_look() -> None:
+    fine = Timing("full", 2.0, 4.0, 2.0, (1.9, 2.1), 12, 0.01, 1.0)
+    assert not timed_groups.is_doubtful(fine)
+    assert timed_groups.is_doubtful(replace(fine, wall_ratio=2.3))
+    assert not timed_groups.is_doubtful(replace(fine, wall_ratio=2.3, candidate_ms=0.1))  # too short to tell
+    assert timed_groups.is_doubtful(replace(fine, problem="slower", outcome="cheating", gate=UNDISTURBED))
+    assert not timed_groups.is_doubtful(replace(fine, problem="wrong", outcome="cheating", gate="timed outputs"))
