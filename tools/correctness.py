@@ -26,6 +26,7 @@ from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
 SLOTS = (0, 1)
 REST_S = 0.06  # what is put off until after the call is done by then
+SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row that are not looked at one by one
 RACE_S, RACE_CALLS = 0.5, 64  # how long, and how often at most, a question is asked again beyond the second time
 OPERATORS = 400  # rows that a runner may report
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
@@ -149,6 +150,7 @@ class Examination:
             self._check_repeated(outputs, second, asked)
             self._check_kept(outputs, asked, returned)
             self._check_races(outputs, asked)
+            self._soak(outputs, asked)
             if asked.number == 0:
                 self._inspect(is_last=False)
         self.last = outputs
@@ -284,6 +286,20 @@ class Examination:
             noted = len(self.gates)
             self._check_repeated(first, again, asked)
             del self.gates[noted:]  # one gate says it for all calls
+
+    def _soak(self, first: list[torch.Tensor], asked: _Asked) -> None:
+        """A user's loop makes thousands of calls, so nothing may change with their number."""
+        if self.stage == "screen":
+            return
+        gate = f"many calls{asked.suffix}"
+        calls, shared = self._step(gate, lambda: self.link.soak(asked.slot, SOAK_CALLS, SOAK_S))
+        if shared and not asked.case.returns_views:
+            raise _Failed(gate, "wrong_result", f"after {calls} calls in a row, {shared}")
+        again = self._call(asked, LARGE_BYTES, is_repeated=True)
+        noted = len(self.gates)
+        self._check_repeated(first, again, asked)
+        del self.gates[noted:]
+        self.gates.append(Gate(gate, True, f"after {calls} calls in a row the answer is still the same"))
 
 
 def _limit(own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None) -> OutputError:

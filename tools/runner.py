@@ -26,11 +26,13 @@ from foundry.knowledge.task import Task
 from foundry.tools import bundle, process_native, process_state, task_module, timed_calls
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.runner_tensors import (
+    KEPT_BYTES,
     Slot,
     State,
     alias,
     changed,
     drifted,
+    many_calls,
     overwrite,
     plain_output,
     poison,
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 400
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
-KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
 
@@ -102,6 +103,7 @@ class Runner:
             "observe": self._observe,
             "operators": self._operators,
             "look": self._look,
+            "soak": self._soak,
             "inspect": self._inspect,
         }
         while True:
@@ -250,6 +252,20 @@ class Runner:
             len(self._kept) > KEPT_CALLS or sum(item.nbytes for call in self._kept for item in call) > KEPT_BYTES
         ):
             self._kept.pop(0)
+
+    def _soak(self, message: Message, handles: list[int]) -> Message:
+        """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
+        slot = self._slots[message["slot"]]
+        state = self._states.get(slot.case, State([], [], [], []))
+
+        def call() -> list[torch.Tensor]:
+            for index in state.mutable:
+                state.tensors[index].copy_(state.originals[index])
+            return self._output_tensors(self._forward(slot, record=False)[0])
+
+        stop = self._clock() + int(1e9 * message["seconds"])
+        done, found = many_calls(call, slot, int(message["calls"]), lambda: self._clock() > stop)
+        return {"calls": done, "alias": found}
 
     def _look(self, message: Message, handles: list[int]) -> Message:
         """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""

@@ -227,6 +227,13 @@ class RunnerLink:
         """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
+    def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
+        """Many unchecked calls in a row: how many there were, and which outputs shared memory, or ""."""
+        order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}
+        answer = self.ask(order, [], self._run_limit_s + seconds)
+        done = answer.get("calls")
+        return done if isinstance(done, int) else 0, str(answer.get("alias", ""))[:300]
+
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
         """Some elements of each output of the last timed sample, by their places in row-major order."""
         answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from foundry.tools import bundle, task_module
 from foundry.tools.channel import Message
 
 POISON_BYTES = 48 << 20
+KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 
 
 @dataclass
@@ -113,6 +115,22 @@ def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], ke
                 if _overlap(output, other):
                     return f"output {index} shares memory with {name} {place}"
     return ""
+
+
+def many_calls(
+    call: Callable[[], list[torch.Tensor]], slot: Slot, most: int, is_over: Callable[[], bool]
+) -> tuple[int, str]:
+    """Up to `most` calls in a row: (how many, which outputs shared memory with earlier ones or ""). As many outputs as
+    fit into KEPT_BYTES are kept alive."""
+    kept: list[list[torch.Tensor]] = []
+    size, done, found = 0, 0, ""
+    while not found and done < most and not is_over():
+        outputs = call()
+        found, done = alias(outputs, slot, [], kept), done + 1
+        size += sum(item.nbytes for item in outputs)
+        if size < KEPT_BYTES:
+            kept.append(outputs)
+    return done, found
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

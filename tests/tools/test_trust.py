@@ -298,3 +298,24 @@ def test_a_call_of_the_interpreter_that_leads_into_a_new_library_is_seen() -> No
     assert redirected(known) == []
     found = redirected(frozenset(path for path in known if not path.rsplit("/", 1)[-1].startswith("libc")))
     assert found and all("libc" in line.partition(" leads into ")[2] for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "gate"),
+    [
+        (candidate("if self.calls > 150: return torch.zeros_like(x), self.norm(y)\n" + RIGHT), "same answer twice"),
+        (
+            candidate(
+                "out = self.ring[self.calls % 20].copy_(torch.softmax(x, dim=1))\nreturn out, self.norm(y)",
+                init="self.ring = [torch.empty(64, 256) for _ in range(20)]",
+            ),
+            "many calls",
+        ),
+    ],
+    ids=["counter", "ring of outputs"],
+)
+def test_what_changes_with_the_number_of_calls_is_caught(
+    grader: Grader, baseline: Baseline, text: str, gate: str
+) -> None:
+    verdict = verify(grader, baseline, text, "full")
+    assert not verdict.correct and verdict.gates[-1].gate == gate, verdict.evidence
