@@ -89,8 +89,11 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     elif on_cpu:
         foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
     gates.append(_gate("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
     for path in own:
         place = Path(path)
+        if path in kept and not place.exists():  # deleted after it was loaded
+            place = Path(kept[path])
         for gate in symbol_gates(place, torch_binding=imports_torch(place)):
             gates.append(allowed(replace(gate, gate=f"{gate.gate} ({place.name})"), policy))
         doors = instruction_gate(place)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from foundry.tools.audit.chance import is_random
 from foundry.tools.audit.forbidden import forbidden
-from foundry.tools.audit.source import CandidateSource, Finding, Function, methods_of
+from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names
 from foundry.tools.audit.taint import (
     ALLOCATIONS,
     KEEPERS,
@@ -130,6 +132,8 @@ def _uses_inputs(flow: Flow, node: ast.AST) -> bool:
 def _check_keeper(flow: Flow, node: ast.Call, returned: set[str]) -> Iterator[Finding]:
     if not (isinstance(node.func, ast.Attribute) and node.func.attr in KEEPERS and _outlives(flow, node.func)):
         return
+    if _is_library(flow, node.func.value):
+        return  # an entry of its kernels that happens to be called "add"
     for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
         kept_result = isinstance(argument, ast.Name) and argument.id in returned
         if is_input(flow, argument) or kept_result:
@@ -137,6 +141,30 @@ def _check_keeper(flow: Flow, node: ast.Call, returned: set[str]) -> Iterator[Fi
                 "result_cache", node.lineno, f"{ast.unparse(node.func)} keeps something made of the inputs across calls"
             )
             return
+
+
+_LOADS = re.compile(r"\b(?:CDLL|LoadLibrary|load_inline|load_library)\b|\bcpp_extension\.load\b")
+
+
+def _is_library(flow: Flow, holder: ast.expr) -> bool:
+    """Whether a name holds nothing but a loaded library: `lib = ctypes.CDLL(...)`, `self.lib = build()`."""
+    source = flow.source
+    values: list[ast.expr] = []
+    if isinstance(holder, ast.Name):
+        values = source.assigned.get(holder.id, [])
+    elif isinstance(holder, ast.Attribute) and isinstance(holder.value, ast.Name):
+        values = list(_values_of(source, flow.owner, holder.attr))
+    return bool(values) and all(isinstance(value, ast.Call) and _loads(source, value) for value in values)
+
+
+def _loads(source: CandidateSource, call: ast.Call) -> bool:
+    """A call that loads a library, or of an own function whose every result comes from such a call."""
+    name = ast.unparse(call.func)
+    if _LOADS.search(source.dotted(call.func) or name):
+        return True
+    function = source.functions.get(name) or source.methods.get(name.removeprefix("self."))
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)] if function else []
+    return bool(returned) and function is not None and _LOADS.search(ast.unparse(function)) is not None
 
 
 def _is_container(flow: Flow, test: ast.expr) -> bool:
@@ -174,11 +202,18 @@ def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
     elif path.startswith("self.") or (isinstance(node.func, ast.Name) and _is_kept_layer(flow, node.func.id)):
         layer = _layer(flow, path)
         if layer and any(is_input(flow, item) for item in node.args):
-            yield Finding("reference", node.lineno, f"calls {text} on the inputs, {layer}")
+            words = f"calls {text} on the inputs, {layer}"
+            yield Finding("reference", node.lineno, words, by_watching=layer == UNKNOWN)
+    elif path == "ctypes.set_errno" and not all(isinstance(item, ast.Constant) for item in node.args):
+        yield Finding("phase_detection", node.lineno, "keeps a number in errno from call to call")
     elif path.startswith("torch."):
         parts = path.split(".")
         last = parts[3] if parts[1] == "ops" and len(parts) > 3 else parts[-1]  # torch.ops.aten.softmax.int
-        if last not in ALLOCATIONS and last not in VIEWS and not path.startswith("torch.utils.cpp_extension"):
+        is_own = parts[1] == "library" or (parts[1] == "ops" and len(parts) > 3 and parts[2] in flow.source.registered)
+        is_build = path.startswith("torch.utils.cpp_extension")
+        if is_random(path) and flow.function.name != "forward":
+            return  # by rule precomputed
+        if last not in ALLOCATIONS and last not in VIEWS and not is_own and not is_build:
             yield Finding("torch_compute", node.lineno, f"calls {path}")
     elif path.startswith("numpy.") and path.split(".")[-1] not in NUMPY_MEMORY:
         yield Finding("imports", node.lineno, f"calls {path}: what NumPy computes, the candidate does not")
@@ -188,7 +223,7 @@ def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
         yield Finding("torch_compute", node.lineno, f"calls {path} on a value made of the inputs")
     elif isinstance(node.func, ast.Attribute) and is_input(flow, node.func.value):
         name = node.func.attr
-        if name not in VIEWS and name not in METADATA and name not in ALLOCATIONS:
+        if name not in VIEWS | METADATA | ALLOCATIONS | {"numpy"}:  # what leaves PyTorch is followed
             yield Finding("torch_compute", node.lineno, f"calls .{name}() on a value made of the inputs")
 
 
@@ -213,6 +248,9 @@ def _stored(target: ast.expr) -> set[str]:
     return {item.id for item in ast.walk(target) if isinstance(item, ast.Name)}
 
 
+UNKNOWN = "whose making is not in sight"
+
+
 def _layer(flow: Flow, path: str) -> str:
     """What `self.x...` is when calling it runs the reference's or PyTorch's layers; "" for the candidate's own code."""
     if not path.startswith("self."):
@@ -220,22 +258,39 @@ def _layer(flow: Flow, path: str) -> str:
     name, last = path.split(".")[1], path.split(".")[-1]
     if path.count(".") > 1 and last in VIEWS | METADATA | ALLOCATIONS:
         return ""  # a tensor's own method
-    if name in methods_of(flow.owner) and path.count(".") == 1:
+    if name in flow.source.methods_in(flow.owner) and path.count(".") == 1:
         return ""
-    made = _made_in_constructor(flow.owner, name)
-    if made is None:
-        return "a layer or method of the reference"
-    kind = flow.source.dotted(made.func) if isinstance(made, ast.Call) else ""
-    return f"a {kind}" if kind.startswith("torch.nn.") and kind != "torch.nn.Parameter" else ""
+    values = list(_values_of(flow.source, flow.owner, name))
+    if not values:
+        bases = [flow.source.dotted(base) for part in flow.source.lineage(flow.owner) for base in part.bases]
+        is_plain = all(base in {"torch.nn.Module", "object", *flow.source.classes} for base in bases)
+        return UNKNOWN if is_plain else "a layer or method of the reference"
+    for value in values:
+        kind = flow.source.dotted(value.func if isinstance(value, ast.Call) else value)
+        if kind.startswith("torch.") and not kind.startswith(_NO_LAYERS):
+            return f"a {kind}"
+        if kind in ("Model", "super"):
+            return "a layer or method of the reference"
+    return ""
 
 
-def _made_in_constructor(owner: ast.ClassDef | None, name: str) -> ast.expr | None:
-    """The expression that the class's own __init__ assigns to self.<name>."""
-    constructor = methods_of(owner).get("__init__")
-    for node in ast.walk(constructor) if constructor else ():
-        if isinstance(node, ast.Assign) and any(ast.unparse(target) == f"self.{name}" for target in node.targets):
-            return node.value
-    return None
+_NO_LAYERS = ("torch.nn.Parameter", "torch.utils.cpp_extension", "torch.ops", "torch.empty", "torch.cuda")
+
+
+def _values_of(source: CandidateSource, owner: ast.ClassDef | None, name: str) -> Iterator[ast.expr]:
+    """Whatever the file assigns to self.<name>, in the class's body, in its methods or to the class."""
+    lineage = source.lineage(owner)
+    places = {f"{holder}.{name}" for holder in ("self", "cls", "type(self)", "self.__class__")}
+    places |= {f"{part.name}.{name}" for part in lineage}
+    for part in lineage:
+        for node in part.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None and name in defined_names(node):
+                yield node.value
+    for statement in [*lineage, *(item for item in source.own if not isinstance(item, ast.ClassDef))]:
+        for item in ast.walk(statement):
+            for target, value in bindings(item):
+                if ast.unparse(target) in places:
+                    yield value
 
 
 def _check_arithmetic(flow: Flow, node: ast.BinOp | ast.UnaryOp) -> Iterator[Finding]:

@@ -13,7 +13,9 @@ ALLOWED_IMPORTS = frozenset(
         "platform shutil subprocess sys tempfile itertools __future__ enum operator struct contextlib warnings "
         "cuda triton abc copy fcntl threading logging textwrap string re types numbers time uuid errno sysconfig "
         "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io atexit traceback "
-        "datetime timeit"
+        "datetime timeit random inspect gc zlib base64 binascii queue signal weakref concurrent multiprocessing "
+        "contextvars shlex site argparse pickle asyncio secrets cmath unittest fnmatch getpass mmap socket select "
+        "graphlib keyword pkgutil zipfile code"
     )
 )
 # Environment variables that configure threads and compilers; reading or setting others needs a reason.
@@ -107,6 +109,15 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("precomputed", "can regenerate the inputs of the grader", RANDOM),
+    (
+        "phase_detection",
+        "reads the state of random numbers, which tells one call from another",
+        words(
+            "torch.initial_seed torch.get_rng_state torch.default_generator torch.cuda.initial_seed "
+            "torch.cuda.get_rng_state torch.cuda.default_generators torch.random.initial_seed "
+            "torch.random.get_rng_state random.getstate torch.set_rng_state torch.random.default_generator"
+        ),
+    ),
     ("imports", "loads a foreign library", words("torch.ops.load_library torch.classes")),
     (
         "phase_detection",
@@ -127,7 +138,9 @@ _SEEN_AT_RUN_TIME = words(
 )
 _HARMLESS = words(
     "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "
-    "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc"
+    "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc "
+    "zlib.crc32 zlib.adler32 base64.b64encode base64.b32encode base64.b16encode base64.urlsafe_b64encode "
+    "base64.b85encode inspect.cleandoc inspect.getdoc weakref.ref"
 )
 
 

@@ -27,7 +27,7 @@ def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Ga
 
     Statements that equal the task's (`task_source`) or Foundry's own binding are not the candidate's and are left out.
     """
-    return _gates(_findings(text, policy, task_source), policy)
+    return _gates(findings(text, policy, task_source), policy)
 
 
 def audit(
@@ -50,12 +50,12 @@ def audit(
     those in the file. `watched` are the gates of the audit's own runs (audit/trial.py); what the text alone leaves
     open is settled by them, and counts against the candidate without them.
     """
-    findings = _findings(text, policy, task_source)
+    broken = findings(text, policy, task_source)
     if any(
         gate.gate == "mapped code" for gate in watched or ()
     ):  # it was watched to the end, and that speaks for itself
-        findings = [finding for finding in findings if not finding.by_watching]
-    gates = _gates(findings, policy)
+        broken = [finding for finding in broken if not finding.by_watching]
+    gates = _gates(broken, policy)
     built = Path(build.artifact).name if build.artifact else ""
     if built:
         gates += [allowed(gate, policy) for gate in symbol_gates(Path(build.artifact))]
@@ -69,7 +69,7 @@ def audit(
     if isinstance(source, CandidateSource):
         labels |= practices(source)
     if policy == "open":
-        labels |= {label for finding in findings if (label := open_label(finding))}
+        labels |= {label for finding in broken if (label := open_label(finding))}
     labels.update(f"torch:{row['op']}" for row in computing_rows(op_log or ()))
     gates += policy_gates(labels, policy, accuracy)
     return Audit(
@@ -87,10 +87,11 @@ def needs_watching(text: str, policy: Policy, *, task_source: str = "") -> bool:
     if isinstance(source, Finding):
         return False
     is_ours = source.trusted_names >= {"_holder", "_checked", "_flat"}
-    return not is_ours or any(finding.by_watching for finding in _findings(text, policy, task_source))
+    return not is_ours or any(finding.by_watching for finding in findings(text, policy, task_source))
 
 
-def _findings(text: str, policy: Policy, task_source: str) -> list[Finding]:
+def findings(text: str, policy: Policy, task_source: str = "") -> list[Finding]:
+    """What the rules find in the text."""
     source = read_source(text, task_source)
     if isinstance(source, Finding):
         return [source]

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.native_races import race_findings
 from foundry.tools.audit.native_state import state_findings
+from foundry.tools.audit.registered import registration_findings
 from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, string_constants
 from foundry.tools.process import Limits, run_command
 from foundry.tools.words import words
@@ -179,6 +181,8 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
             yield finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
     yield from _hidden_findings(line, code, with_strings)
     yield from state_findings(line, code)
+    yield from race_findings(line, code)
+    yield from registration_findings(line, code)
     if policy != "open":
         yield from _vendor_findings(line, code)
     if policy == "strict":

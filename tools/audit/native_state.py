@@ -18,7 +18,17 @@ _NOT_VARIABLES = re.compile(
 )
 _CONTAINERS = re.compile(r"\b(?:std::)?(?:unordered_|multi)?(?:map|set)\b|\bstd::(?:any|string)\b")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)?(?:[-+*/%^|&]|<<|>>)?=(?!=)")
-_POINTERS = re.compile(r"\*\s*(?:const\s+|__restrict(?:__)?\s+|restrict\s+)*([A-Za-z_]\w*)\s*(?=[,)=;\[])")
+_POINTERS = re.compile(
+    r"(?P<type>[A-Za-z_][\w:]*|>)\s*(?:const\s*)?\*+\s*(?:const\s+|__restrict(?:__)?\s+|restrict\s+|\*)*"
+    r"(?P<name>[A-Za-z_]\w*)\s*(?=[,)=;\[])"
+)
+_TYPES = re.compile(
+    r"(?:void|char|float|double|int|long|short|unsigned|signed|bool|auto|const|half|__\w+|std::\w+|size_t|\w+_t|bfloat16|"
+    r"[A-Z]\w*::\w+|at::\w+|c10::\w+|nv_\w+|(?:float|double|int|uint|char|uchar|half)[2348]|>)"
+)
+_NAMED_TYPES = re.compile(
+    r"\b(?:typename|class|struct|union|enum|using)\s+([A-Za-z_]\w*)|\btypedef\b[^;]*?([A-Za-z_]\w*)\s*;"
+)
 _TENSORS = re.compile(r"\bTensor\s*(?:&|\s)\s*([A-Za-z_]\w*)\s*(?=[,)=;])")
 
 
@@ -72,7 +82,12 @@ def _is_content(expression: str, content: frozenset[str]) -> bool:
 
 def _content_names(code: str) -> frozenset[str]:
     """Names of pointers and tensors, and of everything computed from what they point to or where."""
-    names = {*_POINTERS.findall(code), *_TENSORS.findall(code)} - {"this"}
+    types = {name for pair in _NAMED_TYPES.findall(code) for name in pair if name}
+    names = set(_TENSORS.findall(code))
+    for match in _POINTERS.finditer(code):  # `rows * width;` is no pointer
+        if match["type"] in types or _TYPES.fullmatch(match["type"]):
+            names.add(match["name"])
+    names.discard("this")
     assignments = [(match[1], _value_after(code, match.end())) for match in _ASSIGNMENT.finditer(code)]
     for _ in range(8):
         grown = names | {target for target, value in assignments if _is_content(value, frozenset(names))}

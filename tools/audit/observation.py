@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -20,6 +23,8 @@ from foundry.tools.channel import Message
 Phase = Literal["load", "build", "first", "steady"]
 
 MOST_EVENTS = 400
+MOST_KEPT = 32
+_INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
 # event -> which of its arguments say what was done
 _EVERYWHERE: dict[str, tuple[int, ...]] = {
     "open": (0, 1),
@@ -70,6 +75,8 @@ class Observer:
         self._busy = False
         self._libraries, self._anonymous = executable_maps()
         self._unnamed: dict[str, int] = {}
+        self._kept: dict[str, str] = {}
+        self._folder = tempfile.gettempdir()
         self.phase: Phase = "load"
         _mark_arrays()
         sys.addaudithook(self._note)
@@ -84,6 +91,8 @@ class Observer:
         self._busy = True  # looking at frames is an event too
         try:
             frame = sys._getframe(1)
+            if event in ("ctypes.dlopen", "import"):
+                self._keep(arguments[0] if event == "ctypes.dlopen" else arguments[1])
             if is_own and frame.f_code.co_filename != self._where:
                 return
             line = self._line(frame)
@@ -92,6 +101,18 @@ class Observer:
                 self._seen[(self.phase, event, " ".join(words), line)] = None
         finally:
             self._busy = False
+
+    def _keep(self, path: Any) -> None:
+        """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
+        name = os.fspath(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        name = str(Path(os.fsdecode(name)).resolve()) if name else ""
+        if not re.search(r"\.so[.\d]*$", name) or name.startswith(_INSTALLED) or len(self._kept) >= MOST_KEPT:
+            return
+        try:
+            folder = tempfile.mkdtemp(prefix="loaded-", dir=self._folder)
+            self._kept[name] = shutil.copy(name, folder)
+        except OSError:  # it cannot be loaded either
+            return
 
     def _line(self, frame: FrameType | None) -> int:
         """The innermost line of the candidate's file on the stack, 0 when it is not there."""
@@ -140,6 +161,7 @@ class Observer:
         return {
             "events": [list(item) for item in self._seen],
             "libraries": sorted(libraries - self._libraries),
+            "kept": self._kept,
             "unnamed": self._unnamed,
         }
 

@@ -5,12 +5,14 @@ Names and obfuscation do not matter here, because PyTorch's dispatcher sees each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.source import TAKEN
 from foundry.tools.flops import operator_flops
 from foundry.tools.words import words
 
@@ -48,7 +50,11 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
 
     class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = func(*args, **(kwargs or {}))
+            inside: list[dict[str, Any]] | None = None
+            if func.namespace in TAKEN:
+                result = func(*args, **(kwargs or {}))
+            else:
+                result, inside = _looked_into(lambda: func(*args, **(kwargs or {})))
             row = rows.setdefault(str(func), {"op": str(func), "calls": 0, "flops": 0, "bytes": 0})
             inputs, outputs = _tensors([*args, *(kwargs or {}).values()]), _tensors([result])
             row["calls"] += 1
@@ -57,11 +63,44 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
             row["flops"] += int(
                 operator_flops(kind, args, kwargs or {}, [t.shape for t in inputs], [t.shape for t in outputs])
             )
+            if inside is not None:  # the candidate's own operator: what counts is what PyTorch does in it
+                row["own"] = True
+                for part in inside:
+                    _add(rows.setdefault(part["op"], {"op": part["op"], "calls": 0, "flops": 0, "bytes": 0}), part)
             return result
 
     with torch.no_grad(), Recorder():  # type: ignore[no-untyped-call]
         run()
     return sorted(rows.values(), key=lambda row: -(row["flops"] + row["bytes"]))
+
+
+def _add(row: dict[str, Any], part: dict[str, Any]) -> None:
+    for key in ("calls", "flops", "bytes"):
+        row[key] += part[key]
+
+
+def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | None]:
+    """The result of an operator that the candidate registered, and PyTorch's operators inside it.
+
+    The dispatcher's mode is off in there; its profiler is not. None when it could not look.
+    """
+    import torch
+
+    try:
+        with torch.autograd.profiler.profile(record_shapes=True) as seen:
+            result = run()
+        events = list(seen.function_events or ())
+    except RuntimeError:
+        return run(), None
+    rows: list[dict[str, Any]] = []
+    for event in events:
+        namespace, _, kind = event.name.partition("::")
+        shapes = [shape for shape in event.input_shapes or () if shape]
+        if kind and namespace in TAKEN and not event.cpu_children:
+            size = sum(math.prod(shape) for shape in shapes)
+            flops = operator_flops(kind, (), {}, shapes, shapes[:1])
+            rows.append({"op": f"{namespace}.{kind}.inside", "calls": 1, "flops": int(flops), "bytes": 8 * size})
+    return result, rows
 
 
 def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
@@ -101,7 +140,7 @@ def provenance_gates(
 
 def computing_rows(op_log: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of operators that are neither allocation, view nor copy, heaviest first."""
-    rows = [row for row in op_log if kind_of(row) not in FREE | COPIES]
+    rows = [row for row in op_log if not row.get("own") and kind_of(row) not in FREE | COPIES]
     return sorted(rows, key=lambda row: -(row["flops"] + row["bytes"]))
 
 

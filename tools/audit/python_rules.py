@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import re
 from collections.abc import Iterator
 
+from foundry.tools.audit.chance import is_random, passing_numbers
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, RANDOM, SETTINGS, forbidden, is_seen_at_run_time
+from foundry.tools.audit.registered import is_own_registration
 from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
 from foundry.tools.words import words
 
@@ -27,9 +30,12 @@ LARGEST_TABLE = 4096
 def python_findings(source: CandidateSource) -> Iterator[Finding]:
     """Every broken rule outside the task's own statements and Foundry's binding."""
     constructors = _constructor_nodes(source)
+    passing = passing_numbers(source)
     for statement in source.own:
         for node in ast.walk(statement):
             if node in constructors and isinstance(node, ast.Attribute | ast.Name) and source.dotted(node) in RANDOM:
+                continue
+            if node in passing and isinstance(node, ast.Attribute | ast.Name) and is_random(source.dotted(node)):
                 continue
             yield from _imports(source, node)
             yield from _uses(source, node)
@@ -72,17 +78,15 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         path = source.dotted(node)
         rule = forbidden(path)
-        if rule and _means_it(source, node, path) and not _is_part_of_harmless(source, node):
+        if rule and _means_it(source, node, path) and not _is_part_of_harmless(source, node, path):
             yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
     if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
         yield Finding("introspection", node.lineno, f"reads .{node.attr}")
-    if isinstance(node, ast.Attribute) and (
-        (node.attr.startswith("register_") and node.attr.endswith("_hook"))
-        or node.attr == "register_module_forward_hook"
-    ):
-        yield Finding("hooks", node.lineno, f"calls {node.attr}")
+    if isinstance(node, ast.Attribute) and re.fullmatch(r"_?register_\w*hook", node.attr):
+        is_own = re.match(r"self\b", ast.unparse(node.value)) is not None and "state_dict" in node.attr
+        yield Finding("hooks", node.lineno, f"calls {node.attr}", by_watching=is_own)
     if isinstance(node, ast.Call):
         yield from _calls(source, node)
     if isinstance(node, ast.Call | ast.Subscript | ast.Compare | ast.Attribute | ast.Name):
@@ -91,8 +95,10 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         yield Finding("introspection", node.lineno, f"names {node.value} in a string")
 
 
-def _is_part_of_harmless(source: CandidateSource, node: ast.expr) -> bool:
+def _is_part_of_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     """`threading` inside `threading.Lock`: the longer name has been judged."""
+    if is_own_registration(source, node, path):
+        return True
     above = source.above(node)
     return isinstance(above, ast.Attribute) and forbidden(source.dotted(above)) is None
 
@@ -183,8 +189,24 @@ def _stores(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
             continue  # a variable's name is judged where it stands; a function's types are the binding's to say
         if root in {alias.split(".")[0] for alias in source.aliases.values()} or root in ("nn", "F", "builtins"):
             yield Finding("global_state", _line(node), f"assigns to {path}")
-        elif root in ("Model", "ModelNew") and isinstance(base, ast.Attribute):
+        elif root in ("Model", "ModelNew") and isinstance(base, ast.Attribute) and _replaces(source, node, path):
             yield Finding("global_state", _line(node), f"replaces {path} after the class is defined")
+
+
+def _replaces(source: CandidateSource, node: ast.AST, path: str) -> bool:
+    """Whether the store takes the place of something that runs: a method, a function of others. A class may be given
+    its library, its settings."""
+    root, name = path.split(".")[0], path.split(".")[1]
+    value = getattr(node, "value", None)
+    is_run = isinstance(value, ast.Lambda | ast.Name) or not isinstance(value, ast.expr)
+    is_run = is_run and not (isinstance(value, ast.Name) and value.id in source.bound_in(node))
+    is_torchs = isinstance(value, ast.expr) and source.dotted(value).startswith("torch.")
+    return root == "Model" or name in source.methods or name.startswith("__") or name in _RUN or is_run or is_torchs
+
+
+_RUN = frozenset(
+    words("forward train eval to load_state_dict state_dict parameters named_parameters buffers named_buffers modules")
+)
 
 
 def _classes(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
@@ -196,8 +218,11 @@ def _classes(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
             yield Finding("lazy_result", node.lineno, f"class {node.name} pretends to be a {base}")
         if base.endswith(("DispatchMode", "TorchFunctionMode")):
             yield Finding("global_state", node.lineno, f"class {node.name} intercepts PyTorch's operators")
-    if node is not source.model and any(base.startswith("torch.nn.") and base != "torch.nn.Module" for base in bases):
-        yield Finding("reference", node.lineno, f"class {node.name} is a renamed PyTorch layer")
+    is_layer = any(base.startswith("torch.nn.") and base != "torch.nn.Module" for base in bases)
+    if is_layer and node is not source.model and "forward" not in source.methods_in(node):
+        has_others = any(isinstance(part, ast.FunctionDef) and part.name != "__init__" for part in node.body)
+        words = f"class {node.name} is a renamed PyTorch layer"
+        yield Finding("reference", node.lineno, words, by_watching=has_others)  # whether PyTorch's runs is seen
 
 
 def _model(source: CandidateSource) -> Iterator[Finding]:
@@ -211,7 +236,7 @@ def _model(source: CandidateSource) -> Iterator[Finding]:
         yield Finding("lazy_result", model.lineno, "ModelNew is wrapped by a decorator")
     for base in model.bases:
         path = source.dotted(base)
-        if path not in ("Model", "torch.nn.Module"):
+        if path not in ("Model", "torch.nn.Module", "object") and path not in source.classes:
             yield Finding("reference", model.lineno, f"ModelNew inherits from {path or 'an expression'}")
     for name, method in source.methods.items():
         if name in MODEL_HOOKS:

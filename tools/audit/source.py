@@ -9,6 +9,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from foundry.tools.audit.reach import living
+from foundry.tools.words import words
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 HOLE = re.compile(r"@[A-Z_]+@")
@@ -64,13 +67,32 @@ class CandidateSource:
     module_names: set[str] = field(default_factory=set)  # names bound at module level by assignment
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)  # own classes
     model: ast.ClassDef | None = None
+    registered: set[str] = field(default_factory=set)  # namespaces of operators that the file registers itself
     trusts_model: bool = False  # ModelNew is Foundry's own, word for word
     _bound: dict[int, set[str]] = field(default_factory=dict)
     _parents: dict[int, ast.AST] = field(default_factory=dict)
 
     @property
     def methods(self) -> dict[str, Function]:
-        return methods_of(self.model)
+        return self.methods_in(self.model)
+
+    def methods_in(self, owner: ast.ClassDef | None) -> dict[str, Function]:
+        """Methods of a class, those of the file's own classes that it inherits from included."""
+        found: dict[str, Function] = {}
+        for part in reversed(self.lineage(owner)):
+            found.update(methods_of(part))
+        return found
+
+    def lineage(self, owner: ast.ClassDef | None) -> list[ast.ClassDef]:
+        """A class and the file's own classes above it, nearest first."""
+        found: list[ast.ClassDef] = []
+        pending = [owner] if owner else []
+        while pending:
+            part = pending.pop(0)
+            if part not in found:
+                found.append(part)
+                pending += [self.classes[name] for base in part.bases if (name := self.dotted(base)) in self.classes]
+        return found
 
     def dotted(self, node: ast.expr) -> str:
         """`F.softmax` -> "torch.nn.functional.softmax"; "" when it is no chain of names. A literal getattr counts."""
@@ -166,6 +188,9 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
         return Finding("readable", getattr(error, "lineno", None) or 0, f"the file does not parse: {error}")
     trusted = _statements(task_source) | foundry_binding()
     source = CandidateSource(text, tree, [])
+    definitions = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
+    if definitions and not any(ast.dump(node) in trusted for node in definitions):
+        tree.body = living(tree.body)
     for node in tree.body:
         if ast.dump(node) in trusted:
             source.trusted_names.update(defined_names(node))
@@ -178,7 +203,47 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
         _register(source, node)
     if source.model is None:
         return Finding("readable", 0, "the file defines no class ModelNew")
+    source.registered.update(own_namespaces(source))
     return source
+
+
+# Namespaces of operators that are there before a candidate is loaded.
+TAKEN = frozenset(
+    words(
+        "aten prims prim torch torchvision torchaudio torchtext quantized _quantized quantized_decomposed mkldnn mkl "
+        "onednn mkldnn_prepacked prepacked xnnpack sparse fbgemm c10d _c10d_functional _c10d_functional_autograd "
+        "c10d_functional inductor rngprims debugprims profiler static_runtime metal vulkan cuda symm_mem streams "
+        "torch_attn bsr_dense_addmm higher_order aoti_torch dist pyops notimplementedns nvprims "
+        "compiled_autograd mtia onnx triton tensorexpr user aoti rng"
+    )
+)
+REGISTERS = re.compile(r"\b(?:TORCH|STABLE_TORCH)_LIBRARY(?:_IMPL|_FRAGMENT|_EXPAND)?\s*\(\s*(\w+)")
+
+
+def namespace_of(source: CandidateSource, name: ast.expr | None) -> str:
+    """The namespace of "mine::scale", of a constant that holds it, or of an operator that the file defined itself."""
+    if isinstance(name, ast.JoinedStr) and name.values:
+        name = name.values[0]
+    if isinstance(name, ast.Name):
+        values = source.assigned.get(name.id, [])
+        if len(values) == 1 and not isinstance(values[0], ast.Name):
+            made = values[0].args[0] if isinstance(values[0], ast.Call) and values[0].args else values[0]
+            return namespace_of(source, made)
+    if isinstance(name, ast.Constant) and isinstance(name.value, str):
+        return name.value.split("::")[0]
+    return ""
+
+
+def own_namespaces(source: CandidateSource) -> set[str]:
+    """Namespaces that the file's Python and C++ registers operators in."""
+    found: set[str] = set()
+    for statement in source.own:
+        for constant in string_constants(statement):
+            found.update(REGISTERS.findall(str(constant.value)))
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and source.dotted(node.func).startswith("torch.library.") and node.args:
+                found.add(namespace_of(source, node.args[0]))
+    return {name for name in found if name and name not in TAKEN and not name.startswith("_")}
 
 
 def _register(source: CandidateSource, node: ast.stmt) -> None:

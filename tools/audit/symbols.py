@@ -71,13 +71,16 @@ _LIBRARIES = re.compile(
 )
 # A binding through torch's extension headers (load_inline) may name PyTorch's types and allocator, not its operators.
 _BINDING = re.compile(
-    r"_ZN?K?(?:2at|3c10|5torch|6caffe2)\w*|Py\w+|_Py\w+|_ZNK?8pybind11\w*|THP\w+|cuda\w+|_Z\w*(?:2at|3c10)\w*"
+    r"_ZN?K?[RO]?(?:2at|3c10|5torch|6caffe2)\w*|Py\w+|_Py\w+|_ZNK?8pybind11\w*|THP\w+|cuda\w+|_Z\w*(?:2at|3c10)\w*"
 )
 _DISPATCHED = re.compile(r"_ZN2at4_ops\d+(?P<name>[a-z_]\w*?)(?:4call|10redispatch)E\w*")
 _BESIDE_DISPATCHER = re.compile(
     r"_ZN2at(?:3cpu|4cuda(?!\d+(?:getCurrent(?:CUDAStream|DeviceProperties)|getDeviceProperties|warp_size))|6native|4meta|"
     r"10redispatch|27compositeexplicitautograd|27compositeimplicitautograd|6nested|7mkldnn|4blas)\w+|"
     r"_ZNK?5torch(?:3jit|2nn|3fft|6linalg|10executor|5dynamo|8inductor)\w+|_ZNK?3c1010Dispatcher\w+|_ZNK?5torch7Library5_impl\w+"
+)
+_REGISTERS = re.compile(
+    r"_ZNK?[RO]?5torch(?:7Library|3jit\d+parseSchema|6detail|11CppFunction|7library)\w*|_ZN3c10\d+\w*FunctionSchema\w*"
 )
 _INTERPRETER = re.compile(
     r"PyImport_\w+|PyRun_\w+|PyEval_EvalCode\w*|Py_CompileString\w*|PyMarshal_\w+|PySys_\w+|PyFrame_GetLocals"
@@ -224,6 +227,8 @@ def _judge(symbol: str, torch_binding: bool) -> str:
 
 def _judge_binding(name: str) -> str | None:
     """The same for what torch's headers bring along; None where they say nothing about a symbol."""
+    if _REGISTERS.match(name):  # operators of its own; names that are everybody's are read in the text
+        return ""
     if operator := _DISPATCHED.fullmatch(name):
         kind = re.sub(r"_(?:memory_format|Scalar|Tensor|dtype|device|start|int|dim)$", "", operator["name"])
         free = FREE | COPIES | {"to", "item", "_local_scalar_dense", "empty_memory_format", "arange"}
