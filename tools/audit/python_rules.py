@@ -201,7 +201,14 @@ def _replaces(source: CandidateSource, node: ast.AST, path: str) -> bool:
     is_run = isinstance(value, ast.Lambda | ast.Name) or not isinstance(value, ast.expr)
     is_run = is_run and not (isinstance(value, ast.Name) and value.id in source.bound_in(node))
     is_torchs = isinstance(value, ast.expr) and source.dotted(value).startswith("torch.")
-    return root == "Model" or name in source.methods or name.startswith("__") or name in _RUN or is_run or is_torchs
+    return (
+        root == "Model"
+        or name in source.methods
+        or (name[:2] == "__" == name[-2:])
+        or name in _RUN
+        or is_run
+        or is_torchs
+    )
 
 
 _RUN = frozenset(

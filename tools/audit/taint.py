@@ -39,7 +39,7 @@ VIEWS = frozenset(
         "narrow select detach data_ptr data untyped_storage as_strided unbind split chunk view_as movedim "
         "swapaxes unfold clone to copy_ zero_ fill_ record_stream cpu cuda cuda_stream stream ptr nbytes "
         "is_pinned pin_memory requires_grad_ new_empty new_zeros new_full new_empty_strided resize_ set_ _version "
-        "is_leaf values items keys get index append extend"
+        "is_leaf from_numpy values items keys get index append extend"
     )
 )
 NUMPY_MEMORY = frozenset(
