@@ -200,15 +200,9 @@ def _replaces(source: CandidateSource, node: ast.AST, path: str) -> bool:
     value = getattr(node, "value", None)
     is_run = isinstance(value, ast.Lambda | ast.Name) or not isinstance(value, ast.expr)
     is_run = is_run and not (isinstance(value, ast.Name) and value.id in source.bound_in(node))
-    is_torchs = isinstance(value, ast.expr) and source.dotted(value).startswith("torch.")
-    return (
-        root == "Model"
-        or name in source.methods
-        or (name[:2] == "__" == name[-2:])
-        or name in _RUN
-        or is_run
-        or is_torchs
-    )
+    is_run |= isinstance(value, ast.expr) and source.dotted(value).startswith("torch.")
+    is_special = name[:2] == "__" == name[-2:] or name in _RUN or name in source.methods
+    return root == "Model" or is_special or is_run
 
 
 _RUN = frozenset(
