@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from foundry.tools.audit import provenance_gates, record_ops, static_gates
+from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.gates import findings
 from foundry.tools.audit.native_races import race_findings
 from foundry.tools.audit.observation import Observer
@@ -299,3 +300,14 @@ def test_a_library_that_was_deleted_after_it_was_loaded_can_still_be_read(tmp_pa
 def test_every_style_is_a_whole_file() -> None:
     for text in STYLES.values():
         assert all(gate.gate != "readable" or gate.passed for gate in static_gates(text, "fair"))
+
+
+def test_a_lock_in_forward_and_settings_of_the_build_are_no_offence() -> None:
+    seen = {
+        "events": [["load", "os.putenv", "TORCH_EXTENSIONS_VERBOSE", 3], ["load", "os.putenv", "MAX_JOBS", 4]],
+        "calls": [["_thread.lock.__exit__", 7], ["_thread.RLock.__enter__", 8]],
+    }
+    assert [gate for gate in conduct_gates(seen, "fair", on_cpu=True) if not gate.passed] == []
+    seen["calls"] = [["_thread.start_new_thread", 7]]
+    seen["events"] = [["load", "os.putenv", "OMP_NUM_THREADS", 3]]
+    assert len([gate for gate in conduct_gates(seen, "fair", on_cpu=True) if not gate.passed]) == 2

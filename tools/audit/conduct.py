@@ -53,7 +53,8 @@ _LOOKS_AWAY = {  # event -> what it means; not allowed at any time
 }
 _SETTINGS = re.compile(  # what an extension's build reads from the environment
     r"TORCH_CUDA_ARCH_LIST|TORCH_EXTENSIONS_DIR|MAX_JOBS|CUDA_HOME|CUDA_PATH|CC|CXX|CFLAGS|CXXFLAGS|NVCC\w*|PATH|"
-    r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA"
+    r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA|(?:TORCH_EXTENSIONS|CCACHE)_\w+|"
+    r"\w*(?:CACHE_DIR|BUILD_DIR|VERBOSE|LOG_?LEVEL)|CPPFLAGS|LDFLAGS|CPATH|TMPDIR|PYTHONUNBUFFERED|TORCH_SHOW_\w+"
 )
 _OWN_FILES = re.compile(
     r"/proc/(?:cpuinfo|meminfo|stat|loadavg|version|sys/kernel/.*|self/(?:maps|status|cgroup|cpuset|mountinfo))"
@@ -193,13 +194,17 @@ def _when(phase: str) -> str:
 def _call_findings(calls: Sequence[Any], policy: Policy) -> Iterator[str]:
     for name, line in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
-        rule = forbidden(path)
+        rule = None if _LOCKS.match(path) else forbidden(path)
         if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
             yield f"line {line}: calls {path} in every call, which {rule[1]}"
         elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
             yield f"line {line}: calls {path} in every call, another library's function"
 
 
+_LOCKS = re.compile(  # a binding may be safe for threads
+    r"_?thread(?:ing)?\.(?:r?lock\b|Lock\b|RLock\b|_RLock\b|Condition\b|Semaphore\b|get_ident|get_native_id|_local|local)",
+    re.IGNORECASE,
+)
 _ARRAY_MEMORY = re.compile(  # what NumPy may do for a binding: make, view and point to memory
     r"numpy\..*(?:ctypes|_internal)\S*|numpy\.(?:\w+\.)*(?:empty|zeros|asarray|ascontiguousarray|asanyarray|frombuffer|"
     r"empty_like|zeros_like|dtype)|numpy\.ndarray\.(?:reshape|view|ravel|transpose|copy|fill|squeeze|setflags)"

@@ -34,7 +34,10 @@ FREE = frozenset(
 )
 # Free of arithmetic, and what a binding needs for layout: not counted either, but named in the evidence.
 COPIES = frozenset(
-    words("copy_ clone _to_copy contiguous zeros zeros_like zero_ fill_ full ones new_zeros lift_fresh_copy")
+    words(
+        "copy_ clone _to_copy contiguous zeros zeros_like zero_ fill_ full full_like ones ones_like new_zeros new_ones "
+        "new_full lift_fresh_copy"
+    )
 )
 
 

@@ -46,7 +46,7 @@ _ALLOWED = frozenset(
     )
 )
 _ALLOWED_PATTERNS = re.compile(
-    rf"(?:(?:{'|'.join(_MATHS)})[fl]?|__(?:{'|'.join(_MATHS)})f?_finite|_ZGV\w+|GOMP_\w+|omp_get_\w+|"
+    rf"(?:(?:{'|'.join(_MATHS)})[fl]?|__(?:{'|'.join(_MATHS)})f?_finite|_ZGV\w+|__cxa_\w+|GOMP_\w+|omp_get_\w+|"
     r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNK?R?S[abdiost]\w*|"
     r"remquo[fl]?|scalbln[fl]?|significand[fl]?|omp_(?:init|set|unset|destroy|test)_(?:nest_)?lock|"
     r"pthread_(?:mutex|cond|rwlock|once|key|self|spin|barrier|attr|getspecific|setspecific|equal|join|getaffinity)\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
@@ -81,6 +81,13 @@ _BESIDE_DISPATCHER = re.compile(
 )
 _REGISTERS = re.compile(
     r"_ZNK?[RO]?5torch(?:7Library|3jit\d+parseSchema|6detail|11CppFunction|7library)\w*|_ZN3c10\d+\w*FunctionSchema\w*"
+)
+_LAYOUTS = frozenset(  # operators that PyTorch puts together from views and copies
+    words(
+        "to item _local_scalar_dense empty_memory_format arange flatten_using_ints expand_as view_as reshape_as "
+        "numpy_T mT mH movedim_int movedim_intlist swapaxes swapdims unflatten_int type_as to_other to_dtype_layout "
+        "to_prim_Device resolve_conj resolve_neg size_int stride_int is_nonzero data set_data"
+    )
 )
 _INTERPRETER = re.compile(
     r"PyImport_\w+|PyRun_\w+|PyEval_EvalCode\w*|Py_CompileString\w*|PyMarshal_\w+|PySys_\w+|PyFrame_GetLocals"
@@ -227,12 +234,17 @@ def _judge(symbol: str, torch_binding: bool) -> str:
 
 def _judge_binding(name: str) -> str | None:
     """The same for what torch's headers bring along; None where they say nothing about a symbol."""
+    if name.startswith(("Sleef_", "cpuinfo_")):  # vector mathematics behind at::vec, as libmvec's; facts of the CPU
+        return ""
     if _REGISTERS.match(name):  # operators of its own; names that are everybody's are read in the text
         return ""
     if operator := _DISPATCHED.fullmatch(name):
         kind = re.sub(r"_(?:memory_format|Scalar|Tensor|dtype|device|start|int|dim)$", "", operator["name"])
-        free = FREE | COPIES | {"to", "item", "_local_scalar_dense", "empty_memory_format", "arange"}
-        return "" if kind in free or operator["name"] in free else f"calls {OPERATOR_OF_TORCH} {operator['name']}"
+        return (
+            ""
+            if {kind, operator["name"]} & (FREE | COPIES | _LAYOUTS)
+            else f"calls {OPERATOR_OF_TORCH} {operator['name']}"
+        )
     if _BESIDE_DISPATCHER.match(name):
         return f"calls {name}, which is an operator of PyTorch beside its dispatcher"
     if _INTERPRETER.fullmatch(name):
