@@ -204,6 +204,11 @@ CHEATS = {
         "precomputed",
         model() + "\ndef hidden():\n    torch.manual_seed(42)\nglobals()['hid' + 'den']()\n",
     ),
+    "dead function found by a name put together": (
+        "precomputed",
+        model(top="LIB = make()\nimport operator\noperator.attrgetter('__glo' + 'bals__')(make)['hid' + 'den']()")
+        + "\ndef hidden():\n    torch.manual_seed(42)\n",
+    ),
     "decorated function": (
         "precomputed",
         model() + "\ndef run(f):\n    f()\n@run\ndef hidden():\n    torch.manual_seed(42)\n",

@@ -16,7 +16,8 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _FINDS_BY_NAME = frozenset(
     words(
         "globals locals vars eval exec __import__ modules import_module __globals__ f_globals __builtins__ "
-        "__main__ __subclasses__ run_module run_path"
+        "__main__ __subclasses__ run_module run_path attrgetter methodcaller __getattribute__ pythonapi py_object "
+        "_getframe currentframe get_objects get_referrers get_referents getmembers loads"
     )
 )
 # Decorators that hand a function to nobody.
@@ -47,7 +48,8 @@ def living(body: list[ast.stmt]) -> list[ast.stmt]:
             reached.add(name)
             pending += [other for node in by_name.get(name, ()) for other in _names(node)]
     dead = {key for key, node in definitions.items() if node.name not in reached}
-    if any(_names(node) & _FINDS_BY_NAME for node in kept if id(node) not in dead):
+    alive = [node for node in kept if id(node) not in dead]
+    if any(_names(node) & _FINDS_BY_NAME or _computes_names(node) for node in alive):
         return kept
     left = [_emptied(node) if id(node) in dead else node for node in kept]
     return [node for node in left if node is not None]
@@ -67,6 +69,12 @@ def _is_live_alone(node: Definition) -> bool:
         return True
     parts = {part for item in node.decorator_list for part in _names(item)}
     return bool(parts - _KEEPS_TO_ITSELF) or node.name.startswith("__")
+
+
+def _computes_names(part: ast.AST) -> bool:
+    """getattr of a name that is put together."""
+    calls = [node for node in ast.walk(part) if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"]
+    return any(len(call.args) < 2 or not isinstance(call.args[1], ast.Constant) for call in calls)
 
 
 def _names_on_definition(node: Definition) -> set[str]:
