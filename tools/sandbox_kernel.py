@@ -31,6 +31,9 @@ SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
+# mount_setattr(2), since Linux 5.12: it adds to a mount's restrictions and needs to know none of them.
+_SYS_MOUNT_SETATTR, _MOUNT_READ_ONLY, _HERE, _RECURSIVELY = 442, 1, -100, 0x8000
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 1, 4
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -82,6 +85,7 @@ class Confinement:
 def confine(orders: Orders) -> Confinement:
     """Confines this process and all it will start; call it while there is one thread. Never raises for a refusal."""
     done = Confinement()
+    parent, death_signal = os.getppid(), _death_signal()
     if orders.namespaces:
         _attempt(done, NETWORK, _enter_namespaces)
         if NETWORK in done.active:
@@ -96,10 +100,27 @@ def confine(orders: Orders) -> Confinement:
         private = {MEMORY: SHARED_MEMORY, TEMPORARY: TEMPORARY_FILES}
         own = tuple(path for name, path in private.items() if name in done.active)
         _attempt(done, FILES, lambda: _restrict_files(orders, own, done))
+    _keep_death_signal(parent, death_signal)
     if orders.program:
         _attempt(done, SYSCALLS, lambda: install_filter(bytes.fromhex(orders.program)))
     done.active.sort(key=MEANS.index)
     return done
+
+
+def _death_signal() -> int:
+    """The signal that this process gets when its parent dies, 0 for none."""
+    number = ctypes.c_int()
+    libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0)
+    return number.value
+
+
+def _keep_death_signal(parent: int, number: int) -> None:
+    """The kernel forgets it when credentials change, as they do in a new user namespace."""
+    if number:
+        with contextlib.suppress(OSError):
+            prctl(_PR_SET_PDEATHSIG, number)
+        if os.getppid() != parent:  # it died meanwhile
+            os.kill(os.getpid(), number)
 
 
 def landlock_abi() -> int:
@@ -166,7 +187,8 @@ def _private_shared_memory() -> None:
 def _private_temporary_files(orders: Orders) -> None:
     """/tmp becomes a folder of our own, for files that were written with nothing else in mind. What we may reach of
     the real one is put back at its place."""
-    places = {os.path.realpath(path) for path in (*orders.readable, *orders.openable, *orders.writable)}
+    writable = {os.path.realpath(path) for path in orders.writable}
+    places = writable | {os.path.realpath(path) for path in (*orders.readable, *orders.openable)}
     inside = sorted(path for path in places if path.startswith(f"{TEMPORARY_FILES}/") and os.path.isdir(path))
     kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
     here = os.getcwd()
@@ -175,6 +197,8 @@ def _private_temporary_files(orders: Orders) -> None:
         for path, handle in kept:
             os.makedirs(path, exist_ok=True)
             _bind(f"/proc/self/fd/{handle}", path)
+            if path not in writable:  # the folder around it is ours to write
+                _make_read_only(path)
         with contextlib.suppress(OSError):  # where we are may be out of sight now
             os.chdir(here)
     finally:
@@ -185,6 +209,12 @@ def _private_temporary_files(orders: Orders) -> None:
 def _bind(source: str, target: str) -> None:
     flags = ctypes.c_ulong(_MS_BIND | _MS_REC)
     _succeed(libc.mount(source.encode(), target.encode(), None, flags, None), "mount")
+
+
+def _make_read_only(path: str) -> None:
+    attributes = struct.pack("=QQQQ", _MOUNT_READ_ONLY, 0, 0, 0)
+    arguments = (ctypes.c_int(_HERE), path.encode(), ctypes.c_uint(_RECURSIVELY), attributes, ctypes.c_size_t(32))
+    _succeed(libc.syscall(_SYS_MOUNT_SETATTR, *arguments), "mount_setattr")
 
 
 def _drop_capabilities() -> None:

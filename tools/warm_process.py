@@ -30,6 +30,7 @@ class Server:
 
     def __init__(self, control: Channel) -> None:
         self._control = control
+        self._pid = os.getpid()
         self._workers: set[int] = set()
         self._ended: dict[int, str] = {}
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -84,6 +85,8 @@ class Server:
             asked = sandbox.from_message(message["sandbox"]) if message["sandbox"] else None
             expendable = asked is not None and asked.form == "candidate"
             process.confine(Limits(**message["limits"]), expendable=expendable)
+            if os.getppid() != self._pid:  # it died before this process had asked to die with it
+                return
             _redirect(handles[1])
             os.environ.update(message["environment"])
             tempfile.tempdir = None  # found anew, in the worker's own directory

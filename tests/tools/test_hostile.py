@@ -264,6 +264,15 @@ def test_four_at_a_time_none_is_blamed_for_another(zygote: Zygote, code: Path, t
     assert below(zygote.pid) == []
 
 
+def gone(pid: int) -> bool:
+    """Whether a process ends within a second: what changes its credentials loses the order to die with its parent."""
+    for _ in range(100):
+        if not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] == "Z":
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def test_a_warm_process_that_is_killed_is_started_again(code: Path, tmp_path: Path) -> None:
     warm = Zygote.start(threads=1, preload=["ctypes"], environment={"PYTHONPATH": str(code)})
     try:
@@ -272,6 +281,7 @@ def test_a_warm_process_that_is_killed_is_started_again(code: Path, tmp_path: Pa
         with pytest.raises(WorkerDied):
             worker.request({"do": "sleeps"})
         assert not worker.alive
+        assert gone(worker.pid), "the worker outlived the process that it was forked from"
         again = fork(warm, code, tmp_path)
         assert again.request({"do": "echo"})[0] == {"echo": again.pid}
         worker.end()

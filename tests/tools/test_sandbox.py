@@ -120,6 +120,29 @@ def test_files_outside_its_own_folder_are_out_of_reach(candidate: Confined) -> N
 
 
 @NEEDS[FILES]
+def test_an_installation_below_tmp_cannot_be_written(zygote: Zygote, code: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch" / "tmp").mkdir(parents=True)
+    (tmp_path / "installed").mkdir()
+    scratch = tmp_path / "scratch"
+    worker = zygote.fork(
+        "confined_entries:serve",
+        Limits(wall_s=30),
+        directory=scratch,
+        sandbox=Sandbox(
+            "candidate",
+            readable=(str(code), str(tmp_path / "installed")),
+            writable=(str(scratch),),
+            temporary=str(scratch / "tmp"),
+        ),
+    )
+    confined = Confined(worker, scratch, tmp_path / "receipt.json")
+    assert "Error" in str(confined("write(path)", path=str(tmp_path / "installed" / "new")))
+    assert confined("write(path)", path=str(scratch / "mine")) == 1
+    worker.end()
+    assert not (tmp_path / "installed" / "new").exists() and (scratch / "mine").exists()
+
+
+@NEEDS[FILES]
 def test_what_kernels_need_is_within_reach(candidate: Confined) -> None:
     assert candidate("read('/proc/self/maps')") == 100 == candidate("read('/proc/cpuinfo')")
     assert candidate("len(os.listdir('/proc/self/task'))") == 1
