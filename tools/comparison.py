@@ -17,6 +17,8 @@ GPU_CHUNK = 1 << 24
 TINY = 1e-300
 MAX_PATTERN = 1 << 24  # elements beyond which only the first wrong one is described
 
+NAN_SPREAD = 0.25  # share of outputs that a few infinite or NaN inputs may turn into NaN beyond PyTorch's own
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -116,6 +118,10 @@ def _misplaced(
         has_nan = torch.isnan(truth) | torch.isnan(eager) | torch.isnan(output)
         same_kind |= has_nan
     wrong = (finite_truth & finite_eager & ~finite) | (~finite_truth & ~finite_eager & ~same_kind)
+    if any_nan:  # compensated and online sums turn an infinity into NaN where others still find a limit
+        spread = wrong & torch.isnan(output)
+        if int(spread.sum()) <= NAN_SPREAD * output.numel():
+            wrong &= ~spread
     return wrong, finite_truth & finite_eager & finite
 
 
