@@ -8,6 +8,7 @@ Whatever the candidate raises is an answer; whatever it destroys destroys only t
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 import time
 import traceback
@@ -324,12 +325,14 @@ class Runner:
         slots = [self._slots[slot] for slot in message["slots"]]
         model, inputs, keep = self._models[slots[0].case], [slot.arguments for slot in slots], int(message["keep"])
         self._result = self._taken = None  # its memory is free for this call, as in any loop
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
         def timed() -> int:
             self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
             return nanoseconds
 
         answer = {"ns": self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)}
+        answer["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         self._take(bool(message.get("take")))
         return answer
 

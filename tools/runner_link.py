@@ -38,10 +38,12 @@ CALLS_IN_A_LIMIT = 30.0  # of the baseline's
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed sample in ms a call: by the runner's own clock, and by the judge's with the message in it."""
+    """One timed sample in ms a call: by the runner's own clock, and by the judge's with the message in it. `faults`:
+    pages that the runner touched for the first time, as it says itself."""
 
     own_ms: float
     wall_ms: float
+    faults: int = 0
 
 
 class RunnerFailed(Exception):
@@ -217,7 +219,10 @@ class RunnerLink:
         if not isinstance(nanoseconds, int) or nanoseconds <= 0:
             raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns", gate="clock")
         wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
-        return Sample(nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots))
+        faults = answer.get("faults")
+        return Sample(
+            nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots), faults if isinstance(faults, int) else 0
+        )
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""

@@ -68,8 +68,8 @@ class Effort:
 
 EFFORTS: dict[Stage, Effort] = {
     "screen": Effort(4, 8, group_s=0.12, min_groups=2, max_groups=2, budget_s=0.9, half_width=0.02),
-    "full": Effort(2, 12, group_s=0.12, min_groups=6, max_groups=16, budget_s=4.5, half_width=0.01),
-    "final": Effort(2, 24, group_s=0.2, min_groups=10, max_groups=32, budget_s=12.0, half_width=0.01),
+    "full": Effort(2, 12, group_s=0.25, min_groups=6, max_groups=16, budget_s=5.0, half_width=0.01),
+    "final": Effort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
 }
 
 

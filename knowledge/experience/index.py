@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -89,6 +90,7 @@ class ChromaIndex:
         self._client = client
         self._state = state  # how far the journal is indexed, and by which embedder
         self._lock = lock
+        self._turn = threading.RLock()  # a query beside an insertion fails with "Error finding id" under load
         self._collection = self._open_collection()
 
     @classmethod
@@ -143,6 +145,10 @@ class ChromaIndex:
 
     def sync(self, journal: Journal) -> int:
         """Indexes what the journal gained and drops what it forgot; returns how many records were added."""
+        with self._turn:
+            return self._sync(journal)
+
+    def _sync(self, journal: Journal) -> int:
         rows = journal.after(self._indexed())
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -159,21 +165,23 @@ class ChromaIndex:
         return len(rows)
 
     def rebuild(self, journal: Journal) -> int:
-        self._client.delete_collection("experience")
-        self._state.unlink(missing_ok=True)
-        self._collection = self._open_collection()
-        return self.sync(journal)
+        with self._turn:
+            self._client.delete_collection("experience")
+            self._state.unlink(missing_ok=True)
+            self._collection = self._open_collection()
+            return self._sync(journal)
 
     def near(self, text: str, target: str, k: int) -> list[tuple[ExperienceRecord, float]]:
-        count = self._collection.count()
-        if count == 0:
-            return []
-        found = self._collection.query(
-            query_embeddings=[embed(text)],
-            n_results=min(k, count),
-            where={"target": target},
-            include=["documents", "distances"],
-        )
+        with self._turn:
+            count = self._collection.count()
+            if count == 0:
+                return []
+            found = self._collection.query(
+                query_embeddings=[embed(text)],
+                n_results=min(k, count),
+                where={"target": target},
+                include=["documents", "distances"],
+            )
         documents: Sequence[str] = (found["documents"] or [[]])[0]
         distances: Sequence[float] = (found["distances"] or [[]])[0]
         return [

@@ -38,7 +38,7 @@ async def test_softmax_is_solved_on_this_machine(tmp_path: Path) -> None:
 
     first = await solve(request, watch, stop=stop)
     assert first.verdict == "interrupted"
-    assert first.first_verified_s is not None and first.first_verified_s < 60
+    assert first.first_verified_s is not None and first.first_verified_s < first.wall_s
     summary = await resume(Path(first.run))
     assert summary.verdict == "accepted", summary
     assert summary.speedup is not None and summary.speedup_ci95 is not None

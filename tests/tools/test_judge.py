@@ -209,10 +209,10 @@ def test_renamed_parameters_are_matched_by_their_initial_values(grader: Grader, 
 
 
 def test_timing_is_paired_and_its_outputs_are_checked(grader: Grader, baseline: Baseline) -> None:
-    slow = grader.time(candidate("F.gelu(self.norm(x)) + y\nF.gelu(self.norm(x))\nreturn r"), BUILT, "screen", baseline)
+    slow = grader.time(candidate("for _ in range(8): F.gelu(self.norm(x)) + y\nreturn r"), BUILT, "screen", baseline)
     assert slow.problem == "" and slow.pairs >= 6 and len(slow.samples) == slow.pairs
     assert slow.speedup_ci95[0] < slow.speedup < slow.speedup_ci95[1] and slow.speedup < 0.85
-    assert 0.7 < slow.wall_ratio < 1.5 and slow.candidate_ms > slow.baseline_ms > 0
+    assert 0.5 < slow.wall_ratio < 2.0 and slow.candidate_ms > slow.baseline_ms > 0
     cheat = candidate("return r if self.calls < 3 else torch.zeros_like(r)")
     caught = grader.time(cheat, BUILT, "screen", baseline)
     assert "of timed call" in caught.problem and caught.pairs == 0
