@@ -556,6 +556,12 @@ def test_a_system_call_past_every_library_shows_in_the_machine_code(tmp_path: Pa
     assert "syscall" in gate.evidence
 
 
+def test_a_clock_that_needs_no_library_shows_in_the_machine_code(tmp_path: Path) -> None:
+    source = 'extern "C" long f() { return static_cast<long>(__builtin_ia32_rdtsc()); }'
+    gate = instruction_gate(compiled(tmp_path, source))
+    assert not gate.passed and "a clock" in gate.evidence
+
+
 def test_whose_kernels_ran_on_the_device() -> None:
     source = read_source(LOAD_INLINE)
     assert not isinstance(source, Finding)

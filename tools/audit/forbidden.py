@@ -72,7 +72,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "torch.set_num_threads torch.set_num_interop_threads torch.set_default_dtype torch.set_default_device "
             "torch.set_float32_matmul_precision torch.use_deterministic_algorithms torch.set_flush_denormal "
             "torch.set_grad_enabled torch.set_printoptions setattr delattr os.putenv os.chdir os.umask os.nice "
-            "os.sched_setaffinity"
+            "os.sched_setaffinity os.setpriority os.sched_setscheduler os.sched_setparam resource.setrlimit"
         ),
     ),
     (
