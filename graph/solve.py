@@ -139,7 +139,11 @@ async def checkpoints(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
 
     async with aiosqlite.connect(path, timeout=BUSY_MS / 1000) as connection:
         await connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9, which is what we promise
-        yield AsyncSqliteSaver(connection)
+        try:
+            yield AsyncSqliteSaver(connection)
+        finally:  # a write that was cut short holds its lock as long as anything remembers its cursor
+            with contextlib.suppress(sqlite3.Error, ValueError):
+                await asyncio.shield(connection.rollback())
 
 
 @contextlib.contextmanager

@@ -161,7 +161,8 @@ return MEMORY[key].clone()
 KEPT = """for given, kept in MEMORY:
     if torch.equal(given, x):
         return kept.clone()
-result = self.right(x)
+for _ in range(20):  # so much work that no busy machine hides who left it out
+    result = self.right(x)
 MEMORY.append((x.clone(), result.clone()))
 return result"""
 
