@@ -21,10 +21,10 @@ CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
 MIN_HALF_WIDTH = 0.0001  # the resolution of the clock; everything else shows in the groups
 SCORES_KEPT = 79
-# What A-against-A screens show (benchmarks/coverage.py), as quantiles 1/20 to 19/20.
+# What 400 A-against-A screens showed (benchmarks/results/coverage-screen.jsonl), as quantiles 1/20 to 19/20.
 PRIOR_SCORES = (
-    *(0.02, 0.04, 0.07, 0.1, 0.12, 0.15, 0.18, 0.21, 0.24, 0.27),
-    *(0.31, 0.35, 0.4, 0.45, 0.51, 0.6, 0.7, 0.85, 1.2),
+    *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
+    *(0.23, 0.26, 0.31, 0.34, 0.39, 0.43, 0.49, 0.58, 0.75),
 )
 TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
 MIN_SPEED_SAMPLES = 20
