@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import gc
 import resource
-import sys
 import time
 import traceback
-import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from foundry.knowledge import codec
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.knowledge.task import Task
 from foundry.tools import bundle, process_native, process_state, task_module, timed_calls
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
+from foundry.tools.runner_models import (
+    Refused,
+    candidate_maker,
+    compiled_by_torch,
+    matched_names,
+    plain_state,
+    reference_maker,
+)
 from foundry.tools.runner_tensors import (
     KEPT_BYTES,
     Slot,
@@ -52,14 +56,6 @@ KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
 
 Clock = Callable[[], int]
-
-
-class Refused(Exception):
-    """An answer that is no result: `kind` is an Outcome."""
-
-    def __init__(self, kind: str, line: str) -> None:
-        self.kind = kind
-        super().__init__(line)
 
 
 class Runner:
@@ -131,12 +127,12 @@ class Runner:
             self._call_each = timing_cuda.call_each
         start = self._clock()
         if "task" in message:
-            self._make = _reference_maker(message)
+            self._make = reference_maker(message)
         else:
             self._where = str(Path("candidate.py").absolute())
             self._watch(message)
             self._before = self._state_reader[0]()
-            self._make = self._guard("compile_error", lambda: _candidate_maker(message["text"], self._where))
+            self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
         return {"seconds": (self._clock() - start) / 1e9}
 
     def _watch(self, message: Message) -> None:
@@ -165,7 +161,7 @@ class Runner:
             model.train(message["mode"] == "train")
         model = self._guard("crash", lambda: model.to(self._device))
         if self._compiled:
-            model = self._guard("crash", lambda: _compiled(model))
+            model = self._guard("crash", lambda: compiled_by_torch(model))
         self._models[message["case"]] = model
         return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
 
@@ -173,8 +169,8 @@ class Runner:
         """Copies the reference's parameters and buffers in; says how they were matched."""
         model = self._models[message["case"]]
         given = bundle.shared(message["bundle"], handles[0])
-        own = _plain_state(model)
-        names = self._names.get(message["case"]) or _match(message["keys"], given, own)
+        own = plain_state(model)
+        names = self._names.get(message["case"]) or matched_names(message["keys"], given, own)
         if isinstance(names, str):
             return {"unmatched": names}
         self._names[message["case"]] = names
@@ -429,70 +425,6 @@ def serve(control: Channel) -> None:
             runner.serve(link)
         except ChannelClosed:
             link.close()
-
-
-# ---------------------------------------------------------------- models
-
-
-def _reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
-    task = codec.decode(Task, message["task"])
-
-    def make(order: Message, arguments: Any) -> nn.Module:
-        loaded = task_module.load(task, overrides=order["overrides"], dtype=order["dtype"])
-        return loaded.build_model(order["seed"])
-
-    return make
-
-
-def _candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
-    """Executes the file under a module of its own and finds ModelNew."""
-    Path(path).write_text(text)
-    module = types.ModuleType("candidate")
-    module.__file__ = path
-    sys.modules["candidate"] = module
-    with torch.enable_grad():  # as at any import
-        exec(compile(text, path, "exec"), module.__dict__)
-    found = getattr(module, "ModelNew", None)
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
-        raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
-
-    def make(order: Message, arguments: Any) -> nn.Module:
-        task_module.seed_everything(order["seed"])
-        if isinstance(arguments, dict):
-            return found(**arguments)
-        return found(*arguments)
-
-    return make
-
-
-def _compiled(model: nn.Module) -> nn.Module:
-    return cast(nn.Module, torch.compile(model))
-
-
-def _plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by name, without the prefix that torch.compile adds."""
-    state = model.state_dict(keep_vars=True)
-    return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
-
-
-def _match(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
-    """Which of the model's own tensors takes which of the reference's seeded ones: by name, else by equal values.
-
-    A text says which has none. Renamed parameters are found while the model still holds its seeded initial values:
-    equal seeds and equal layers give equal tensors; equal constants (ones, zeros) are taken in order.
-    """
-    by_name = {key: key for key in keys}
-    if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
-        return by_name
-    names: dict[str, str] = {}
-    free = dict(own)
-    for key, tensor in zip(keys, given, strict=True):
-        same = [name for name, mine in free.items() if mine.shape == tensor.shape and torch.equal(mine.cpu(), tensor)]
-        if not same:
-            return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
-        names[key] = same[0]
-        del free[same[0]]
-    return names
 
 
 # ---------------------------------------------------------------- errors in words
