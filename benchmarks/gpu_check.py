@@ -46,7 +46,7 @@ def load_cases() -> Any:
     return SimpleNamespace(
         **{
             name: value
-            for module in ("cuda_cases", "cuda_window_cases")
+            for module in ("cuda_cases", "cuda_window_cases", "test_cuda_kernels")
             for name, value in vars(importlib.import_module(f"tests.knowledge.library.{module}")).items()
         }
     )

@@ -137,13 +137,19 @@ async def checkpoints(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
     import aiosqlite
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-    async with aiosqlite.connect(path, timeout=BUSY_MS / 1000) as connection:
+    async with aiosqlite.connect(path, timeout=BUSY_MS / 1000, factory=_Rollback) as connection:
         await connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9, which is what we promise
-        try:
-            yield AsyncSqliteSaver(connection)
-        finally:  # a write that was cut short holds its lock as long as anything remembers its cursor
-            with contextlib.suppress(sqlite3.Error, ValueError):
-                await asyncio.shield(connection.rollback())
+        yield AsyncSqliteSaver(connection)
+
+
+class _Rollback(sqlite3.Connection):
+    """Closed in the middle of a write, SQLite keeps its lock as long as anything remembers the write's cursor, as
+    tracebacks of cancelled tasks do."""
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
 
 
 @contextlib.contextmanager

@@ -42,6 +42,11 @@ class Trial:
     note: str = ""
     buffers: tuple[Buffer, ...] = ()
 
+    @property
+    def of_baseline(self) -> list[OutputError]:
+        """The error of what is timed against."""
+        return self.tf32 or self.ieee
+
 
 @dataclass(frozen=True)
 class Buffer:

@@ -72,14 +72,14 @@ class Judge:
         """What `baseline` needs besides a quiet device."""
         trials = self._screen()
         self._degeneracy = self._degenerate(trials[0])
-        self._question("screen", trials[0].ieee)
+        self._question("screen", trials[0].of_baseline)
         return {}
 
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and asks whether the task can prove anything."""
         trials = self._screen()
         degenerate = self._degenerate(trials[0]) if self._degeneracy is None else self._degeneracy
-        question = self._question("screen", trials[0].ieee)
+        question = self._question("screen", trials[0].of_baseline)
         link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:
             self._prepare(link, question, self._case(), "screen", self._reference())
@@ -92,8 +92,7 @@ class Judge:
             output_shapes=[spec.shape for spec in trials[0].specs],
             degenerate=degenerate,
         )
-        own = trials[0].tf32 or trials[0].ieee
-        errors = [[error.norm, error.violation] for error in own]
+        errors = [[error.norm, error.violation] for error in trials[0].of_baseline]
         return {"baseline": codec.to_plain(baseline), "errors": errors, "seeds": self._seeds.drawn}
 
     def verify(self, message: Message, handles: list[int]) -> Message:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 import sysconfig
 import time
 import types
-from ctypes import c_void_p
+from ctypes import CDLL, c_int, c_void_p, create_string_buffer
 from pathlib import Path
 
 _CPUCLOCK_SCHED = 2
@@ -20,6 +21,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR
 # Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
 _METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
 _HAS_KNOWN_LAYOUT = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
+_SIGACTION = CDLL(None).sigaction  # glibc's and musl's structure begin with the handler
+_SIGACTION.argtypes = [c_int, c_void_p, c_void_p]
+_SIGACTION_BYTES = 256
 _INTERNET = {
     value
     for name in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK")
@@ -50,6 +54,26 @@ def signal_masks() -> dict[str, int]:
         if name in ("SigCgt", "SigIgn", "SigBlk"):
             masks[name] = int(value, 16)
     return masks
+
+
+def signal_handlers() -> dict[int, int]:
+    """Address of each signal's handler as the kernel has it; 0 and 1 are the default and "ignored"."""
+    found: dict[int, int] = {}
+    action = create_string_buffer(_SIGACTION_BYTES)
+    for number in signal.valid_signals():
+        if _SIGACTION(int(number), None, action) == 0:
+            found[int(number)] = c_void_p.from_buffer(action).value or 0
+    return found
+
+
+def file_of(address: int) -> str:
+    """The file whose machine code is mapped at an address, "" when it is nobody's."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(None, 5)
+        begin, _, end = fields[0].partition("-")
+        if int(begin, 16) <= address < int(end, 16):
+            return fields[5] if len(fields) == 6 and "x" in fields[1] else ""
+    return ""
 
 
 def children() -> dict[int, str]:

@@ -13,6 +13,7 @@ import gc
 import json
 import mmap
 import os
+import re
 import signal
 import sys
 import threading
@@ -49,6 +50,8 @@ _FREE_ENVIRONMENT = tuple(
         "PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK"
     )
 )
+_COMPILERS = re.compile(r"lib(?:triton|LLVM|cuda|nvrtc|nvJitLink|nvptxcompiler)\b[\w.+-]*\.so[.\d]*")
+_WRITABLE = ("/tmp/", "/dev/shm/")  # what every candidate may write to, besides its working directory
 _MAY_BE_REPLACED = ("distutils", "_distutils_hack", "setuptools", "pkg_resources")  # they replace each other
 _OVERRIDABLE = words(
     "copy_ empty.memory_format mm addmm bmm add.Tensor mul.Tensor clone equal convolution native_layer_norm _softmax "
@@ -270,7 +273,8 @@ def _hooks() -> dict[str, Any]:
 
 def _signals() -> dict[str, Any]:
     masks = process_native.signal_masks()
-    return {**masks, "handlers": {number: signal.getsignal(number) for number in signal.valid_signals()}}
+    python = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    return {**masks, "handlers": python, "addresses": process_native.signal_handlers()}
 
 
 def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
@@ -291,7 +295,7 @@ def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
         is_free = any(name.startswith(item) for item in _FREE_ENVIRONMENT)
         if before["environment"].get(name) != after["environment"].get(name) and not is_free:
             yield f"the environment variable {name} was changed"
-    yield from _changed_signals(before["signals"], after["signals"])
+    yield from _changed_signals(before["signals"], after["signals"], before["flags"]["the working directory"])
 
 
 def _changed_values(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
@@ -300,15 +304,25 @@ def _changed_values(before: dict[str, Any], after: dict[str, Any]) -> Iterator[s
             yield f"{name} went from {old!r} to {after[name]!r}"[:200]
 
 
-def _changed_signals(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    for mask, change in (("SigCgt", "has a handler now"), ("SigIgn", "is ignored now"), ("SigBlk", "is blocked now")):
+def _changed_signals(before: dict[str, Any], after: dict[str, Any], folder: str) -> Iterator[str]:
+    for mask, change in (("SigIgn", "is ignored now"), ("SigBlk", "is blocked now")):
         new = after[mask] & ~before[mask]
         for number in range(1, 65):
             if new >> (number - 1) & 1:
                 yield f"{_signal_name(number)} {change}"
+    scratch = (os.path.realpath(folder) + "/", *_WRITABLE)
+    for number, address in after["addresses"].items():
+        if address > 1 and address != before["addresses"].get(number) and not _is_a_compilers(address, scratch):
+            yield f"{_signal_name(number)} has a handler now"
     for number, handler in before["handlers"].items():
         if after["handlers"].get(number) != handler:
             yield f"the handler of {_signal_name(number)} was replaced"
+
+
+def _is_a_compilers(address: int, scratch: tuple[str, ...]) -> bool:
+    """Triton's compiler, and the driver's, handle the signals that end a process to remove their files."""
+    path = process_native.file_of(address)
+    return bool(_COMPILERS.fullmatch(Path(path).name)) and not path.startswith(scratch)
 
 
 def _signal_name(number: int) -> str:

@@ -110,6 +110,10 @@ class Runner:
                 answer = commands[message["do"]](message, handles)
             except Refused as refusal:
                 answer = {"refused": refusal.kind, "line": str(refusal)}
+            except RuntimeError as error:  # of a launch of the candidate's, noticed by PyTorch's next one
+                if "CUDA" not in str(error):
+                    raise
+                answer = {"refused": "launch_failure", "line": _one_line(error, self._where)}
             finally:
                 close_all(handles)
             link.send({**answer, "number": number})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
+import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -192,6 +195,23 @@ async def test_stop_and_resume_ends_in_the_same_kind_of_result(
     assert len(machine_.timed) == len(set(machine_.timed)), "a measurement was repeated"
     again = await resume(Path(first.run), parts=parts(machine_))
     assert again == second
+
+
+async def test_a_stopped_run_gives_up_its_locks(make_request: MakeRequest, parts: Any, machine: Any) -> None:
+    """Whenever it is stopped: in one of ten moments a checkpoint was being written."""
+    for number in range(20):
+        stop, chance = asyncio.Event(), random.Random(number)
+        left = 6 * chance.randint(1, 18)
+
+        def watch(event: Event, stop: asyncio.Event = stop, chance: random.Random = chance) -> None:
+            nonlocal left
+            left -= event.kind in ("evaluation", "node", "tool")
+            if left == 0:
+                asyncio.get_running_loop().call_later(chance.random() / 50, stop.set)
+
+        summary = await solve(make_request(24), watch, stop=stop, parts=parts(machine(delay_s=0.003)))
+        with contextlib.closing(sqlite3.connect(Path(summary.run) / "checkpoints.sqlite", timeout=0.3)) as other:
+            other.execute("CREATE TABLE of_another_writer (number)")
 
 
 async def test_a_run_can_be_worked_on_by_one_process_only(make_request: MakeRequest, parts: Any) -> None:

@@ -63,10 +63,13 @@ def test_a_gpu_pair_is_verified_and_timed(grader: Grader) -> None:
         assert verdict.correct and verdict.accuracy_class == "tf32", verdict.evidence
     timing = grader.time(same, BUILT, "full", baseline)
     assert timing.problem == "" and 0.9 < timing.speedup < 1.1, timing
-    ieee = same.replace(
+    wide = "nn.functional.linear(x.double(), self.linear.weight.double(), self.linear.bias.double()).float()"
+    ieee = same.replace("self.linear(x)", wide)
+    assert grader.verify(ieee, BUILT, "screen", baseline).accuracy_class == "ieee"
+    flag = same.replace(
         "def __init__(self):", "def __init__(self):\n        torch.backends.cuda.matmul.allow_tf32 = False"
     )
-    assert grader.verify(ieee, BUILT, "screen", baseline).accuracy_class == "ieee"
+    assert "allow_tf32" in grader.verify(flag, BUILT, "screen", baseline).evidence
     half = same.replace(
         "torch.relu(self.linear(x))", "torch.relu(x.bfloat16() @ self.linear.weight.bfloat16().t()).float()"
     )

@@ -21,7 +21,7 @@ from foundry.tools.words import words
 
 _PROGRAMS = re.compile(
     r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
-    r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|where|whereis|uname|lscpu|"
+    r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
     r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo)(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
@@ -91,7 +91,10 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
     gates.append(_gate("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
     kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
+    tritons = {str(path) for path in seen.get("tritons", ())}
     for path in own:
+        if path in tritons:  # written and loaded by Triton: what it launches is judged as kernels are
+            continue
         place = Path(path)
         if path in kept and not place.exists():  # deleted after it was loaded
             place = Path(kept[path])

@@ -7,6 +7,7 @@ assembled strings do not matter to it, because it sees the act.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import re
 import shutil
@@ -76,6 +77,8 @@ class Observer:
         self._libraries, self._anonymous = executable_maps()
         self._unnamed: dict[str, int] = {}
         self._kept: dict[str, str] = {}
+        self._triton = _triton_folder()
+        self._tritons: set[str] = set()
         self._folder = tempfile.gettempdir()
         self.phase: Phase = "load"
         _mark_arrays()
@@ -93,6 +96,8 @@ class Observer:
             frame = sys._getframe(1)
             if event in ("ctypes.dlopen", "import"):
                 self._keep(arguments[0] if event == "ctypes.dlopen" else arguments[1])
+            if event == "import" and arguments[1] and self._is_triton_loading(frame):
+                self._tritons.add(os.fspath(arguments[1]))
             if is_own and frame.f_code.co_filename != self._where:
                 return
             line = self._line(frame)
@@ -113,6 +118,18 @@ class Observer:
             self._kept[name] = shutil.copy(name, folder)
         except OSError:  # it cannot be loaded either
             return
+
+    def _is_triton_loading(self, frame: FrameType | None) -> bool:
+        """Whether Triton's driver for a device has built what is being imported: its launchers and helpers in C."""
+        builders = 0
+        while frame is not None and self._triton:
+            name = frame.f_code.co_filename
+            if name == f"{self._triton}/runtime/build.py":
+                builders += 1
+            elif not name.startswith("<frozen importlib"):
+                return bool(builders and re.fullmatch(re.escape(self._triton) + r"/backends/\w+/driver\.py", name))
+            frame = frame.f_back
+        return False
 
     def _line(self, frame: FrameType | None) -> int:
         """The innermost line of the candidate's file on the stack, 0 when it is not there."""
@@ -162,8 +179,15 @@ class Observer:
             "events": [list(item) for item in self._seen],
             "libraries": sorted(libraries - self._libraries),
             "kept": self._kept,
+            "tritons": sorted(self._tritons),
             "unnamed": self._unnamed,
         }
+
+
+def _triton_folder() -> str:
+    """Where Triton is installed, "" when it is not; found before the candidate's code runs."""
+    found = importlib.util.find_spec("triton")
+    return str(Path(found.origin).parent) if found is not None and found.origin else ""
 
 
 def _mark_arrays() -> None:

@@ -6,7 +6,9 @@ A name can be hidden from a reader of source text; the dynamic linker needs it i
 from __future__ import annotations
 
 import re
+import shutil
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +53,22 @@ _ALLOWED_PATTERNS = re.compile(
     r"remquo[fl]?|scalbln[fl]?|significand[fl]?|omp_(?:init|set|unset|destroy|test)_(?:nest_)?lock|"
     r"pthread_(?:mutex|cond|rwlock|once|key|self|spin|barrier|attr|getspecific|setspecific|equal|join|getaffinity)\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
 )
+# What a C++ runtime brings along that is linked into the library: wide characters, locales, messages, unwinding.
+_RUNTIMES = re.compile(
+    r"_Unwind_\w+|_?_?wc\w+|_?_?wmem\w+|_?_?mb\w+|btowc|__\w+_l|strto(?:f|d|ld)_l|(?:new|dup|free|use|set)locale|"
+    r"__(?:new|dup|free|use)locale|d?c?gettext|bind(?:_)?textdomain\w*|iconv(?:_open|_close)?|__ctype_get_mb_cur_max|"
+    r"strerror_r|_ITM_\w+|_ZGTt\w+|fputc"
+)
+# And what its own functions ask of the system: a generator's first seed, waiting for another thread's initialisation,
+# the size of the memory kept for exceptions.
+_RUNTIME_CALLERS = {
+    **dict.fromkeys(
+        words("open close read __read_chk ioctl getentropy arc4random"),
+        re.compile(r"_ZNK?St13random_device\w+|_ZNSt12_GLOBAL__N_1\d+__libc_(?:getentropy|arc4random)\w*"),
+    ),
+    "syscall": re.compile(r"__cxa_guard_(?:acquire|release|abort)"),
+    **dict.fromkeys(words("secure_getenv getenv"), re.compile(r"_GLOBAL__sub_I_eh_alloc\.cc")),
+}
 _FORBIDDEN = re.compile(
     r"(?P<vendor>[sdcz](?:gemm|gemv|symm|syrk|trsm|dot|axpy)_?|cblas_\w+|cublas\w+|cudnn\w+|cusparse\w+|mkl_\w+|MKL_\w+|"
     r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
@@ -71,7 +89,7 @@ _LIBRARIES = re.compile(
 )
 # A binding through torch's extension headers (load_inline) may name PyTorch's types and allocator, not its operators.
 _BINDING = re.compile(
-    r"_ZN?K?[RO]?(?:2at|3c10|5torch|6caffe2)\w*|Py\w+|_Py\w+|_ZNK?8pybind11\w*|THP\w+|cuda\w+|_Z\w*(?:2at|3c10)\w*"
+    r"_ZN?K?[RO]?(?:2at|3c10|5torch|6caffe2)\w*|Py\w+|_Py\w+|_ZNK?8pybind11\w*|THP\w+|cuda\w+|__cuda(?:(?:Un)?[Rr]egister|LaunchKernel|PopCall|PushCall|GetKernel|InitModule)\w*|_Z\w*(?:2at|3c10)\w*"
 )
 _DISPATCHED = re.compile(r"_ZN2at4_ops\d+(?P<name>[a-z_]\w*?)(?:4call|10redispatch)E\w*")
 _BESIDE_DISPATCHER = re.compile(
@@ -99,7 +117,7 @@ _DEVICE = re.compile(
 
 
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
-_DOORS = re.compile(r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)")
+_DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
 OPERATOR_OF_TORCH = "PyTorch's operator"
 
 
@@ -154,11 +172,14 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     except (OSError, ValueError, struct.error, IndexError) as error:
         return [Gate("symbols", False, f"the built library cannot be read: {error}")]
     joined = _joins_its_threads(imports.symbols)
-    strange = [
-        reason
+    found = {
+        symbol.split("@")[0]: reason
         for symbol in imports.symbols
         if (reason := _judge(symbol, torch_binding)) and not (joined and "threads" in reason)
-    ]
+    }
+    if found and not any(name.startswith("libstdc++") for name in imports.libraries):
+        found = {symbol: reason for symbol, reason in found.items() if symbol not in _asked_by_runtime(library, found)}
+    strange = list(found.values())
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
     foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
     return [
@@ -177,19 +198,48 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     ]
 
 
+def _asked_by_runtime(library: Path, symbols: Collection[str]) -> set[str]:
+    """Those of the symbols that only the C++ runtime's own functions use, where it is linked into the library: said by
+    the names in its machine code; without names nothing is excused."""
+    asked = [symbol for symbol in symbols if symbol in _RUNTIME_CALLERS]
+    if not asked:
+        return set()
+    callers: dict[str, set[str]] = {symbol: set() for symbol in asked}
+    function = ""
+    references = rf"<({'|'.join(asked)})(?:@plt|@[A-Z][\w.]*)(?:\+0x[0-9a-f]+)?>"
+    for line in (_machine_code(library, f">:$|{references}$") or "").splitlines():
+        if line.endswith(">:"):
+            function = line[line.find("<") + 1 : -2]
+        elif not function.endswith("@plt") and (match := re.search(references, line)):
+            callers[match[1]].add(function)
+    return {name for name, found in callers.items() if found and all(map(_RUNTIME_CALLERS[name].fullmatch, found))}
+
+
 def instruction_gate(library: Path) -> Gate:
     """Gate "instructions": the library's machine code enters the kernel of the system by no door of its own."""
-    limits = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
-    try:
-        done = run_command(["objdump", "-d", "--no-show-raw-insn", str(library)], limits)
-    except OSError:
+    if shutil.which("objdump") is None:
         return Gate("instructions", True, "not read, objdump is not installed")
-    found = _DOORS.search(done.output)
+    code = _machine_code(library, _DOORS)
+    if code is None:
+        return Gate("instructions", False, "its machine code is too large to be read")
+    found = re.search(_DOORS, code)
     if found:
         what = "a clock, which tells a timed call from a checked one" if found[1].startswith("rd") else ""
         what = what or "a system call past every library"
         return Gate("instructions", False, f"its machine code has {found[1].strip()!r}: {what}")
     return Gate("instructions", True, "no system call and no clock of its own in the machine code")
+
+
+def _machine_code(library: Path, pattern: str) -> str | None:
+    """The lines of its disassembly that a pattern is found in (it may well have gigabytes of others); None when it
+    could not be read to the end."""
+    limits = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
+    command = 'objdump -d --no-show-raw-insn "$1" | grep -P "$2"'
+    try:
+        done = run_command(["sh", "-c", command, "sh", str(library), pattern], limits)
+    except OSError:
+        return None
+    return None if done.reason else done.output
 
 
 def imports_torch(library: Path) -> bool:
@@ -227,7 +277,7 @@ def _judge(symbol: str, torch_binding: bool) -> str:
     match = _FORBIDDEN.fullmatch(name)
     if match and match.lastgroup:
         return f"calls {name}, which is {_MEANING[match.lastgroup]}"
-    if _ALLOWED_PATTERNS.fullmatch(name):
+    if _ALLOWED_PATTERNS.fullmatch(name) or _RUNTIMES.fullmatch(name):
         return ""
     return f"calls {name}, which is not known to be harmless"
 
