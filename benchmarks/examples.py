@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int)
     parser.add_argument("--store", type=Path, help="a folder that is kept; default: empty, thrown away")
     parser.add_argument("--only", nargs="*", help="names of examples")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; they take turns at timing (GPU machines)")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of a result file")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("COLD", "WARM"))
@@ -144,9 +146,9 @@ def main() -> None:
     if arguments.only:
         examples = [path for path in examples if path.stem in arguments.only]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for example in examples:
-            row = solve(example, arguments, arguments.store or Path(scratch) / "store", Path(scratch) / "runs")
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.jobs) as pool:
+        store, runs = arguments.store or Path(scratch) / "store", Path(scratch) / "runs"
+        for row in pool.map(lambda example: solve(example, arguments, store, runs), examples):
             rows.append(row)
             print(row["example"], row.get("speedup"), row.get("error", ""), file=sys.stderr, flush=True)
             if arguments.out:
@@ -154,6 +156,7 @@ def main() -> None:
                     "date": time.strftime("%Y-%m-%d"),
                     "seed": arguments.seed,
                     "scale": arguments.scale,
+                    "jobs": arguments.jobs,
                     "rows": rows,
                 }
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -309,7 +309,8 @@ class Grader:
             for worker in workers:
                 ours, theirs = Channel.pair()
                 links.append(ours)
-                worker.channel.send({"threads": thread_count(self._device), "tf32": self._tf32}, [theirs.fileno()])
+                options: Message = {"threads": thread_count(self._device), "tf32": self._tf32}
+                worker.channel.send({**options, "device": self._device.target}, [theirs.fileno()])
                 theirs.close()
             yield [link.fileno() for link in links]
         finally:

@@ -22,6 +22,7 @@ from torch import nn
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle, process_native, process_state, task_module, timed_calls
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
+from foundry.tools.gpu_kernels import gpu_kernels
 from foundry.tools.runner_models import (
     Refused,
     candidate_maker,
@@ -232,6 +233,8 @@ class Runner:
         for index in state.mutable:  # buffers that forward updates, as the judge sent them
             state.tensors[index].copy_(state.originals[index])
         poison(wanted, message["poison"], self._device)
+        if self._device.type == "cuda":
+            gpu_kernels().fill_shared_memory(message["poison"])
         result, operators = self._forward(slot, record=bool(message.get("record")))
         tensors = self._output_tensors(result)
         buffers = [state.tensors[index] for index in state.mutable] if message.get("buffers") else []
@@ -422,6 +425,8 @@ def serve(control: Channel) -> None:
     runner = Runner(clock)
     while True:
         message, handles = control.receive()
+        if message.get("device") == "cuda":  # while the other side's process does the same
+            torch.zeros(1, device="cuda")
         torch.set_num_threads(int(message["threads"]))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
         link = Channel.from_handle(handles[0])

@@ -1,7 +1,8 @@
 """Device-event timing inside a runner that holds a GPU: every call starts with a cold L2 cache.
 
-The flush writes a buffer larger than the cache; it also keeps the device busy while the host queues the timed call,
-so that what is measured is the device's work and not the host's pace (unless the host is slower than the flush).
+All of the device is held for a millisecond before the flush: its clocks are up again after a pause, and the host has
+queued the timed call by then, so that what is measured is the device's work and not the host's pace (unless a call
+needs longer than that to be queued), and no other stream gets ahead. The flush writes a buffer larger than the cache.
 Events see one stream. So the whole device is waited for afterwards, and what still ran then is charged to the calls.
 """
 
@@ -15,11 +16,14 @@ from typing import Any, TypeVar
 
 import torch
 
+from foundry.tools.gpu_kernels import gpu_kernels
+
 Result = TypeVar("Result")
 FLUSH_FACTOR = 2  # times the L2 size
 HIDDEN_MS = 0.02  # the device may be busy this long after the last event before it counts as hidden work
 HIDDEN_SHARE = 0.1  # or this part of a call
 EMPTY_CALLS = 9
+LEAD_MS = 1.0
 
 _flush_buffers: dict[int, torch.Tensor] = {}
 _round_trips: dict[int, float] = {}
@@ -96,6 +100,7 @@ def _measured(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[li
     _synchronize()
     stream = _current_stream()
     for number, (call, (begin, end)) in enumerate(zip(calls, events, strict=True)):
+        gpu_kernels().hold(LEAD_MS)
         flush_cache()
         begin.record(stream)
         result = call()
@@ -120,5 +125,6 @@ def _round_trip_ms() -> float:
 
 def settle() -> None:
     """Takes what later measurements need: the flush buffer and the round trip. Before a candidate is loaded."""
+    gpu_kernels()
     flush_cache()
     _round_trip_ms()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +60,8 @@ _RUNTIMES = re.compile(
     r"strerror_r|_ITM_\w+|_ZGTt\w+|fputc"
 )
 # And what its own functions ask of the system: a generator's first seed, waiting for another thread's initialisation,
-# the size of the memory kept for exceptions.
+# the size of the memory kept for exceptions. PyTorch's headers, too, have functions that no extension calls.
+_HEADER_CALLERS = {"cudaEventElapsedTime": re.compile(r"_ZNK?3c104cuda\w+|_ZNK?2at4cuda\w+")}
 _RUNTIME_CALLERS = {
     **dict.fromkeys(
         words("open close read __read_chk ioctl getentropy arc4random"),
@@ -177,9 +178,11 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         for symbol in imports.symbols
         if (reason := _judge(symbol, torch_binding)) and not (joined and "threads" in reason)
     }
-    if found and not any(name.startswith("libstdc++") for name in imports.libraries):
-        found = {symbol: reason for symbol, reason in found.items() if symbol not in _asked_by_runtime(library, found)}
-    strange = list(found.values())
+    excused = dict(_HEADER_CALLERS) if torch_binding else {}
+    if not any(name.startswith("libstdc++") for name in imports.libraries):
+        excused |= _RUNTIME_CALLERS
+    harmless = _only_called_by(library, excused, found)
+    strange = [reason for symbol, reason in found.items() if symbol not in harmless]
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
     foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
     return [
@@ -198,21 +201,21 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     ]
 
 
-def _asked_by_runtime(library: Path, symbols: Collection[str]) -> set[str]:
-    """Those of the symbols that only the C++ runtime's own functions use, where it is linked into the library: said by
-    the names in its machine code; without names nothing is excused."""
-    asked = [symbol for symbol in symbols if symbol in _RUNTIME_CALLERS]
+def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbols: Collection[str]) -> set[str]:
+    """Those of the symbols that no function uses but their `callers`: said by the names in the library's machine code.
+    Without names nothing is excused."""
+    asked = [symbol for symbol in symbols if symbol in callers]
     if not asked:
         return set()
-    callers: dict[str, set[str]] = {symbol: set() for symbol in asked}
+    users: dict[str, set[str]] = {symbol: set() for symbol in asked}
     function = ""
     references = rf"<({'|'.join(asked)})(?:@plt|@[A-Z][\w.]*)(?:\+0x[0-9a-f]+)?>"
     for line in (_machine_code(library, f">:$|{references}$") or "").splitlines():
         if line.endswith(">:"):
             function = line[line.find("<") + 1 : -2]
         elif not function.endswith("@plt") and (match := re.search(references, line)):
-            callers[match[1]].add(function)
-    return {name for name, found in callers.items() if found and all(map(_RUNTIME_CALLERS[name].fullmatch, found))}
+            users[match[1]].add(function)
+    return {name for name, found in users.items() if found and all(map(callers[name].fullmatch, found))}
 
 
 def instruction_gate(library: Path) -> Gate:

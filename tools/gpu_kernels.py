@@ -1,0 +1,121 @@
+"""Two kernels of the grader's own: one holds all of a GPU for a while, one fills all of its shared memory.
+
+PTX that the driver compiles: no compiler is needed. Runs in a runner, in PyTorch's context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import torch
+
+_PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .shared .align 16 .b8 held[];
+.visible .entry fill(.param .u32 words, .param .u32 value)
+{
+  .reg .pred %p<2>;
+  .reg .b32 %r<8>;
+  ld.param.u32 %r1, [words];
+  ld.param.u32 %r2, [value];
+  mov.u32 %r3, %tid.x;
+  mov.u32 %r4, %ntid.x;
+  mov.u32 %r5, held;
+  shl.b32 %r6, %r3, 2;
+  add.u32 %r5, %r5, %r6;
+  shl.b32 %r6, %r4, 2;
+again:
+  setp.ge.u32 %p1, %r3, %r1;
+  @%p1 bra done;
+  st.volatile.shared.u32 [%r5], %r2;
+  add.u32 %r5, %r5, %r6;
+  add.u32 %r3, %r3, %r4;
+  bra again;
+done:
+  ret;
+}
+.visible .entry wait(.param .u64 nanoseconds)
+{
+  .reg .pred %p<2>;
+  .reg .b64 %d<5>;
+  ld.param.u64 %d1, [nanoseconds];
+  mov.u64 %d2, %globaltimer;
+again:
+  mov.u64 %d3, %globaltimer;
+  sub.u64 %d4, %d3, %d2;
+  setp.lt.u64 %p1, %d4, %d1;
+  @%p1 bra again;
+  ret;
+}
+"""
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
+_RESERVED_BYTES = 1 << 10  # of shared memory, by the system for each block (CUDA C++ Programming Guide, 16.8.3)
+_SLEEP_CYCLES_PER_MS = 2_000_000
+
+
+class GpuKernels:
+    """On the current device; made before a candidate is loaded. Raises nothing where the driver refuses the kernels:
+    then shared memory is not filled, and only one multiprocessor is held."""
+
+    def __init__(self) -> None:
+        properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
+        self._processors = int(properties.multi_processor_count)
+        self._threads = int(properties.max_threads_per_multi_processor) // 2
+        self._most = int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))
+        both = int(getattr(properties, "shared_memory_per_multiprocessor", 2 * self._most))
+        self._half = min(self._most, both // 2 - _RESERVED_BYTES)
+        self._stream: Any = torch.cuda.current_stream
+        self._sleep: Any = torch.cuda._sleep
+        self._fill: Any = None
+        self._wait: Any = None
+        self._launch: Any = None
+        try:
+            self._load(ctypes.CDLL("libcuda.so.1"))
+        except (OSError, AttributeError):
+            return
+
+    def _load(self, driver: Any) -> None:
+        module = ctypes.c_void_p()
+        if driver.cuModuleLoadData(ctypes.byref(module), _PTX):
+            return
+        fill, wait = ctypes.c_void_p(), ctypes.c_void_p()
+        for function, name, size in ((fill, b"fill", self._most), (wait, b"wait", self._half)):
+            if driver.cuModuleGetFunction(ctypes.byref(function), module, name):
+                return
+            if driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size):
+                return
+        self._fill, self._wait, self._launch = fill, wait, driver.cuLaunchKernel
+
+    def fill_shared_memory(self, byte: int) -> bool:
+        """Writes `byte` everywhere, on the current stream: a block that takes all of a multiprocessor's shared memory
+        runs on each of them. A kernel finds there what the last one left, often the values of its own last call; one
+        that reads what it never wrote shows afterwards. Returns whether it could."""
+        if self._launch is None:
+            return False
+        words, value = ctypes.c_uint32(self._most // 4), ctypes.c_uint32(byte * 0x01010101)
+        return self._start(self._fill, self._processors, 1024, self._most, words, value)
+
+    def hold(self, milliseconds: float) -> None:
+        """Keeps every multiprocessor busy for a while, on the current stream: two blocks on each take all of its
+        threads and of its shared memory, so that nothing that another stream is given runs beside them."""
+        if self._launch is not None:
+            nanoseconds = ctypes.c_uint64(int(1e6 * milliseconds))
+            if self._start(self._wait, 2 * self._processors, self._threads, self._half, nanoseconds):
+                return
+        self._sleep(int(_SLEEP_CYCLES_PER_MS * milliseconds))
+
+    def _start(self, function: Any, blocks: int, threads: int, shared_bytes: int, *parameters: Any) -> bool:
+        arguments = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        sizes = [ctypes.c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, shared_bytes)]
+        stream = ctypes.c_void_p(self._stream().cuda_stream)
+        return not self._launch(function, *sizes, stream, arguments, None)
+
+
+@functools.cache
+def gpu_kernels() -> GpuKernels:
+    """Those of this process."""
+    return GpuKernels()
