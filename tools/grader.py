@@ -187,7 +187,7 @@ class Grader:
         message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message["series"] = secrets.token_hex(8)
-        groups = Groups(stage, self._screens, incumbent_ms)
+        groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
         with self._judge() as judge:
             while not groups.is_enough():
                 answer, ended = self._against_reference(judge, {**message, **groups.order()})

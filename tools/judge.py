@@ -41,7 +41,7 @@ from foundry.tools.protocol import (
 )
 from foundry.tools.repeated_calls import check_computes_again
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
-from foundry.tools.timing import EFFORTS, relative_spread
+from foundry.tools.timing import effort_of, relative_spread
 from foundry.tools.turns import moved, standing
 
 RUN_LIMIT_S = 4.0  # one forward, at least
@@ -143,7 +143,7 @@ class Judge:
                 candidate,
                 question,
                 self._cache,
-                EFFORTS[message.get("effort", stage)],
+                effort_of(message.get("effort", stage), self._device.target),
                 seed=_any_seed(),
                 alone=alone,
                 check=message.get("check", "none"),

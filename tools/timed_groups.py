@@ -12,13 +12,14 @@ import time
 from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
+from foundry.knowledge.device import TargetName
 from foundry.tools.channel import Message
 from foundry.tools.timing import (
-    EFFORTS,
     Ratio,
     ScreenHistory,
     centre,
     combined_ratio,
+    effort_of,
     relative_spread,
     signed_rank,
     two_speeds,
@@ -50,9 +51,11 @@ def is_doubtful(timing: Timing) -> bool:
 class Groups:
     """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower."""
 
-    def __init__(self, stage: Stage, screens: ScreenHistory, incumbent_ms: float | None = None) -> None:
+    def __init__(
+        self, stage: Stage, target: TargetName, screens: ScreenHistory, incumbent_ms: float | None = None
+    ) -> None:
         self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
-        self._effort = EFFORTS[stage]
+        self._effort = effort_of(stage, target)
         self._stream = random.SystemRandom()
         least = self._effort.min_groups
         self._checks: list[Check] = ["timed" if number % 3 else "taken" for number in range(1, 1 + -(-least // 2))]

@@ -187,7 +187,7 @@ def an_answer(stream: int, **changed: object) -> dict[str, object]:
 
 
 def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
-    honest, slowing = Groups("full", ScreenHistory()), Groups("full", ScreenHistory())
+    honest, slowing = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
     for number in range(8):
         busy = {"slowed": 2.0, "alone_ms": 1.0} if number % 2 else {}  # the machine was slow for a while, twice
         honest.add(an_answer(number, **busy))
@@ -199,7 +199,7 @@ def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
 
 
 def test_work_out_of_turn_must_show_in_most_groups() -> None:
-    seldom, often = Groups("full", ScreenHistory()), Groups("full", ScreenHistory())
+    seldom, often = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
     for number in range(6):
         seldom.add(an_answer(number, out_of_turn="used 2 ms" if number == 3 else ""))
         often.add(an_answer(number, out_of_turn="used 2 ms" if number else ""))
@@ -208,7 +208,7 @@ def test_work_out_of_turn_must_show_in_most_groups() -> None:
 
 
 def test_two_speeds_are_remarked() -> None:
-    groups = Groups("full", ScreenHistory())
+    groups = Groups("full", "cpu", ScreenHistory())
     for number in range(6):
         answer = an_answer(number)
         answer["pairs"] = [[1.0, 1.0 if place % 2 else 0.1] for place in range(6)]
@@ -218,7 +218,7 @@ def test_two_speeds_are_remarked() -> None:
 
 def test_a_screen_gives_up_on_what_is_clearly_slower() -> None:
     for incumbent_ms, enough in ((0.5, True), (0.9, False), (None, False)):
-        groups = Groups("screen", ScreenHistory(), incumbent_ms)
+        groups = Groups("screen", "cpu", ScreenHistory(), incumbent_ms)
         groups.add(an_answer(0))
         assert groups.is_enough() is enough
     assert timed_groups.GIVE_UP_FACTOR * 0.9 > 1.0
