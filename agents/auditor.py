@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foundry.agents.expert import Expert
-from foundry.knowledge.candidate import Audit, Evaluation
+from foundry.knowledge.candidate import Audit, Evaluation, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Task
@@ -60,8 +60,14 @@ def judge_by_numbers(evidence: AuditEvidence) -> Judgement:
     return Judgement(" ".join(text.split()), doubt=" ".join(doubts))
 
 
-def _beyond_physics(evidence: AuditEvidence) -> str:
+def _timed(evidence: AuditEvidence) -> Timing | None:
+    """The times, where there are any: a timing that failed holds only the reason."""
     timing = evidence.evaluation.timing
+    return None if timing is None or timing.problem else timing
+
+
+def _beyond_physics(evidence: AuditEvidence) -> str:
+    timing = _timed(evidence)
     if timing is None or evidence.floor_ms is None or timing.candidate_ms * FLOOR_MARGIN >= evidence.floor_ms:
         return ""
     return (
@@ -71,7 +77,7 @@ def _beyond_physics(evidence: AuditEvidence) -> str:
 
 
 def _clocks_disagree(evidence: AuditEvidence) -> str:
-    timing = evidence.evaluation.timing
+    timing = _timed(evidence)
     if timing is None or timing.candidate_ms < LONG_ENOUGH_MS:
         return ""
     low, high = WALL_RATIO
@@ -99,9 +105,9 @@ def _accuracy(evidence: AuditEvidence) -> str:
 
 
 def _speed(evidence: AuditEvidence) -> str:
-    timing = evidence.evaluation.timing
+    timing, tried = _timed(evidence), evidence.evaluation.timing
     if timing is None:
-        return "Not timed yet."
+        return f"It could not be timed: {tried.problem}" if tried else "Not timed yet."
     low, high = timing.speedup_ci95
     text = f"Speedup {timing.speedup:.2f} ({low:.2f} to {high:.2f}, {timing.pairs} pairs)"
     if evidence.floor_ms is not None:

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +148,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.jobs) as pool:
         store, runs = arguments.store or Path(scratch) / "store", Path(scratch) / "runs"
-        for row in pool.map(lambda example: solve(example, arguments, store, runs), examples):
-            rows.append(row)
+        begun = [pool.submit(solve, example, arguments, store, runs) for example in examples]
+        for done in as_completed(begun):
+            row = done.result()
+            rows = sorted([*rows, row], key=lambda item: str(item["example"]))
             print(row["example"], row.get("speedup"), row.get("error", ""), file=sys.stderr, flush=True)
             if arguments.out:
                 report = {

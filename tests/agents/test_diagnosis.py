@@ -12,6 +12,7 @@ from foundry.agents.playbook_diagnosis import diagnose
 from foundry.knowledge.candidate import Audit, Gate, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
 from foundry.knowledge.thought import Aspect, Failure, Limiter
+from foundry.tools.grader import no_timing
 
 
 def found(toy: Any, parent: Any, recipe: Recipe | None = None, **changes: Any) -> Any:
@@ -104,6 +105,13 @@ def evidence(
     audit = Audit(gate, "fair", (Gate("cached_result", gate, "second call took 0.1 % of the first"),))
     brief = toy.brief()
     return AuditEvidence(brief.task, brief.device, tested, audit, "", brief.lowered, floor_ms)
+
+
+def test_the_auditor_says_why_there_is_no_time(toy: Any) -> None:
+    given = evidence(toy)
+    untimed = replace(given.evaluation, timing=no_timing("final", "the process died", 0.1, outcome="crash"))
+    judgement = judge_by_numbers(replace(given, evaluation=untimed))
+    assert "It could not be timed: the process died" in judgement.text and judgement.doubt == ""
 
 
 def test_the_auditor_repeats_failed_gates_and_doubts_impossible_numbers(toy: Any) -> None:

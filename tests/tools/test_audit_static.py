@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.resources
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from tests.tools.test_audit_symbols import KERNEL, compiled
 
 from foundry.knowledge.candidate import Build, Gate, Recipe
 from foundry.knowledge.device import Device, TargetName
@@ -18,10 +18,9 @@ from foundry.knowledge.library.module_file import Entry, module_file
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
-from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates, symbol_gates
+from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates
 from foundry.tools.audit.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.source import Finding, read_source
-from foundry.tools.audit.symbols import instruction_gate
 from foundry.tools.capture import capture
 from foundry.tools.task_file import read_task
 from foundry.tools.task_module import load
@@ -49,20 +48,6 @@ def get_inputs():
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEVICE = Device("cpu", "test", "x86-64-v3", 2, 1 << 25, 32, 1 << 34)
 MODEL = TASK.split("def get_inputs")[0]
-
-KERNEL = """\
-#include <cmath>
-// every file, thread and socket word in a comment is harmless: fopen( std::thread cublasSgemm
-static const float kHalf = 0.5f;
-static inline float scaled(float x) { return kHalf * expf(x); }
-extern "C" int foundry_forward(void** buffers) {
-  const float* x = (const float*)buffers[0];
-  float* y = (float*)buffers[1];
-#pragma omp parallel for
-  for (long i = 0; i < 2048; ++i) y[i] = scaled(x[i]);
-  return 0;
-}
-"""
 
 
 def foundry_binding_text() -> list[str]:
@@ -370,43 +355,6 @@ def test_open_labels_what_fair_rejects() -> None:
     assert "reference-layers" in audit(text, Build(True, 0.1), [], None, "open", task_source=TASK).labels
 
 
-# ---------------------------------------------------------------- symbols of real libraries
-
-
-def compiled(folder: Path, source: str, *flags: str) -> Path:
-    library = folder / "kernel.so"
-    command = ["g++", "-O2", "-fopenmp", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(library), *flags]
-    subprocess.run(command, input=source, text=True, check=True, capture_output=True)
-    return library
-
-
-def test_an_honest_library_imports_only_harmless_functions(tmp_path: Path) -> None:
-    assert all(gate.passed for gate in symbol_gates(compiled(tmp_path, KERNEL)))
-
-
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ('extern "C" void sgemm_(int*); extern "C" void f(int* a) { sgemm_(a); }', "sgemm_, which is a vendor's"),
-        ("#define P(a, b) a##b\nextern \"C\" void P(cblas_sg, emm)(); extern \"C\" void f() { P(cblas_sg, emm)(); }",
-         "cblas_sgemm"),
-        ("#include <dlfcn.h>\nextern \"C\" void* f() { return dlopen(\"libopenblas.so\", 1); }", "dlopen"),
-        ("#include <unistd.h>\nextern \"C\" int f() { return fork(); }", "fork, which is the operating system"),
-        ("#include <thread>\nextern \"C\" void f() { std::thread([] {}).detach(); }", "threads that may outlive"),
-        ('extern "C" void my_helper(); extern "C" void f() { my_helper(); }', "my_helper, which is not known"),
-    ],
-)  # fmt: skip
-def test_a_hidden_call_shows_in_the_symbols(tmp_path: Path, source: str, words: str) -> None:
-    gate = symbol_gates(compiled(tmp_path, source))[0]
-    assert not gate.passed
-    assert words in gate.evidence
-
-
-def test_a_library_that_cannot_be_read_fails(tmp_path: Path) -> None:
-    (tmp_path / "kernel.so").write_bytes(b"not an ELF file")
-    assert not symbol_gates(tmp_path / "kernel.so")[0].passed
-
-
 # ---------------------------------------------------------------- provenance
 
 
@@ -547,19 +495,6 @@ def test_policies_name_what_they_refuse() -> None:
     approximate = HONEST.replace('"rewrite:none"', '"approximation:exp"')
     assert not audit(approximate, Build(True, 0.1), [], None, "fair", task_source=TASK).clean
     assert audit(approximate, Build(True, 0.1), [], None, "open", task_source=TASK).clean
-
-
-def test_a_system_call_past_every_library_shows_in_the_machine_code(tmp_path: Path) -> None:
-    source = 'extern "C" long f(long n) { long r; asm volatile(".byte 0x0f, 0x05" : "=a"(r) : "a"(n)); return r; }'
-    gate = instruction_gate(compiled(tmp_path, source))
-    assert not gate.passed
-    assert "syscall" in gate.evidence
-
-
-def test_a_clock_that_needs_no_library_shows_in_the_machine_code(tmp_path: Path) -> None:
-    source = 'extern "C" long f() { return static_cast<long>(__builtin_ia32_rdtsc()); }'
-    gate = instruction_gate(compiled(tmp_path, source))
-    assert not gate.passed and "a clock" in gate.evidence
 
 
 def test_whose_kernels_ran_on_the_device() -> None:

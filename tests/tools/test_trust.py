@@ -127,12 +127,20 @@ def test_honest_kernels_pass(grader: Grader, baseline: Baseline, name: str) -> N
     assert {PROCESSES, STATE, FUNCTIONS, "finished on return"} <= {gate.gate for gate in verdict.gates}
 
 
+NAMED_LIKE_A_COMPILER = """
+code = "#include <signal.h>\\nstatic void quiet(int n) {}\\nvoid install(void) { signal(SIGHUP, quiet); }"
+subprocess.run(["g++", "-x", "c", "-", "-shared", "-fPIC", "-o", "libtriton.so"], input=code.encode(), check=True)
+ctypes.CDLL(os.path.abspath("libtriton.so")).install()
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "gate", "evidence"),
     [
         (candidate(init="torch.set_num_threads(1)"), STATE, "torch.get_num_threads() went from"),
         (candidate(top="os.environ['LANG'] = 'C'"), STATE, "the environment variable LANG was changed"),
         (candidate(top="signal.signal(signal.SIGSEGV, lambda *a: None)"), STATE, "SIGSEGV has a handler now"),
+        (candidate(top=NAMED_LIKE_A_COMPILER), STATE, "SIGHUP has a handler now"),
         (
             candidate(top="ctypes.CDLL(None).signal(10, ctypes.c_void_p(1))"),
             STATE,

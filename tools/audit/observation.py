@@ -97,7 +97,7 @@ class Observer:
             if event in ("ctypes.dlopen", "import"):
                 self._keep(arguments[0] if event == "ctypes.dlopen" else arguments[1])
             if event == "import" and arguments[1] and self._is_triton_loading(frame):
-                self._tritons.add(os.fspath(arguments[1]))
+                self._tritons.add(os.path.realpath(arguments[1]))
             if is_own and frame.f_code.co_filename != self._where:
                 return
             line = self._line(frame)

@@ -57,7 +57,7 @@ _ALLOWED_PATTERNS = re.compile(
 _RUNTIMES = re.compile(
     r"_Unwind_\w+|_?_?wc\w+|_?_?wmem\w+|_?_?mb\w+|btowc|__\w+_l|strto(?:f|d|ld)_l|(?:new|dup|free|use|set)locale|"
     r"__(?:new|dup|free|use)locale|d?c?gettext|bind(?:_)?textdomain\w*|iconv(?:_open|_close)?|__ctype_get_mb_cur_max|"
-    r"strerror_r|_ITM_\w+|_ZGTt\w+|fputc"
+    r"strerror(?:_r)?|_ITM_\w+|_ZGTt\w+|fputc"
 )
 # And what its own functions ask of the system: a generator's first seed, waiting for another thread's initialisation,
 # the size of the memory kept for exceptions. PyTorch's headers, too, have functions that no extension calls.
