@@ -93,10 +93,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         low, high = row["speedup_ci95"]
         versus = f"{row['speedup_vs_compile']:.2f}x" if row.get("speedup_vs_compile") else "–"
         compiled = f"{row['compile_ms']:.3f}" if row.get("compile_ms") else "–"
+        proof = "" if row["verdict"] == "accepted" else f" ({row['verdict']})"
         lines.append(
             f"| {row['example']} | {row['baseline_ms']:.3f} | {compiled} | {row['candidate_ms']:.3f} |"
-            f" {row['speedup']:.2f}x [{low:.2f}, {high:.2f}] | {versus} | {row['evaluations']} |"
-            f" {row['evaluations_to_90']} | {row['seconds']:.0f} |"
+            f" {row['speedup']:.2f}x [{low:.2f}, {high:.2f}]{proof} | {versus} | {row['evaluations']} |"
+            f" {row['evaluations_to_90'] or '–'} | {row['seconds']:.0f} |"
         )
     for name, chosen in (
         ("memory-bound", [row for row in rows if row["example"] in MEMORY_BOUND]),

@@ -32,6 +32,10 @@ from foundry.knowledge.errors import CannotLower, TaskError, UsageError
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
+STRICT = (
+    "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
+    "here can be accepted only when it is a start file's or a chat model's"
+)
 
 Update = dict[str, Any]
 
@@ -102,6 +106,8 @@ async def seed(state: RunState, services: Services) -> Update:
     texts, problem = await _first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
+    if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in texts):
+        services.log.note_once("note", "policy", reason=STRICT)
     made = [
         seeded
         for number, (text, recipe, why) in enumerate(texts)

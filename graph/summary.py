@@ -53,6 +53,7 @@ class Summary:
 NOTED = (
     "not captured",
     "cannot lower",
+    "policy",
     "no device",
     "unproven kernel",
     "torch.compile",

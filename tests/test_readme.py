@@ -9,6 +9,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from foundry.agents.directives import FORMS, forms
 from foundry.graph.summary import Summary
 from foundry.tools.task_file import OptionsFile
@@ -45,12 +47,13 @@ def test_every_example_the_readme_names_exists() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_the_measured_table_is_the_one_of_the_result_file() -> None:
-    results = ROOT / "benchmarks/results/cpu.json"
+@pytest.mark.parametrize("name", ["cpu", "h200"])
+def test_the_measured_table_is_the_one_of_the_result_file(name: str) -> None:
+    results = ROOT / f"benchmarks/results/{name}.json"
     command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--table", str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    shown = re.search(r"<!-- cpu -->\n\n(.*?)\n\n<!-- /cpu -->", README, re.DOTALL)
+    shown = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", README, re.DOTALL)
     assert shown and shown[1].strip() == done.stdout.strip()
 
 

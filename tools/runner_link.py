@@ -22,6 +22,14 @@ from foundry.tools.turns import Turns
 
 _FORWARDS = ("call", "run")
 _MAY_LINGER = ("load", "build", "forget")  # after any other command a candidate's process has nothing to do
+_DOING = {
+    "load": "loading the file",
+    "build": "building the model",
+    "token": "starting the process",
+    "state": "taking the parameters",
+    "inputs": "taking the inputs",
+    "restore": "taking the inputs",
+}
 
 OUTCOMES: dict[str, Outcome] = {
     "compile_error": "compile_error",
@@ -95,7 +103,7 @@ class RunnerLink:
             if self.turns is not None:
                 self.turns.end(timed=message["do"] == "run")
         except ChannelTimeout:
-            what = {"load": "loading the file", "build": "building the model"}.get(message["do"], "forward")
+            what = _DOING.get(message["do"], "forward")
             raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
         except ChannelClosed as error:
             raise RunnerFailed("crash", "the process died", side=self._side) from error
@@ -152,7 +160,7 @@ class RunnerLink:
 
     def token(self, given: str | None = None) -> str:
         """What the runner was prepared with; sets it when given."""
-        return str(self.ask({"do": "token", "given": given}, [], self._run_limit_s).get("token", ""))
+        return str(self.ask({"do": "token", "given": given}, [], self._load_limit_s).get("token", ""))
 
     def build(self, number: int, case: Case) -> None:
         """Constructs the model of a case and gives it the reference's seeded state; raises RunnerFailed."""
@@ -169,15 +177,15 @@ class RunnerLink:
         description, handle = packed.bundle
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
         message["bundle"] = description
-        return str(self.ask(message, [handle], self._run_limit_s).get("unmatched", ""))
+        return str(self.ask(message, [handle], self._load_limit_s).get("unmatched", ""))
 
     def inputs(self, slot: int, number: int, packed: tuple[Message, int]) -> None:
         description, handle = packed
-        self.ask({"do": "inputs", "slot": slot, "case": number, "bundle": description}, [handle], self._run_limit_s)
+        self.ask({"do": "inputs", "slot": slot, "case": number, "bundle": description}, [handle], self._load_limit_s)
 
     def restore(self, slot: int) -> None:
         """Inputs of a slot as they were sent."""
-        self.ask({"do": "restore", "slot": slot}, [], self._run_limit_s)
+        self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
 
     def call(
         self,

@@ -189,9 +189,10 @@ class LocalWorkbench:
         return self.notes.operators.get(digest_of(text))
 
     async def _take_in(self) -> Intake:
-        checked = await self._in_thread(self._grader.check)
-        ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
-        captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
+        async with self._shared():  # the truth of large inputs keeps a device busy, and another run may be timing
+            checked = await self._in_thread(self._grader.check)
+            ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
+            captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
         return Intake(
             inputs=[decoded(TensorSpec, item) for item in checked["inputs"]],
             outputs=[decoded(TensorSpec, item) for item in checked["outputs"]],

@@ -214,6 +214,15 @@ async def test_a_stopped_run_gives_up_its_locks(make_request: MakeRequest, parts
             other.execute("CREATE TABLE of_another_writer (number)")
 
 
+async def test_a_strict_run_says_beforehand_what_it_cannot_accept(make_request: MakeRequest, parts: Any) -> None:
+    events: list[Event] = []
+    summary = await solve(make_request(4, policy="strict"), events.append, parts=parts())
+    assert any(note.startswith("policy: strict refuses") for note in summary.notes)
+    names = [event.name for event in events]
+    assert names.index("policy") < names.index("c1")
+    assert not (await solve(make_request(4), parts=parts())).notes
+
+
 async def test_a_run_can_be_worked_on_by_one_process_only(make_request: MakeRequest, parts: Any) -> None:
     stop = asyncio.Event()
     stop.set()
