@@ -21,7 +21,7 @@ from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
 from foundry.tools.process_state import GATES
 from foundry.tools.protocol import OutputError, accepts, allowed, failure, stress_limit
-from foundry.tools.runner import LARGE_BYTES, NAN_BYTES
+from foundry.tools.runner import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
 SLOTS = (0, 1)
@@ -151,6 +151,7 @@ class Examination:
             self._check_kept(outputs, asked, returned)
             self._check_races(outputs, asked)
             self._soak(outputs, asked)
+            self._check_spoiled(asked)
             if asked.number == 0:
                 self._inspect(is_last=False)
         self.last = outputs
@@ -196,6 +197,23 @@ class Examination:
                     f"{buffer.name}, which the reference's forward updates, is not what it should be after the call: "
                     f"{text}",
                 )
+
+    def _check_spoiled(self, asked: _Asked) -> None:
+        """Once more while the answer lies in free memory, a few of its elements changed."""
+        trial, gate = asked.trial, f"computed anew{asked.suffix}"
+        outputs = self._call(asked, SPOILED, is_repeated=True)
+        for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
+            limit = _limit(trial.of_baseline[index], trial, index, base=trial.ieee[index])
+            error = comparison.measure(output, expected)
+            if not accepts(error, limit):
+                text = comparison.describe_mismatch(output, expected, limit, error)
+                raise _Failed(
+                    gate,
+                    "cheating",
+                    f"it takes what lies in memory for the answer: where free memory held that of the call before with "
+                    f"a few elements changed, output {index} has changed ones too: {text}",
+                )
+        self.gates.append(Gate(gate, True, "an answer left in free memory was not taken for this call's"))
 
     def _check_kept(self, outputs: list[torch.Tensor], asked: _Asked, returned: float) -> None:
         """The first call's outputs, after a second call and some time, are what they were when it returned."""

@@ -43,6 +43,7 @@ from foundry.tools.runner_tensors import (
     plain_output,
     poison,
     same_layout,
+    spoil,
     to_device,
     write,
 )
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 400
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
+SPOILED = -1  # no byte: the last answer with a few elements changed
 KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
 
@@ -232,9 +234,7 @@ class Runner:
         state = self._states.get(slot.case, State([], [], [], []))
         for index in state.mutable:  # buffers that forward updates, as the judge sent them
             state.tensors[index].copy_(state.originals[index])
-        poison(wanted, message["poison"], self._device)
-        if self._device.type == "cuda":
-            gpu_kernels().fill_shared_memory(message["poison"])
+        self._prepare_memory(wanted, message["poison"])
         result, operators = self._forward(slot, record=bool(message.get("record")))
         tensors = self._output_tensors(result)
         buffers = [state.tensors[index] for index in state.mutable] if message.get("buffers") else []
@@ -248,6 +248,15 @@ class Runner:
         }
         self._keep(tensors)
         return answer
+
+    def _prepare_memory(self, wanted: list[TensorSpec], byte: int) -> None:
+        """What the call finds in memory that it has not written: a byte, or the last answer, spoiled."""
+        if byte == SPOILED and self._kept:
+            spoil(self._kept[-1])
+            return
+        poison(wanted, byte, self._device)
+        if self._device.type == "cuda":
+            gpu_kernels().fill_shared_memory(byte)
 
     def _keep(self, tensors: list[torch.Tensor]) -> None:
         """Keeps outputs alive, so that a buffer that is used again shows, and a later change of them too."""

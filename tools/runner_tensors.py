@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle, task_module
 from foundry.tools.channel import Message
 
+SPOILED_PART = 1024  # one element in so many
+SPOILING = 0x5D
 POISON_BYTES = 48 << 20
 KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 
@@ -90,6 +93,23 @@ def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
         copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
         for _ in range(copies):
             held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
+
+
+def spoil(tensors: Sequence[torch.Tensor]) -> None:
+    """Leaves an answer in free memory, with a few of its elements changed: whoever takes what lies there for the
+    answer, because the places that it looks at hold the right values, gives the changed ones out as well."""
+    held: list[torch.Tensor] = []
+    stream = random.SystemRandom()
+    for tensor in tensors:
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        size = tensor.element_size()
+        count = max(1, tensor.numel() // SPOILED_PART)
+        places = torch.tensor([stream.randrange(max(1, tensor.numel())) for _ in range(min(count, 4096))]) * size
+        bytes_ = (places[:, None] + torch.arange(size)).reshape(-1).to(data.device)
+        for _ in range(max(2, min(256, POISON_BYTES // max(data.nbytes, 1)))):
+            held.append(data.clone())
+            if data.numel():
+                held[-1][bytes_] ^= 1 if tensor.dtype is torch.bool else SPOILING
 
 
 def changed(slot: Slot) -> list[int]:

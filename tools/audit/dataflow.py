@@ -24,6 +24,7 @@ from foundry.tools.audit.taint import (
     is_looked_at,
     is_outside,
 )
+from foundry.tools.words import words
 
 
 def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
@@ -61,7 +62,7 @@ def _check(flow: Flow) -> Iterator[Finding]:
             )
     defaults = [*flow.function.args.defaults, *flow.function.args.kw_defaults]
     for default in defaults:
-        if isinstance(default, ast.Dict | ast.List | ast.Set | ast.Call):
+        if isinstance(default, ast.Dict | ast.List | ast.Set | ast.Call) and not _is_constant(flow.source, default):
             yield Finding("result_cache", default.lineno, "a mutable default argument outlives the call")
 
 
@@ -194,16 +195,20 @@ def _check_branch(flow: Flow, node: ast.If | ast.While | ast.IfExp) -> Iterator[
     yield Finding("input_shortcut", node.lineno, f"forward branches on the inputs' values or addresses: {test}")
 
 
+_OF_OBJECTS = re.compile(r"super\(\)\.__(?:new|init|del|repr|setattr|init_subclass)__")
+
+
 def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
     path = flow.source.dotted(node.func)
     text = ast.unparse(node.func)
-    if text.startswith("super()") or path in ("Model.forward", "Model.__call__"):
+    is_reference = text.startswith("super()") and not _OF_OBJECTS.fullmatch(text)
+    if is_reference or path in ("Model.forward", "Model.__call__"):
         yield Finding("reference", node.lineno, f"calls {text}, the reference itself")
     elif path.startswith("self.") or (isinstance(node.func, ast.Name) and _is_kept_layer(flow, node.func.id)):
         layer = _layer(flow, path)
         if layer and any(is_input(flow, item) for item in node.args):
-            words = f"calls {text} on the inputs, {layer}"
-            yield Finding("reference", node.lineno, words, by_watching=layer == UNKNOWN)
+            what = f"calls {text} on the inputs, {layer}"
+            yield Finding("reference", node.lineno, what, by_watching=layer == UNKNOWN)
     elif path == "ctypes.set_errno" and not all(isinstance(item, ast.Constant) for item in node.args):
         yield Finding("phase_detection", node.lineno, "keeps a number in errno from call to call")
     elif path.startswith("torch."):
@@ -244,6 +249,41 @@ def _is_kept_layer(flow: Flow, name: str) -> bool:
     return any(path.startswith("torch.nn.") or path in {"Model", *flow.source.classes} for path in made)
 
 
+def _kept_kind(flow: Flow, name: str) -> str:
+    """What a callable is that comes out of the model's attributes: a table of functions is not told from one of layers
+    here, unless the file puts layers into it or asks the module for its own."""
+    values = [value for node in ast.walk(flow.function) for target, value in bindings(node) if name in _stored(target)]
+    parts = [part for value in values for part in ast.walk(value) if isinstance(part, ast.Attribute)]
+    attributes = {part.attr for part in parts if isinstance(part.value, ast.Name) and part.value.id == "self"}
+    for attribute in attributes - set(flow.source.methods_in(flow.owner)):
+        held = list(_values_of(flow.source, flow.owner, attribute))
+        made = [
+            flow.source.dotted(part.func) for value in held for part in ast.walk(value) if isinstance(part, ast.Call)
+        ]
+        if not held or any(path.startswith("torch.") and not path.startswith(_NO_LAYERS) for path in made):
+            return "a layer kept by the model"
+    return UNKNOWN if attributes else "a layer kept by the model"
+
+
+def _is_constant(source: CandidateSource, default: ast.expr) -> bool:
+    """A default argument that nothing can be kept in: an immutable value, or an instance of a frozen class."""
+    if not isinstance(default, ast.Call):
+        return False
+    if source.dotted(default.func) in _IMMUTABLE:
+        return True
+    made = source.classes.get(ast.unparse(default.func))
+    decorators = made.decorator_list if made is not None else []
+    return any(
+        isinstance(item, ast.Call)
+        and source.dotted(item.func) == "dataclasses.dataclass"
+        and any(word.arg == "frozen" and ast.unparse(word.value) == "True" for word in item.keywords)
+        for item in decorators
+    )
+
+
+_IMMUTABLE = frozenset(words("tuple frozenset int float str bool bytes range torch.device pathlib.Path"))
+
+
 def _stored(target: ast.expr) -> set[str]:
     return {item.id for item in ast.walk(target) if isinstance(item, ast.Name)}
 
@@ -254,7 +294,7 @@ UNKNOWN = "whose making is not in sight"
 def _layer(flow: Flow, path: str) -> str:
     """What `self.x...` is when calling it runs the reference's or PyTorch's layers; "" for the candidate's own code."""
     if not path.startswith("self."):
-        return "a layer kept by the model"
+        return _kept_kind(flow, path)
     name, last = path.split(".")[1], path.split(".")[-1]
     if path.count(".") > 1 and last in VIEWS | METADATA | ALLOCATIONS:
         return ""  # a tensor's own method

@@ -28,7 +28,7 @@ _SYSTEM = words(
 _SYSTEM_TYPES = words("ifstream ofstream fstream filesystem steady_clock system_clock high_resolution_clock environ")
 _SYSTEM_HEADERS = re.compile(
     r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/(?!mman\.h)[^>]*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|"
-    r"csignal|Python\.h|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
+    r"csignal|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
     re.MULTILINE,
 )
 _THREADS = words(
@@ -43,6 +43,10 @@ _DEVICE_STATE = words(
     "accessPolicyWindow"
 )
 _SYSTEM_USE = re.compile(rf"(?<![\w.>])(?:({'|'.join(_SYSTEM)})\s*\(|({'|'.join(_SYSTEM_TYPES)})\b)")
+_PYTHON_USE = re.compile(
+    r"\b((?:PyObject_(?:Call|Vectorcall|GetAttr|SetAttr|GetItem)|PyVectorcall_|PyImport_|PyRun_|PyEval_Eval|PyCode_|"
+    r"PyFunction_|PyFrame_|PySys_|PyMarshal_|PyDict_|PyCallable_|Py_Compile)\w*)"
+)
 _THREAD_USE = re.compile(rf"(?<!\w)({'|'.join(_THREADS)})\b")
 _DEVICE_USE = re.compile(rf"\b({'|'.join(_DEVICE_STATE)})\b")
 _VENDOR = re.compile(
@@ -173,6 +177,8 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
         yield finding("native_system", match.start(), f"uses {match[1] or match[2]}, which reaches outside the kernel")
     for match in _SYSTEM_HEADERS.finditer(code):
         yield finding("native_system", match.start(), f"includes <{match.group(1)}>")
+    for match in _PYTHON_USE.finditer(code):
+        yield finding("native_system", match.start(), f"uses {match[1]}, which runs Python code from inside the kernel")
     for match in _THREAD_USE.finditer(code):
         what = f"uses {match[1]}: work may go on after the call"
         yield replace(finding("native_threads", match.start(), what), by_watching=_waits(match[1], code))

@@ -78,6 +78,12 @@ _FORBIDDEN = re.compile(
     r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt10filesystem\w+|exit|_exit|_Exit|quick_exit|on_exit|longjmp|_setjmp|_ZNSt\d+basic_(?:[io]?fstream|filebuf)\w*)|"
     r"(?P<thread>pthread_(?:create|detach)|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
 )
+# What an extension module of its own needs to take numbers and give back errors; nothing that runs Python code.
+_PYTHON_VALUES = re.compile(
+    r"Py(?:Arg|Long|Float|Bool|Bytes|ByteArray|Buffer|Tuple|List|Unicode|Mem|Err|Exc|Capsule)_\w+|PyModule_(?:Create2|"
+    r"Add\w*|FromDefAndSpec2)|PyModuleDef_Init|Py_BuildValue|_Py_(?:None|True|False)Struct|_Py_Dealloc|"
+    r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer)|_PyArg_\w+"
+)
 _MEANING = {
     "vendor": "a vendor's matrix or network library",
     "torch": "an operator of PyTorch",
@@ -277,10 +283,10 @@ def _judge(symbol: str, torch_binding: bool) -> str:
         return ""
     if torch_binding and (reason := _judge_binding(name)) is not None:
         return reason
-    match = _FORBIDDEN.fullmatch(name)
+    match = None if _PYTHON_VALUES.fullmatch(name) else _FORBIDDEN.fullmatch(name)
     if match and match.lastgroup:
         return f"calls {name}, which is {_MEANING[match.lastgroup]}"
-    if _ALLOWED_PATTERNS.fullmatch(name) or _RUNTIMES.fullmatch(name):
+    if any(known.fullmatch(name) for known in (_ALLOWED_PATTERNS, _RUNTIMES, _PYTHON_VALUES)):
         return ""
     return f"calls {name}, which is not known to be harmless"
 
