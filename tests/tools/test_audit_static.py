@@ -348,6 +348,25 @@ def test_strict_refuses_relaxed_maths_that_fair_only_labels() -> None:
     assert "-ffast-math" in failures(text, "strict")["maths"]
 
 
+def test_f_strings_are_read_as_one_text() -> None:
+    """What follows a value that is put in is not outside the function that it is in."""
+    code = "def horner(v):\n    return v\n\n\nCODE = f'''#include <cmath>\nstatic float f(float x) {{\n"
+    code += "  float r = x * {horner(2)};\n  r = r + {horner(3)};\n  return r;\n}}\n'''\n"
+    assert "native_state" not in failures(HONEST + code)
+    counting = code.replace("static float f", "static int calls;\nstatic float f")
+    counting = counting.replace("  return r", "  ++calls;\n  return r")
+    assert "native_state" in failures(HONEST + counting)
+
+
+def test_a_default_argument_that_can_hold_nothing_is_no_cache() -> None:
+    frozen = "@dataclasses.dataclass(frozen=True)\nclass Config:\n    block: int = 4\n"
+    text = forward("return self.launch(x)", top="import dataclasses\n\n\n" + frozen)
+    method = "\n    def launch(self, x, config=Config(), kept=EMPTY):\n        return torch.empty_like(x)\n"
+    assert "result_cache" not in failures(text + method.replace("EMPTY", "()"))
+    assert "result_cache" in failures(text + method.replace("EMPTY", "{}"))
+    assert "result_cache" in failures(text.replace("(frozen=True)", "") + method.replace("EMPTY", "()"))
+
+
 def test_open_labels_what_fair_rejects() -> None:
     text = forward("return self.linear(x)")
     assert "reference" in failures(text)

@@ -253,6 +253,8 @@ def _kept_kind(flow: Flow, name: str) -> str:
     """What a callable is that comes out of the model's attributes: a table of functions is not told from one of layers
     here, unless the file puts layers into it or asks the module for its own."""
     values = [value for node in ast.walk(flow.function) for target, value in bindings(node) if name in _stored(target)]
+    if not values:
+        return UNKNOWN  # the caller's
     parts = [part for value in values for part in ast.walk(value) if isinstance(part, ast.Attribute)]
     attributes = {part.attr for part in parts if isinstance(part.value, ast.Name) and part.value.id == "self"}
     for attribute in attributes - set(flow.source.methods_in(flow.owner)):

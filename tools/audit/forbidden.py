@@ -134,7 +134,7 @@ _RULES = {name: (rule, meaning) for rule, meaning, names in _TABLE for name in n
 _SEEN_AT_RUN_TIME = words(
     "open io os.open os.read os.write os.listdir os.scandir os.walk os.popen os.system subprocess "
     "shutil tempfile pathlib glob fcntl importlib torch.utils.cpp_extension.load torch.ops.load_library time datetime "
-    "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util atexit"
+    "timeit torch.cuda.Event torch.utils.benchmark traceback ctypes.util atexit weakref.finalize"
 )
 _HARMLESS = words(
     "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "

@@ -68,7 +68,7 @@ _TORCH_BINDING = frozenset(
         "toString autograd cuda cpu native detail impl InferenceMode parallel_for get_num_threads get_thread_num "
         "in_parallel_region divup ceil_div acc_type opmath_type BFloat16x2 Layout Generator TensorList TensorRef "
         "TensorBase TensorArg IValue string_view irange SmallVector complex toType elementSize typeMetaToScalarType "
-        "vec Vectorized full full_like ones ones_like new_empty Warning warn Error IndexError ValueError"
+        "vec Vectorized full full_like ones ones_like new_empty scalar_tensor Warning warn Error IndexError ValueError"
     )
 )
 _UNREADABLE = re.compile(

@@ -325,8 +325,14 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
+    """Every text; an f-string's as one, with a 0 for each value that is put in."""
+    parts: set[int] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        if isinstance(node, ast.JoinedStr):
+            parts |= {id(part) for part in node.values}
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "0" for part in node.values)
+            yield ast.copy_location(ast.Constant(text), node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             yield node
 
 

@@ -111,7 +111,7 @@ _LAYOUTS = frozenset(  # operators that PyTorch puts together from views and cop
     words(
         "to item _local_scalar_dense empty_memory_format arange flatten_using_ints expand_as view_as reshape_as "
         "numpy_T mT mH movedim_int movedim_intlist swapaxes swapdims unflatten_int type_as to_other to_dtype_layout "
-        "to_prim_Device resolve_conj resolve_neg size_int stride_int is_nonzero data set_data"
+        "to_prim_Device resolve_conj resolve_neg size_int stride_int is_nonzero data set_data scalar_tensor"
     )
 )
 _INTERPRETER = re.compile(
