@@ -28,6 +28,7 @@ SLOTS = (0, 1)
 REST_S = 0.06  # what is put off until after the call is done by then
 SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row that are not looked at one by one
 RACE_S, RACE_CALLS = 0.5, 64  # how long, and how often at most, a question is asked again beyond the second time
+SPOILED_CALLS = 2
 OPERATORS = 400  # rows that a runner may report
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
 ANYTHING = OutputError(math.inf, math.inf)
@@ -199,9 +200,13 @@ class Examination:
                 )
 
     def _check_spoiled(self, asked: _Asked) -> None:
-        """Once more while the answer lies in free memory, a few of its elements changed."""
-        trial, gate = asked.trial, f"computed anew{asked.suffix}"
-        outputs = self._call(asked, SPOILED, is_repeated=True)
+        """Again while the answer lies in free memory, a few of its elements changed."""
+        gate = f"computed anew{asked.suffix}"
+        for _ in range(SPOILED_CALLS):
+            self._compare_spoiled(gate, self._call(asked, SPOILED, is_repeated=True), asked.trial)
+        self.gates.append(Gate(gate, True, "an answer left in free memory was not taken for this call's"))
+
+    def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
         for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
             limit = _limit(trial.of_baseline[index], trial, index, base=trial.ieee[index])
             error = comparison.measure(output, expected)
@@ -213,7 +218,6 @@ class Examination:
                     f"it takes what lies in memory for the answer: where free memory held that of the call before with "
                     f"a few elements changed, output {index} has changed ones too: {text}",
                 )
-        self.gates.append(Gate(gate, True, "an answer left in free memory was not taken for this call's"))
 
     def _check_kept(self, outputs: list[torch.Tensor], asked: _Asked, returned: float) -> None:
         """The first call's outputs, after a second call and some time, are what they were when it returned."""
