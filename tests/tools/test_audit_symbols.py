@@ -105,3 +105,16 @@ def test_machine_code_is_read_to_its_end(tmp_path: Path) -> None:
     )
     gate = instruction_gate(compiled(tmp_path, source))
     assert not gate.passed and "a clock" in gate.evidence
+
+
+def test_names_that_are_no_text_hide_no_machine_code(tmp_path: Path) -> None:
+    library = compiled(tmp_path, 'extern "C" long named() { return static_cast<long>(__builtin_ia32_rdtsc()); }')
+    library.write_bytes(library.read_bytes().replace(b"named", b"n\xff\xfe\xfdd"))
+    gate = instruction_gate(library)
+    assert not gate.passed and "a clock" in gate.evidence
+
+
+def test_machine_code_that_cannot_be_read_is_not_taken_for_harmless(tmp_path: Path) -> None:
+    library = tmp_path / "kernel.so"
+    library.write_bytes(b"\x7fELF, and then nothing")
+    assert "could not be read" in instruction_gate(library).evidence

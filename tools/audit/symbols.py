@@ -125,6 +125,7 @@ _DEVICE = re.compile(
 
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
+_END = "end-of-the-machine-code"
 OPERATOR_OF_TORCH = "PyTorch's operator"
 
 
@@ -230,7 +231,7 @@ def instruction_gate(library: Path) -> Gate:
         return Gate("instructions", True, "not read, objdump is not installed")
     code = _machine_code(library, _DOORS)
     if code is None:
-        return Gate("instructions", False, "its machine code is too large to be read")
+        return Gate("instructions", False, "its machine code could not be read to the end")
     found = re.search(_DOORS, code)
     if found:
         what = "a clock, which tells a timed call from a checked one" if found[1].startswith("rd") else ""
@@ -241,14 +242,15 @@ def instruction_gate(library: Path) -> Gate:
 
 def _machine_code(library: Path, pattern: str) -> str | None:
     """The lines of its disassembly that a pattern is found in (it may well have gigabytes of others); None when it
-    could not be read to the end."""
+    could not be read to the end, which the last line shows."""
     limits = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
-    command = 'objdump -d --no-show-raw-insn "$1" | grep -P "$2"'
+    command = '{ objdump -d --no-show-raw-insn "$1" && echo "$3"; } | LC_ALL=C grep -aP "$2|^$3\\$"'
     try:
-        done = run_command(["sh", "-c", command, "sh", str(library), pattern], limits)
+        done = run_command(["sh", "-c", command, "sh", str(library), pattern, _END], limits)
     except OSError:
         return None
-    return None if done.reason else done.output
+    text = done.output.rstrip("\n")
+    return None if done.reason or not text.endswith(_END) else text.removesuffix(_END)
 
 
 def imports_torch(library: Path) -> bool:
