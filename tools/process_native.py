@@ -47,11 +47,11 @@ def entry_point(function: object) -> int:
 
 
 def signal_masks() -> dict[str, int]:
-    """Signals that are caught, ignored and blocked, as bit masks: handlers set from C count as well."""
+    """Signals that are ignored and blocked, as bit masks."""
     masks: dict[str, int] = {}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name in ("SigCgt", "SigIgn", "SigBlk"):
+        if name in ("SigIgn", "SigBlk"):
             masks[name] = int(value, 16)
     return masks
 

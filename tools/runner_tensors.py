@@ -13,7 +13,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle, task_module
 from foundry.tools.channel import Message
 
-SPOILED = 8  # elements of each block: who compares some places with what they should hold hardly meets one
+SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
 SPOILING = 0x5D
 POISON_BYTES = 48 << 20
 KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
@@ -103,7 +103,7 @@ def spoil(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
         size = tensor.element_size()
-        places = torch.tensor([stream.randrange(max(1, tensor.numel())) for _ in range(SPOILED)]) * size
+        places = torch.tensor([stream.randrange(max(1, tensor.numel())) for _ in range(SPOILED_ELEMENTS)]) * size
         bytes_ = (places[:, None] + torch.arange(size)).reshape(-1).to(data.device)
         for _ in range(max(2, min(256, POISON_BYTES // max(data.nbytes, 1)))):
             held.append(data.clone())

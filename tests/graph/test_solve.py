@@ -211,7 +211,8 @@ async def test_a_stopped_run_gives_up_its_locks(make_request: MakeRequest, parts
 
         summary = await solve(make_request(24), watch, stop=stop, parts=parts(machine(delay_s=0.003)))
         with contextlib.closing(sqlite3.connect(Path(summary.run) / "checkpoints.sqlite", timeout=0.3)) as other:
-            other.execute("CREATE TABLE of_another_writer (number)")
+            other.execute("CREATE TABLE of_another_writer (number)")  # raises when the file is locked
+            assert other.execute("SELECT count(*) FROM of_another_writer").fetchone() == (0,)
 
 
 async def test_a_strict_run_says_beforehand_what_it_cannot_accept(make_request: MakeRequest, parts: Any) -> None:
