@@ -1,10 +1,12 @@
-"""Two kernels of the grader's own: one holds all of a GPU for a while, one fills all of its shared memory.
+"""Three kernels of the grader's own: one holds all of a GPU for a while, one fills all of its shared memory, and one
+ends when nothing else runs any more.
 
 PTX that the driver compiles: no compiler is needed. Runs in a runner, in PyTorch's context.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from typing import Any
@@ -51,10 +53,39 @@ again:
   @%p1 bra again;
   ret;
 }
+.visible .entry meet(.param .u64 counter, .param .u32 wanted, .param .u64 nanoseconds)
+{
+  .reg .pred %p<4>;
+  .reg .b32 %r<5>;
+  .reg .b64 %d<7>;
+  mov.u32 %r1, %tid.x;
+  setp.ne.u32 %p1, %r1, 0;
+  @%p1 bra together;
+  ld.param.u64 %d1, [counter];
+  cvta.to.global.u64 %d2, %d1;
+  ld.param.u32 %r2, [wanted];
+  ld.param.u64 %d3, [nanoseconds];
+  mov.u64 %d4, %globaltimer;
+  atom.global.add.u32 %r3, [%d2], 1;
+again:
+  ld.volatile.global.u32 %r4, [%d2];
+  sub.u32 %r4, %r4, %r2;
+  setp.ge.s32 %p2, %r4, 0;
+  @%p2 bra together;
+  mov.u64 %d5, %globaltimer;
+  sub.u64 %d6, %d5, %d4;
+  setp.lt.u64 %p3, %d6, %d3;
+  @%p3 bra again;
+together:
+  bar.sync 0;
+  ret;
+}
 """
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 _RESERVED_BYTES = 1 << 10  # of shared memory, by the system for each block (CUDA C++ Programming Guide, 16.8.3)
 _SLEEP_CYCLES_PER_MS = 2_000_000
+_MEETINGS = 3  # what is ready on another stream gets in between two of them
+_MEETING_NS = 20_000_000  # then a block gives up: something else runs on
 
 
 class GpuKernels:
@@ -72,23 +103,31 @@ class GpuKernels:
         self._sleep: Any = torch.cuda._sleep
         self._fill: Any = None
         self._wait: Any = None
+        self._meet: Any = None
+        self._met = 0  # blocks that have come to a meeting so far
+        self._counter: Any = None
         self._launch: Any = None
-        try:
+        torch.cuda.synchronize()  # makes the context that the driver's own functions need
+        with contextlib.suppress(OSError, AttributeError):
             self._load(ctypes.CDLL("libcuda.so.1"))
-        except (OSError, AttributeError):
-            return
+
+    @property
+    def refused(self) -> bool:
+        """Whether the driver refused the kernels."""
+        return self._launch is None
 
     def _load(self, driver: Any) -> None:
         module = ctypes.c_void_p()
         if driver.cuModuleLoadData(ctypes.byref(module), _PTX):
             return
-        fill, wait = ctypes.c_void_p(), ctypes.c_void_p()
-        for function, name, size in ((fill, b"fill", self._most), (wait, b"wait", self._half)):
+        fill, wait, meet = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+        for function, name, size in ((fill, b"fill", self._most), (wait, b"wait", self._half), (meet, b"meet", 0)):
             if driver.cuModuleGetFunction(ctypes.byref(function), module, name):
                 return
             if driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size):
                 return
-        self._fill, self._wait, self._launch = fill, wait, driver.cuLaunchKernel
+        self._counter = torch.zeros(1, dtype=torch.int32, device="cuda")
+        self._fill, self._wait, self._meet, self._launch = fill, wait, meet, driver.cuLaunchKernel
 
     def fill_shared_memory(self, byte: int) -> bool:
         """Writes `byte` everywhere, on the current stream: a block that takes all of a multiprocessor's shared memory
@@ -107,6 +146,20 @@ class GpuKernels:
             if self._start(self._wait, 2 * self._processors, self._threads, self._half, nanoseconds):
                 return
         self._sleep(int(_SLEEP_CYCLES_PER_MS * milliseconds))
+
+    def wait_for_all(self) -> bool:
+        """Holds the current stream until nothing runs on the device but this: two blocks for each multiprocessor take
+        all of its threads and end when all are there, which they cannot be while another kernel has a thread. Returns
+        whether it could."""
+        if self._launch is None:
+            return False
+        blocks, started = 2 * self._processors, True
+        for _ in range(_MEETINGS):
+            self._met += blocks
+            counter, wanted = ctypes.c_uint64(self._counter.data_ptr()), ctypes.c_uint32(self._met & 0xFFFFFFFF)
+            limit = ctypes.c_uint64(_MEETING_NS)
+            started = started and self._start(self._meet, blocks, self._threads, 0, counter, wanted, limit)
+        return started
 
     def _start(self, function: Any, blocks: int, threads: int, shared_bytes: int, *parameters: Any) -> bool:
         arguments = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))

@@ -110,7 +110,7 @@ class Grader:
         self._numbers = itertools.count()
         self._reference: Worker | None = None
         self._own_errors: list[list[float]] = []
-        self._screens = ScreenHistory()
+        self._screens = ScreenHistory(device.target)
         self._lanes = threading.Semaphore(lanes)
         self._idle: list[Worker] = []
         self._guard = threading.Lock()  # of the idle judges: requests come from several threads

@@ -6,15 +6,21 @@ next to nothing; work that was put off to a thread uses what it needs.
 
 from __future__ import annotations
 
+import os
 import time
 
 from foundry.tools.process_native import cpu_ns
 
 # Measured on honest candidates: 0.01 ms a gap, at most 0.1 ms.
-ONE_GAP_MS = 5.0  # CPU time in a single gap, or
+_CLOCK_MONOTONIC_COARSE = 6  # its resolution is the kernel's tick
+# The kernel may book CPU time of a thread that is running a tick late: work of a command then shows in the gap after it
+# (8 ms in a gap of less than one were seen on an honest process).
+TICK_MS = 1e3 * time.clock_getres(_CLOCK_MONOTONIC_COARSE)
+ONE_GAP_MS = max(5.0, 1.25 * TICK_MS)  # CPU time in a single gap, or
 ONE_GAP_SHARE = 0.02  # this share of a long one
-ALL_GAPS_MS = 3.0  # CPU time in all gaps together, and at the same time
+ALL_GAPS_MS = max(3.0, 1.25 * TICK_MS)  # CPU time in all gaps together, and at the same time
 EACH_GAP_MS = 0.3  # so much in each on average
+CORES = os.cpu_count() or 1
 OWN_SHARE = 0.03  # of what its commands used: threads that go to sleep on a busy machine (0.4 ms a gap was seen)
 
 
@@ -32,7 +38,7 @@ class Idleness:
 
     def begin(self, pid: int) -> None:
         """The process has answered and should wait now; `pid` 0: it may do what it likes."""
-        used = _cpu_ns(pid) if pid else 0
+        used = (cpu_ns(pid) or 0) if pid else 0  # 0: it ended, or is hidden; the next command finds out
         if used and self._ended:
             self.commands_ms += 1e-6 * (used - self._ended)
         self._ended = 0
@@ -43,9 +49,9 @@ class Idleness:
         """The gap is over; says what was wrong with it or those before, or ""."""
         if not self._pid:
             return ""
-        self._ended = _cpu_ns(self._pid)
-        busy = 1e-6 * (self._ended - self._start[0])
+        self._ended = cpu_ns(self._pid) or 0
         gap = 1e-6 * (time.monotonic_ns() - self._start[1])
+        busy = min(1e-6 * (self._ended - self._start[0]), CORES * gap)  # no process can use more
         self._pid = 0
         self.busy_ms += busy
         self.gap_ms += gap
@@ -59,10 +65,3 @@ class Idleness:
                 "altogether, while it had nothing to do"
             )
         return ""
-
-
-def _cpu_ns(pid: int) -> int:
-    try:
-        return cpu_ns(pid)
-    except OSError:  # it ended, or is hidden by a namespace: the next command finds out
-        return 0

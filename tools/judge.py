@@ -47,6 +47,11 @@ from foundry.tools.turns import moved, standing
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
 _PR_SET_DUMPABLE = 4
+_WITHOUT_GPU_KERNELS = Gate(
+    "unwritten shared memory",
+    True,
+    "not asked: the driver refuses the grader's own kernels; nor is short work on other streams seen by the clock",
+)
 
 
 class Judge:
@@ -110,7 +115,8 @@ class Judge:
         finally:
             link.close()
         if verdict.correct:
-            verdict = replace(verdict, gates=(*verdict.gates, *self._skipped.values()))
+            lacking = [_WITHOUT_GPU_KERNELS] if link.gpu_kernels_refused else []
+            verdict = replace(verdict, gates=(*verdict.gates, *self._skipped.values(), *lacking))
         return {
             "verdict": codec.to_plain(verdict),
             "operators": examination.operators,

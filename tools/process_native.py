@@ -16,7 +16,7 @@ import types
 from ctypes import CDLL, c_int, c_void_p, create_string_buffer
 from pathlib import Path
 
-_CPUCLOCK_SCHED = 2
+_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, with what ended threads used
 _WRITING = os.O_WRONLY | os.O_RDWR
 # Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
 _METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
@@ -31,9 +31,12 @@ _INTERNET = {
 }
 
 
-def cpu_ns(pid: int) -> int:
-    """CPU time that all threads of a process have used, in ns; raises OSError when it is gone or cannot be seen."""
-    return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
+def cpu_ns(pid: int) -> int | None:
+    """CPU time of all threads of a process in ns, ended ones too; None when it is gone or cannot be seen."""
+    try:
+        return time.clock_gettime_ns(((~pid) << 3) | _CPUCLOCK_SCHED)
+    except OSError:
+        return None
 
 
 def entry_point(function: object) -> int:

@@ -140,7 +140,8 @@ class Runner:
             self._watch(message)
             self._before = self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
-        return {"seconds": (self._clock() - start) / 1e9}
+        refused = self._device.type == "cuda" and gpu_kernels().refused
+        return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
 
     def _watch(self, message: Message) -> None:
         """What the audit asked for: an observer, or native code that does nothing."""

@@ -81,6 +81,7 @@ class RunnerLink:
         self.seconds: dict[str, float] = {}
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
         self._asked_ns = 0
+        self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
 
     def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
         """One command and its answer; raises RunnerFailed.
@@ -156,7 +157,8 @@ class RunnerLink:
             raise RunnerFailed("cheating", what, side=self._side, gate=gate)
 
     def load(self, what: Message) -> None:
-        self.ask({"do": "load", **what}, [], self._load_limit_s)
+        answer = self.ask({"do": "load", **what}, [], self._load_limit_s)
+        self.gpu_kernels_refused = bool(answer.get("gpu_kernels_refused"))
 
     def token(self, given: str | None = None) -> str:
         """What the runner was prepared with; sets it when given."""

@@ -21,11 +21,18 @@ CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
 MIN_HALF_WIDTH = 0.0001  # the resolution of the clock; everything else shows in the groups
 SCORES_KEPT = 79
-# What 400 A-against-A screens showed (benchmarks/results/coverage-screen.jsonl), as quantiles 1/20 to 19/20.
-PRIOR_SCORES = (
-    *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
-    *(0.23, 0.26, 0.31, 0.34, 0.39, 0.43, 0.49, 0.58, 0.75),
-)
+# What A-against-A screens showed (benchmarks/results/coverage-screen.jsonl, coverage-screen-h200.jsonl), as quantiles
+# 1/20 to 19/20: 400 on a CPU, 68 on a GPU, where single pairs differ by less and processes by as much.
+PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
+    "cpu": (
+        *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
+        *(0.23, 0.26, 0.31, 0.34, 0.39, 0.43, 0.49, 0.58, 0.75),
+    ),
+    "cuda": (
+        *(0.04, 0.1, 0.13, 0.17, 0.18, 0.35, 0.39, 0.4, 0.46, 0.52),
+        *(0.57, 0.67, 0.9, 0.99, 1.12, 1.43, 1.47, 1.73, 2.25),
+    ),
+}
 TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
 MIN_SPEED_SAMPLES = 20
 
@@ -72,13 +79,9 @@ EFFORTS: dict[Stage, Effort] = {
     "final": Effort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
 }
 
-# Processes differ by 0.1 to 0.3 % on a GPU (pairs of groups on an H200: 2.548 and 2.548, 2.645 and 2.649, 2.553 and
-# 2.558), where device events are read behind a busy device; for a first look one pair of them is enough.
-GPU_EFFORTS: dict[Stage, Effort] = {
-    **EFFORTS,
-    "screen": replace(EFFORTS["screen"], min_groups=1, max_groups=1),
-    "final": replace(EFFORTS["final"], min_groups=6),
-}
+# On a GPU processes differ too, by 2.4 % for 14 us of work (which physical pages they get), less for more: a screen of
+# one pair of processes held the truth in 65 of 100 trials.
+GPU_EFFORTS: dict[Stage, Effort] = {**EFFORTS, "final": replace(EFFORTS["final"], min_groups=6)}
 
 
 def effort_of(stage: Stage, target: TargetName) -> Effort:
@@ -143,10 +146,12 @@ class ScreenHistory:
     Half the difference of two groups' centres is distributed as the error of their mean, when errors are symmetric. In
     units of the spread within the groups it is much the same for all candidates of a task; so the 95 % quantile of
     what earlier screens showed is the half width (split conformal prediction: Vovk, Gammerman, Shafer, Algorithmic
-    Learning in a Random World, section 2.2). Until there are enough, PRIOR_SCORES stand in for them.
+    Learning in a Random World, section 2.2). Until there are enough, those of the target's PRIOR_SCORES stand in
+    for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: TargetName = "cpu") -> None:
+        self._prior = PRIOR_SCORES[target]
         self._scores: list[float] = []
 
     def ratio(self, groups: Sequence[Pairs]) -> Ratio:
@@ -157,7 +162,7 @@ class ScreenHistory:
         if len(centres) > 1:
             self._scores.append(abs(centres[0] - centres[-1]) / 2.0 / unit)
             del self._scores[: max(0, len(self._scores) - SCORES_KEPT)]
-        scores = self._scores if len(self._scores) >= len(PRIOR_SCORES) else [*PRIOR_SCORES, *self._scores]
+        scores = self._scores if len(self._scores) >= len(self._prior) else [*self._prior, *self._scores]
         half = _quantile(scores, CONFIDENCE) * unit * (1.0 if len(centres) > 1 else math.sqrt(2.0))
         return Ratio(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 

@@ -10,23 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from foundry.tools.process_native import cpu_ns
 
 IDLE_MS = 0.1  # CPU time between two turns beyond the reference's: a thread going to sleep, a busy machine
 IDLE_SHARE = 0.05  # of the CPU time of a turn
 OTHER_FACTOR = 1.5  # times the reference's CPU time for the same commands
 MIN_TURNS = 3
-_CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, with what ended threads used
-
-
-def cpu_ns(pid: int) -> int | None:
-    """CPU time of all threads of a process in ns, ended ones too; None when it is not visible from here."""
-    try:
-        return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True)
