@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sqlite3
 import statistics
 import subprocess
@@ -20,6 +21,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,16 +38,21 @@ KEPT = (
 )
 
 
-def solve(example: Path, arguments: argparse.Namespace, store: Path, runs: Path) -> dict[str, Any]:
-    """One run as its user would start it; the row of the table."""
+def solve(example: Path, arguments: argparse.Namespace, scratch: Path, gpus: Queue[int]) -> dict[str, Any]:
+    """One run as its user would start it, with `gpus` on one of them alone; the row of the table."""
+    store, runs = arguments.store or scratch / "store", scratch / "runs"
     command = [sys.executable, "-m", "foundry.cli", "agent", "solve", str(example), "--json"]
     command += ["--target", arguments.target, "--effort", arguments.effort, "--seed", str(arguments.seed)]
     command += ["--store", str(store), "--runs", str(runs)]
     if arguments.scale:
         command += ["--scale", str(arguments.scale)]
+    gpu = gpus.get() if arguments.gpus else None
+    own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu), "FOUNDRY_HOME": str(scratch / f"home-{gpu}")}
     begun = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own})
     wall_s = time.monotonic() - begun
+    if gpu is not None:
+        gpus.put(gpu)
     row: dict[str, Any] = {"example": example.stem, "exit": done.returncode, "seconds": round(wall_s, 1)}
     try:
         summary = json.loads(done.stdout)
@@ -132,7 +139,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int)
     parser.add_argument("--store", type=Path, help="a folder that is kept; default: empty, thrown away")
     parser.add_argument("--only", nargs="*", help="names of examples")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at a time; they take turns at timing (GPU machines)")
+    parser.add_argument("--gpus", type=int, default=0, help="so many runs at a time, each on a GPU of its own")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of a result file")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("COLD", "WARM"))
@@ -147,9 +154,11 @@ def main() -> None:
     if arguments.only:
         examples = [path for path in examples if path.stem in arguments.only]
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(arguments.jobs) as pool:
-        store, runs = arguments.store or Path(scratch) / "store", Path(scratch) / "runs"
-        begun = [pool.submit(solve, example, arguments, store, runs) for example in examples]
+    gpus: Queue[int] = Queue()
+    for number in range(arguments.gpus):
+        gpus.put(number)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(max(1, arguments.gpus)) as pool:
+        begun = [pool.submit(solve, example, arguments, Path(scratch), gpus) for example in examples]
         for done in as_completed(begun):
             row = done.result()
             rows = sorted([*rows, row], key=lambda item: str(item["example"]))
@@ -159,7 +168,7 @@ def main() -> None:
                     "date": time.strftime("%Y-%m-%d"),
                     "seed": arguments.seed,
                     "scale": arguments.scale,
-                    "jobs": arguments.jobs,
+                    "gpus": arguments.gpus,
                     "rows": rows,
                 }
                 arguments.out.parent.mkdir(parents=True, exist_ok=True)
