@@ -30,7 +30,7 @@ LEAD_MS = 1.0
 
 
 _flush_buffers: dict[int, torch.Tensor] = {}
-_usual: dict[int, Afterwards] = {}
+_usual: dict[int, tuple[float, float]] = {}
 # Taken before any candidate is loaded.
 _event: Callable[..., Any] = torch.cuda.Event
 _synchronize: Callable[[], None] = torch.cuda.synchronize
@@ -96,13 +96,13 @@ class Afterwards:
 
 def _timed(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
     """Kept results and total device time in ms; work that outlasts a call's last event is charged to the call."""
-    usual = _usual_afterwards()
+    usual_busy_ms, usual_seen_ms = _usual_afterwards()
     kept, elapsed_ms, afterwards = _measured(calls, keep)
     total_ms = sum(elapsed_ms)
     for own_ms, busy_ms in zip(elapsed_ms, afterwards.busy_ms, strict=True):
-        hidden_ms = busy_ms - usual.busy_ms[0]
+        hidden_ms = busy_ms - usual_busy_ms
         total_ms += hidden_ms if hidden_ms > max(HIDDEN_MS, HIDDEN_SHARE * own_ms) else 0.0
-    hidden_ms = afterwards.seen_ms - usual.seen_ms
+    hidden_ms = afterwards.seen_ms - usual_seen_ms
     if hidden_ms > max(SEEN_BY_HOST_MS, HIDDEN_SHARE * total_ms / len(calls)):
         total_ms += hidden_ms * len(calls)
     return kept, total_ms
@@ -134,13 +134,13 @@ def _measured(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[li
     return kept, elapsed_ms, Afterwards(busy_ms, events[-1][2].elapsed_time(idle))
 
 
-def _usual_afterwards() -> Afterwards:
-    """Medians of empty calls; first asked before a candidate is loaded."""
+def _usual_afterwards() -> tuple[float, float]:
+    """Median `busy_ms` and `seen_ms` of empty calls; first asked before a candidate is loaded."""
     device = torch.cuda.current_device()
     if device not in _usual:
         found = [_measured([lambda: None], {0})[2] for _ in range(EMPTY_CALLS)]
         busy_ms = statistics.median(one.busy_ms[0] for one in found)
-        _usual[device] = Afterwards([busy_ms], statistics.median(one.seen_ms for one in found))
+        _usual[device] = busy_ms, statistics.median(one.seen_ms for one in found)
     return _usual[device]
 
 

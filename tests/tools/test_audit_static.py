@@ -463,6 +463,25 @@ def test_a_binding_of_another_version_needs_no_trust() -> None:
         assert [gate for gate in found.gates if not gate.passed] == []
 
 
+HONEST_FORWARDS = {
+    "a layer beside an input": "x, own = x.contiguous(), self.linear\nif own.training:\n    print('train')\nreturn x",
+    "a copy between tensors": (
+        "w = self.linear.weight\ny = torch.empty_like(w)\n"
+        "ctypes.memmove(y.data_ptr(), w.data_ptr(), w.nbytes)\nreturn x"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HONEST_FORWARDS)
+def test_honest_bindings_are_not_held_against_a_candidate(name: str) -> None:
+    assert failures(forward(HONEST_FORWARDS[name], top="import ctypes")) == {}
+
+
+def test_memory_by_a_number_is_not_the_candidates_own() -> None:
+    text = forward("ctypes.memmove(id(x) + 16, x.data_ptr(), 8)\nreturn x", top="import ctypes")
+    assert "introspection" in failures(text)
+
+
 HONEST_NATIVE = {
     "scratch that grows": "static float* buf; static size_t cap = 0;\nint f(const float* x, float* y, size_t n) {"
     " if (n > cap) { free(buf); buf = (float*)malloc(n * 4); cap = n; } buf[0] = x[0]; y[0] = buf[0]; return 0; }\n",

@@ -25,6 +25,7 @@ PRIVATE_ATTRIBUTES = frozenset(
     )
 )
 LARGEST_TABLE = 4096
+_POINTERS = {"ctypes.memmove": 2, "ctypes.memset": 1}  # how many arguments are addresses
 
 
 def python_findings(source: CandidateSource) -> Iterator[Finding]:
@@ -78,7 +79,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
     if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         path = source.dotted(node)
         rule = forbidden(path)
-        if rule and _means_it(source, node, path) and not _is_part_of_harmless(source, node, path):
+        if rule and _means_it(source, node, path) and not _is_harmless(source, node, path):
             yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
@@ -95,11 +96,14 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         yield Finding("introspection", node.lineno, f"names {node.value} in a string")
 
 
-def _is_part_of_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
-    """`threading` inside `threading.Lock`: the longer name has been judged."""
+def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
+    """`threading` inside `threading.Lock`: the longer name has been judged. A copy between tensors' memory."""
     if is_own_registration(source, node, path):
         return True
     above = source.above(node)
+    if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
+        pointers = above.args[: _POINTERS[path]]
+        return len(pointers) == _POINTERS[path] and all(ast.unparse(one).endswith(".data_ptr()") for one in pointers)
     return isinstance(above, ast.Attribute) and forbidden(source.dotted(above)) is None
 
 

@@ -155,9 +155,10 @@ def _fill(flow: Flow, container: ast.expr, values: list[ast.expr]) -> None:
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """(target, value) of every name that a statement binds; `a, b = x, y` are two."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            yield target, node.value
+            yield from _one_by_one(target, node.value)
     elif isinstance(node, ast.AugAssign | ast.NamedExpr) or (isinstance(node, ast.AnnAssign) and node.value):
         assert node.value is not None
         yield node.target, node.value
@@ -165,6 +166,17 @@ def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         yield node.target, node.iter
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
         yield node.optional_vars, node.context_expr
+
+
+def _one_by_one(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The parts of two rows of the same length, or both as they are."""
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
+        has_rest = any(isinstance(part, ast.Starred) for part in (*target.elts, *value.elts))
+        if len(target.elts) == len(value.elts) and not has_rest:
+            for one, other in zip(target.elts, value.elts, strict=True):
+                yield from _one_by_one(one, other)
+            return
+    yield target, value
 
 
 def _pass_on(flow: Flow, flows: dict[str, Flow]) -> None:
