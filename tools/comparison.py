@@ -68,7 +68,7 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     squares, worst, misplaced = 0.0, 0.0, 0
     for span in _spans(flat.numel(), GPU_CHUNK if flat.is_cuda else CHUNK):
         truth = expected.truth[span]
-        difference = flat[span].double().sub_(truth).abs_()
+        difference = torch.sub(flat[span].double(), truth).abs_()  # `double` of float64 is the output itself
         if not math.isfinite(float(difference.sum())):
             eager = expected.eager[span] if expected.eager is not None else truth
             wrong_kind, counted = _misplaced(flat[span], truth, eager, any_nan=expected.any_nan)

@@ -41,6 +41,7 @@ def get_inputs():
 def get_init_inputs():
     return [512]
 """
+STAGES: tuple[Stage, ...] = ("screen", "full")
 BUILT = Build(ok=True, seconds=0.0, artifact="library.so")  # a short time limit for loading
 
 
@@ -92,6 +93,40 @@ def baseline(grader: Grader) -> Baseline:
     made = grader.baseline()
     assert made.eager_ms > 0 and made.degenerate == "" and made.output_shapes == [(192, 512)]
     return made
+
+
+FLOAT64_TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return (x.cumsum(0) * 0.5).sum(1, keepdim=True)
+
+
+def get_inputs():
+    return [torch.randn(300, 200, dtype=torch.float64)]
+"""
+
+
+def test_a_task_in_float64_is_judged_in_float64(device: Device, tmp_path: Path) -> None:
+    """Its outputs are what errors are computed from: they must not be computed in."""
+    (tmp_path / "sums.py").write_text(FLOAT64_TASK)
+    zygote = Zygote.start(threads=device.cores)
+    grader = Grader(read_task(tmp_path / "sums.py"), device, tmp_path, seed=3, zygote=zygote)
+    try:
+        made = grader.baseline()
+        assert made.degenerate == "" and made.output_shapes == [(300, 1)]
+        text = FLOAT64_TASK.replace("class Model(", "class ModelNew(")
+        for stage in STAGES:
+            assert verify(grader, made, text, stage).outcome == "correct"
+        coarse = verify(grader, made, text.replace("x.cumsum", "x.float().double().cumsum"))
+        assert coarse.outcome in ("inaccurate", "wrong_result")
+        timing = grader.time(text, BUILT, "screen", made)
+        assert timing.problem == "" and timing.speedup > 0
+    finally:
+        grader.close()
 
 
 def verify(grader: Grader, baseline: Baseline, text: str, stage: Stage = "screen") -> Verdict:
