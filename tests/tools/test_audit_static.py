@@ -271,7 +271,8 @@ CHEATS = {
     ),
     "value shortcut": ("input_shortcut", forward("if x[0, 0] == 0:\n    return torch.zeros_like(x)\nreturn x")),
     "same pointer": ("input_shortcut", forward("if x.data_ptr() == self.seen:\n    return torch.empty(1)\nreturn x")),
-    "call counter": ("phase_detection", forward("self.calls += 1\nreturn x")),
+    "call counter": ("phase_detection", forward("self.calls += 1\nreturn kernel(x, self.calls)")),
+    "call counter by name": ("phase_detection", forward("self.calls += 1\nreturn kernel(x, getattr(self, 'calls'))")),
     "clock": ("phase_detection", forward("time.perf_counter()\nreturn x", top="import time")),
     "patched clock": ("global_state", forward("return x", top="import time\ntime.perf_counter = lambda: 0.0")),
     "patched allclose": ("global_state", forward("return x", top="torch.allclose = lambda *a, **k: True")),
@@ -464,6 +465,8 @@ def test_a_binding_of_another_version_needs_no_trust() -> None:
 
 
 HONEST_FORWARDS = {
+    "batches that nobody counts": "if self.training:\n    self.linear.num_batches_tracked += 1\nreturn x",
+    "a switch of its own for a trace": "if os.environ.get('GEMM_TRACE'):\n    print('traced')\nreturn x",
     "a layer beside an input": "x, own = x.contiguous(), self.linear\nif own.training:\n    print('train')\nreturn x",
     "a copy between tensors": (
         "w = self.linear.weight\ny = torch.empty_like(w)\n"
@@ -474,7 +477,7 @@ HONEST_FORWARDS = {
 
 @pytest.mark.parametrize("name", HONEST_FORWARDS)
 def test_honest_bindings_are_not_held_against_a_candidate(name: str) -> None:
-    assert failures(forward(HONEST_FORWARDS[name], top="import ctypes")) == {}
+    assert failures(forward(HONEST_FORWARDS[name], top="import ctypes, os")) == {}
 
 
 def test_memory_by_a_number_is_not_the_candidates_own() -> None:

@@ -106,13 +106,29 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
         if not _outlives(flow, target):
             continue
         if isinstance(node, ast.AugAssign):
-            yield Finding("phase_detection", node.lineno, f"{name} counts calls")
+            if _is_read(flow.source, target):
+                yield Finding("phase_detection", node.lineno, f"{name} counts calls")
         elif node.value is not None and is_address(node.value) and not is_looked_at(flow, target):
             continue  # arguments of the next launch, written anew in every call
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
         elif isinstance(node.value, ast.Name) and node.value.id in returned:
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
+
+
+def _is_read(source: CandidateSource, target: ast.expr) -> bool:
+    """Whether anything in the file reads what is counted; a count that nobody reads (`num_batches_tracked`) decides
+    nothing."""
+    if not isinstance(target, ast.Name | ast.Attribute):
+        return True
+    name = target.id if isinstance(target, ast.Name) else target.attr
+    for node in (part for statement in source.own for part in ast.walk(statement)):
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            if name == (node.id if isinstance(node, ast.Name) else node.attr):
+                return True
+        elif isinstance(node, ast.Constant) and node.value == name:
+            return True
+    return False
 
 
 def _check_handlers(flow: Flow, node: ast.Try | ast.TryStar) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ ALLOWED_IMPORTS = frozenset(
 SETTINGS = re.compile(
     r"(?:OMP|KMP|GOMP|MKL|TORCH|CUDA|NVCC|TRITON|PYTORCH_NVCC|XDG|NVIDIA|CCACHE)_\w+|MAX_JOBS|CC|CXX|C(?:XX|PP)?FLAGS|LDFLAGS|"
     r"PATH|HOME|TMP|TEMP|TMPDIR|USER|USE_NINJA|FOUNDRY_BUILD_CACHE|\w*(?:THREADS|CORES|CACHE_DIR|CACHE|BUILD_DIR|ARCH|FLAGS|"
-    r"VERBOSE|COMPILER)\w*"
+    r"VERBOSE|QUIET|DEBUG|TRACE|LOG_?LEVEL|COMPILER)\w*"
 )
 
 # Parameters are drawn with these in a constructor; anywhere else they can only serve to know the grader's inputs.
