@@ -286,6 +286,18 @@ def test_an_operator_of_its_own_is_judged_by_what_is_in_it() -> None:
     assert gate.passed, gate.evidence
 
 
+@pytest.mark.parametrize("name", ["hswish_pool", "bilinear", "scaled_dot_product"])
+def test_an_operator_of_its_own_may_have_any_name_and_arguments(name: str) -> None:
+    make: Any = torch.library.Library  # without types
+    library = make(f"foundry_test_{name}", "DEF")
+    library.define(f"{name}(Tensor x, Tensor weight, int pad) -> Tensor")
+    library.impl(name, lambda x, weight, pad: torch.empty_like(x), "CPU")
+    operator = getattr(getattr(torch.ops, f"foundry_test_{name}"), name)
+    rows = record_ops(lambda: operator(torch.ones(8, 4), torch.ones(3), 1))
+    (gate,) = provenance_gates(rows, None, "fair", reference_work=1000.0)
+    assert gate.passed and any(name in row["op"] for row in rows)
+
+
 def test_a_function_that_nobody_calls_is_no_part_of_the_candidate() -> None:
     text = model() + "\n\ndef other(x):\n    return torch.softmax(x, -1)\n"
     source = read_source(text)

@@ -65,10 +65,8 @@ def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
             inputs, outputs = _tensors([*args, *(kwargs or {}).values()]), _tensors([result])
             row["calls"] += 1
             row["bytes"] += sum(tensor.numel() * tensor.element_size() for tensor in [*inputs, *outputs])
-            kind = func._schema.name.split("::")[-1]
-            row["flops"] += int(
-                operator_flops(kind, args, kwargs or {}, [t.shape for t in inputs], [t.shape for t in outputs])
-            )
+            kind = func._schema.name.split("::")[-1] if func.namespace in TAKEN else ""
+            row["flops"] += _flops(kind, args, kwargs or {}, [t.shape for t in inputs], [t.shape for t in outputs])
             if inside is not None:  # the candidate's own operator: what counts is what PyTorch does in it
                 for part in inside:
                     _add(rows.setdefault(part["op"], {"op": part["op"], "calls": 0, "flops": 0, "bytes": 0}), part)
@@ -103,12 +101,19 @@ def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | No
         shapes = [shape for shape in event.input_shapes or () if shape]
         if kind and namespace in TAKEN and not event.cpu_children:
             size = sum(math.prod(shape) for shape in shapes)
-            try:
-                flops = int(operator_flops(kind, (), {}, shapes, shapes[:1]))
-            except (LookupError, TypeError, ValueError):  # what counts it wants arguments that nobody kept
-                flops = size
+            flops = _flops(kind, (), {}, shapes, shapes[:1])  # its other arguments nobody kept
             rows.append({"op": f"{namespace}.{kind}.inside", "calls": 1, "flops": flops, "bytes": 8 * size})
     return result, rows
+
+
+def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    """FLOPs of a PyTorch operator; of one that is none (`kind` is "": the candidate may name its own as it likes) or
+    whose arguments say nothing, one for each element it reads."""
+    size = sum(int(math.prod(shape)) for shape in inputs)
+    try:
+        return int(operator_flops(kind, arguments, keywords, inputs, outputs)) if kind else size
+    except (LookupError, TypeError, ValueError):
+        return size
 
 
 def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
