@@ -465,6 +465,7 @@ def test_a_binding_of_another_version_needs_no_trust() -> None:
 
 
 HONEST_FORWARDS = {
+    "a view that may fail": "try:\n    y = x.view(x.numel(), 1)\nexcept RuntimeError:\n    y = None\nreturn x",
     "batches that nobody counts": "if self.training:\n    self.linear.num_batches_tracked += 1\nreturn x",
     "a switch of its own for a trace": "if os.environ.get('GEMM_TRACE'):\n    print('traced')\nreturn x",
     "a layer beside an input": "x, own = x.contiguous(), self.linear\nif own.training:\n    print('train')\nreturn x",

@@ -132,7 +132,11 @@ def _is_read(source: CandidateSource, target: ast.expr) -> bool:
 
 
 def _check_handlers(flow: Flow, node: ast.Try | ast.TryStar) -> Iterator[Finding]:
-    """Where the inputs are at work, an except clause must raise again: anything else is a silent fallback."""
+    """Where the inputs are at work, an except clause must raise again: anything else is a silent fallback. Whether a
+    tensor can be viewed may be tried."""
+    calls = [part.func for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Call)]
+    if calls and all(isinstance(call, ast.Attribute) and call.attr in VIEWS | METADATA for call in calls):
+        return
     for handler in node.handlers:
         if not isinstance(handler.body[-1], ast.Raise) and _uses_inputs(flow, node):
             yield Finding("fallback", handler.lineno, "an exception in forward is caught and other code runs")
