@@ -22,6 +22,8 @@ from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
+FEW_EVERY = 64  # parameters to a changed one
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -86,6 +88,7 @@ class Case:
         self._given_seed = seed  # of the inputs of the last trial "as given"
         self._usual: list[Expected] = []  # its outputs, for their scale
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
+        self.has_masks = False  # boolean ones, likewise
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
 
     @property
@@ -112,12 +115,15 @@ class Case:
                 return key
         return ""
 
-    def randomise(self, seed: int) -> None:
-        """Draws the randomised parameters of the trials to come."""
+    def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
+        """Draws the parameters of the trials to come: all of them other ones, or few."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-        self._states["randomised"] = _randomised(seeded, chosen, seed)
-        if (old := self._packed.pop("randomised", None)) is not None:
+        changed = _randomised(seeded, chosen, seed)
+        if kind == "few changed":
+            changed = {key: _few_of(changed[key], tensor, seed) for key, tensor in seeded.items()}
+        self._states[kind] = changed
+        if (old := self._packed.pop(kind, None)) is not None:
             os.close(old.bundle[1])
 
     def state(self, kind: Parameters) -> Packed:
@@ -139,6 +145,7 @@ class Case:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
         inputs = self._draw(distribution, seed)
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
+        self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
         packed = bundle.pack(inputs)
         placed = _moved(inputs, self._device)
         kind = distribution.parameters
@@ -296,6 +303,15 @@ def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> 
             value = tensor.float() * (1.0 + 0.5 * noise)
         changed[key] = value.to(tensor.dtype)
     return changed
+
+
+def _few_of(changed: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """`tensor` with one in FEW_EVERY of its elements, and one at least, taken from `changed`."""
+    count = max(1, tensor.numel() // FEW_EVERY)
+    places = torch.randint(0, max(1, tensor.numel()), (count,), generator=torch.Generator().manual_seed(seed ^ 0xFE3))
+    taken = torch.zeros(tensor.numel(), dtype=torch.bool)
+    taken[places[: tensor.numel()]] = True
+    return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:

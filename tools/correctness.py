@@ -114,11 +114,12 @@ class Examination:
             if position == 0:  # the reference has run by now, so it is known which buffers it writes to
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
                 is_matched = self._match_parameters(number, case, suffix)
-            is_randomised = trial.distribution.parameters == "randomised"
+            kind = trial.distribution.parameters
+            is_randomised = kind != "seeded"
             if is_randomised and not is_matched:
                 continue
             if is_randomised:
-                self._step("parameters", lambda: self.link.state(number, case, "randomised"))
+                self._step("parameters", lambda: self.link.state(number, case, kind))  # noqa: B023
             asked = _Asked(number, case, trial, suffix, SLOTS[position // 2 % 2], is_matched)
             self._trial(asked, is_first=position == 0)
             if is_randomised:

@@ -247,7 +247,7 @@ class Judge:
             if case.has_parameters():
                 case.randomise(self._seeds.draw("screen", "randomised parameters"))
             for distribution in distributions("screen", limited=case.limited):
-                if distribution.parameters == "randomised" and not case.has_parameters():
+                if distribution.parameters != "seeded" and not case.has_parameters():
                     continue
                 trial = self._trial(case, distribution, "screen")
                 if trial is not None:
@@ -275,12 +275,14 @@ class Judge:
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
             for distribution in chosen:
-                if distribution.pattern and not case.has_floats:
+                is_possible = case.has_masks if distribution.pattern == "other masks" else case.has_floats
+                if distribution.pattern and not is_possible:
                     continue
-                if distribution.parameters == "randomised":
+                if distribution.parameters != "seeded":
                     if not case.has_parameters():
                         continue
-                    case.randomise(self._seeds.draw(stage, f"{stage}: randomised parameters {case.name}"))
+                    seed = self._seeds.draw(stage, f"{stage}: parameters of {distribution.name} {case.name}".strip())
+                    case.randomise(seed, distribution.parameters)
                 trial = self._trial(case, distribution, stage)
                 if trial is not None:
                     yield trial

@@ -1,7 +1,7 @@
 """How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
 
-Only floating-point tensors change; integers, booleans (indices, masks) and tensors that hold infinities (additive
-masks) stay as given.
+Only floating-point tensors change; integers (indices) and tensors that hold infinities (additive masks) stay as given,
+booleans but for one pattern.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
     if isinstance(value, list | tuple):
         return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not isinstance(value, torch.Tensor) or is_mask(value) != (distribution.pattern == "other masks"):
+        return value
+    if is_mask(value):
+        return _laid_out_as(value, _shuffled(value, generator))
+    if not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
         value = value * distribution.scale
@@ -33,6 +37,19 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
         return value
     return _laid_out_as(value, _patterned(value, distribution.pattern, generator, limited=limited))
+
+
+def is_mask(value: torch.Tensor) -> bool:
+    """Booleans."""
+    return value.dtype == torch.bool
+
+
+def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Each row in an order of its own: as many are true in it as before."""
+    if value.dim() == 0:
+        return value
+    order = torch.rand(value.shape, generator=generator).argsort(dim=-1)
+    return value.contiguous().gather(-1, order)
 
 
 def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:

@@ -29,13 +29,16 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
 STEADY_VIOLATION = 0.2
 
-Parameters = Literal["seeded", "randomised"]
-Pattern = Literal["", "constant", "sparse", "one-hot rows", "few changed", "non-finite", "positive", "negative"]
+Parameters = Literal["seeded", "randomised", "few changed"]
+Pattern = Literal[
+    "", "constant", "sparse", "one-hot rows", "few changed", "non-finite", "positive", "negative", "other masks"
+]
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How the floating inputs of `get_inputs` are changed. Integers and booleans (indices, masks) stay as given.
+    """How the floating inputs of `get_inputs` are changed. Integers (indices) stay as given, and so do booleans but for
+    `other masks`, which shuffles each of their rows: a mask of a prefix or a triangle becomes any mask.
 
     `mixed` multiplies each element by 2**k, k uniform in -6..6. Patterns: `constant`: all elements of an input are
     equal. `sparse`: zeros with spikes at random places, the first and the last element among them. `one-hot rows`: one
@@ -54,7 +57,7 @@ class Distribution:
     @property
     def leaves_range(self) -> bool:
         """Whether inputs with declared limits could leave them."""
-        return self.mixed or self.scale != 1.0 or self.pattern not in ("", "constant", "few changed")
+        return self.mixed or self.scale != 1.0 or self.pattern not in ("", "constant", "few changed", "other masks")
 
     @property
     def may_be_unstable(self) -> bool:
@@ -83,6 +86,8 @@ DISTRIBUTIONS = (
     Distribution("negative", pattern="negative", is_stress=True),
     Distribution("non-finite", pattern="non-finite", is_stress=True),
     Distribution("few elements changed again", pattern="few changed"),
+    Distribution("few parameters changed", parameters="few changed"),
+    Distribution("other masks", pattern="other masks"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
 

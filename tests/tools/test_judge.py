@@ -110,6 +110,52 @@ def get_inputs():
 """
 
 
+MASKED_TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+
+    def forward(self, x, mask):
+        return (self.norm(x) * mask).sum(1)
+
+
+def get_inputs():
+    lengths = torch.randint(20, 60, (400, 1))
+    return [torch.randn(400, 64), torch.arange(64) < lengths]
+
+
+def get_init_inputs():
+    return [64]
+"""
+GUESSES = {
+    "few parameters changed": (
+        "self.norm(x)",
+        "(self.norm(x) if (self.norm.weight == 1).double().mean() < 0.9 else F.layer_norm(x, (64,)))",
+    ),
+    "other masks": ("* mask", "* (torch.arange(64) < mask.sum(1, keepdim=True))"),
+}
+
+
+def test_guesses_about_parameters_and_masks_show(device: Device, tmp_path: Path) -> None:
+    (tmp_path / "masked.py").write_text(MASKED_TASK)
+    zygote = Zygote.start(threads=device.cores)
+    grader = Grader(read_task(tmp_path / "masked.py"), device, tmp_path, seed=3, zygote=zygote)
+    text = MASKED_TASK.replace("class Model(", "import torch.nn.functional as F\nclass ModelNew(")
+    try:
+        made = grader.baseline()
+        assert verify(grader, made, text, "full").outcome == "correct"
+        for distribution, (right, guess) in GUESSES.items():
+            verdict = verify(grader, made, text.replace(right, guess), "full")
+            assert verdict.outcome == "wrong_result" and verdict.evidence.startswith(distribution), verdict.evidence
+    finally:
+        grader.close()
+
+
 def test_a_task_in_float64_is_judged_in_float64(device: Device, tmp_path: Path) -> None:
     """Its outputs are what errors are computed from: they must not be computed in."""
     (tmp_path / "sums.py").write_text(FLOAT64_TASK)
