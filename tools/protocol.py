@@ -78,6 +78,8 @@ DISTRIBUTIONS = (
     Distribution("x-1", scale=-1.0),
     MIXED,
     RANDOMISED,
+    Distribution("few parameters changed", parameters="few changed"),
+    Distribution("other masks", pattern="other masks"),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
@@ -86,8 +88,6 @@ DISTRIBUTIONS = (
     Distribution("negative", pattern="negative", is_stress=True),
     Distribution("non-finite", pattern="non-finite", is_stress=True),
     Distribution("few elements changed again", pattern="few changed"),
-    Distribution("few parameters changed", parameters="few changed"),
-    Distribution("other masks", pattern="other masks"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
 
