@@ -121,7 +121,8 @@ class Case:
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
         changed = _randomised(seeded, chosen, seed)
         if kind == "few changed":
-            changed = {key: _few_of(changed[key], tensor, seed) for key, tensor in seeded.items()}
+            stream = torch.Generator().manual_seed(seed ^ 0xFE3)
+            changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in seeded.items()}
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
             os.close(old.bundle[1])
@@ -305,10 +306,10 @@ def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> 
     return changed
 
 
-def _few_of(changed: torch.Tensor, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+def _few_of(changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator) -> torch.Tensor:
     """`tensor` with one in FEW_EVERY of its elements, and one at least, taken from `changed`."""
     count = max(1, tensor.numel() // FEW_EVERY)
-    places = torch.randint(0, max(1, tensor.numel()), (count,), generator=torch.Generator().manual_seed(seed ^ 0xFE3))
+    places = torch.randint(0, max(1, tensor.numel()), (count,), generator=stream)
     taken = torch.zeros(tensor.numel(), dtype=torch.bool)
     taken[places[: tensor.numel()]] = True
     return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)

@@ -151,7 +151,7 @@ def test_guesses_about_parameters_and_masks_show(device: Device, tmp_path: Path)
         assert verify(grader, made, text, "full").outcome == "correct"
         for distribution, (right, guess) in GUESSES.items():
             verdict = verify(grader, made, text.replace(right, guess), "full")
-            assert verdict.outcome == "wrong_result" and verdict.evidence.startswith(distribution), verdict.evidence
+            assert not verdict.correct and verdict.evidence.startswith(distribution), verdict.evidence
     finally:
         grader.close()
 
