@@ -21,8 +21,8 @@ CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
 MIN_HALF_WIDTH = 0.0001  # the resolution of the clock; everything else shows in the groups
 SCORES_KEPT = 79
-# What A-against-A screens showed (benchmarks/results/coverage-screen.jsonl, coverage-screen-h200.jsonl), as quantiles
-# 1/20 to 19/20: 400 on a CPU, 68 on a GPU, where single pairs differ by less and processes by as much.
+# What A-against-A screens showed, as quantiles 1/20 to 19/20: 400 on a CPU (benchmarks/results/coverage-screen.jsonl),
+# 68 on a GPU (coverage-screen-h200-prior.jsonl; coverage-screen-h200.jsonl holds others, which check them).
 PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
     "cpu": (
         *(0.02, 0.03, 0.05, 0.06, 0.08, 0.1, 0.12, 0.15, 0.18, 0.2),
@@ -79,8 +79,8 @@ EFFORTS: dict[Stage, Effort] = {
     "final": Effort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
 }
 
-# On a GPU processes differ too, by 2.4 % for 14 us of work (which physical pages they get), less for more: a screen of
-# one pair of processes held the truth in 65 of 100 trials.
+# On a GPU processes differ too, by 2.9 % for 15 us of work (which physical pages they get), less for more: a screen of
+# one pair of processes held the truth in 189 of 283 trials.
 GPU_EFFORTS: dict[Stage, Effort] = {**EFFORTS, "final": replace(EFFORTS["final"], min_groups=6)}
 
 

@@ -28,7 +28,6 @@ SEEN_BY_HOST_MS = 0.25  # the same for what only the host's last look shows: cop
 EMPTY_CALLS = 9
 LEAD_MS = 1.0
 
-
 _flush_buffers: dict[int, torch.Tensor] = {}
 _usual: dict[int, tuple[float, float]] = {}
 # Taken before any candidate is loaded.
