@@ -108,6 +108,14 @@ class Case:
         """Whether there is anything to randomise."""
         return any(self._is_randomised(key, tensor) for key, tensor in self._states["seeded"].items())
 
+    def suits(self, distribution: Distribution) -> bool:
+        """Whether a distribution changes anything here; known after the trial "as given"."""
+        if distribution.parameters != "seeded":
+            return self.has_parameters()
+        if distribution.pattern == "other masks":
+            return self.has_masks
+        return self.has_floats or not distribution.pattern
+
     def constant_parameter(self) -> str:
         """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
         for key, tensor in self._states["seeded"].items():

@@ -247,7 +247,7 @@ class Judge:
             if case.has_parameters():
                 case.randomise(self._seeds.draw("screen", "randomised parameters"))
             for distribution in distributions("screen", limited=case.limited):
-                if distribution.parameters != "seeded" and not case.has_parameters():
+                if not case.suits(distribution):
                     continue
                 trial = self._trial(case, distribution, "screen")
                 if trial is not None:
@@ -275,12 +275,9 @@ class Judge:
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
             for distribution in chosen:
-                is_possible = case.has_masks if distribution.pattern == "other masks" else case.has_floats
-                if distribution.pattern and not is_possible:
+                if not case.suits(distribution):
                     continue
                 if distribution.parameters != "seeded":
-                    if not case.has_parameters():
-                        continue
                     seed = self._seeds.draw(stage, f"{stage}: parameters of {distribution.name} {case.name}".strip())
                     case.randomise(seed, distribution.parameters)
                 trial = self._trial(case, distribution, stage)

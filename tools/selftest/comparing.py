@@ -83,9 +83,9 @@ def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
 
 def _trials(case: Case, stage: Stage) -> Iterator[Trial]:
     for distribution in distributions(stage if not case.name else "screen", limited=case.limited):
+        if not case.suits(distribution):
+            continue
         if distribution.parameters != "seeded":
-            if not case.has_parameters():
-                continue
             case.randomise(random.getrandbits(31), distribution.parameters)
         yield case.trial(distribution, random.getrandbits(31))
 
