@@ -140,6 +140,7 @@ class OpGraph:
     output_kind: Literal["tensor", "tuple", "list"] = "tensor"
     mutations: dict[str, str] = field(default_factory=dict)  # state-dict key -> value written back to it
     overrides: dict[str, int] = field(default_factory=dict)  # module constants of the task that gave this shape
+    fixed: dict[str, Argument] = field(default_factory=dict)  # inputs that are no tensors: position -> value traced
 
     @cached_property
     def values(self) -> dict[str, Value]:

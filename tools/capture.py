@@ -58,24 +58,46 @@ class _Builder:
 def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, int] | None = None) -> OpGraph:
     """The operator graph of `model(*inputs)`, without gradients, at exactly these shapes.
 
-    Inputs that are not tensors are baked in as constants; OpGraph.inputs lists tensors only and each one's `source`
-    is its position in get_inputs(). Operators are functional ATen calls; norms, softmax, convolutions, attention,
-    losses and recurrences stay whole. Raises CannotCapture.
+    OpGraph.inputs lists tensors, each one's `source` is its position in get_inputs(). A floating-point number among the
+    inputs is one of them, without dimensions and of float64, where the model computes with it alone; other inputs that
+    are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen calls; norms,
+    softmax, convolutions, attention, losses and recurrences stay whole. Raises CannotCapture.
     """
+    for index, item in enumerate(inputs):
+        if isinstance(item, tuple | list | dict):
+            raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
+    graph = _captured(model, inputs, overrides or {})
+    if not any(isinstance(item, float) for item in inputs):
+        return graph
+    try:
+        open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in inputs]
+        general = _captured(model, open_numbers, overrides or {})
+    except CannotCapture:
+        return graph  # Python decides by the number, or an operator takes it as an attribute
+    return general if _result_types(general) == _result_types(graph) else graph
+
+
+def _result_types(graph: OpGraph) -> list[Any]:
+    """A tensor without dimensions is promoted otherwise than a number where integers meet it."""
+    return [graph.values[item.ref].spec if isinstance(item, Ref) else item for item in graph.outputs]
+
+
+def _captured(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
+    """By the first tracer that can follow the model."""
     tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
         ("export", trace_export),
         ("make_fx", trace_make_fx),
         ("symbolic", trace_symbolic),
     ]
-    for index, item in enumerate(inputs):
-        if isinstance(item, tuple | list | dict):
-            raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
+    fixed: dict[str, Argument] = {
+        str(index): item for index, item in enumerate(inputs) if item is None or isinstance(item, int | float | str)
+    }
     problems: list[str] = []
     for name, tracer in tracers:
         try:
             with _quietly(), torch.no_grad():
                 traced = tracer(model, tuple(inputs))
-            return _to_graph(traced, name, model.training, dict(overrides or {}))
+            return _to_graph(traced, name, model.training, dict(overrides), fixed)
         except CannotCapture:
             raise
         except Exception as error:  # tracers raise anything; each one's reason is kept for the message
@@ -103,7 +125,11 @@ def _first_line(error: Exception) -> str:
 
 
 def _to_graph(
-    traced: Traced, tracer: Literal["export", "make_fx", "symbolic"], training: bool, overrides: dict[str, int]
+    traced: Traced,
+    tracer: Literal["export", "make_fx", "symbolic"],
+    training: bool,
+    overrides: dict[str, int],
+    fixed: dict[str, Argument],
 ) -> OpGraph:
     builder = _Builder(traced, traced.constants)
     outputs: list[Argument] = []
@@ -129,6 +155,7 @@ def _to_graph(
         output_kind=traced.output_kind,
         mutations=mutations,
         overrides=overrides,
+        fixed=fixed,
     )
     return _without_dead_code(graph)
 
@@ -314,4 +341,5 @@ def _without_dead_code(graph: OpGraph) -> OpGraph:
         output_kind=graph.output_kind,
         mutations=graph.mutations,
         overrides=graph.overrides,
+        fixed=graph.fixed,
     )

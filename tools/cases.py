@@ -20,6 +20,7 @@ from foundry.knowledge.task import Task
 from foundry.tools import bundle, comparison, patterns, task_module
 from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
+from foundry.tools.index_ranges import index_ranges
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
 FEW_EVERY = 64  # parameters to a changed one
@@ -89,6 +90,9 @@ class Case:
         self._usual: list[Expected] = []  # its outputs, for their scale
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
         self.has_masks = False  # boolean ones, likewise
+        self._has_numbers = False  # floats of Python's
+        self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
+        self._shapes: list[torch.Size] = []  # of the outputs
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
 
     @property
@@ -114,6 +118,10 @@ class Case:
             return self.has_parameters()
         if distribution.pattern == "other masks":
             return self.has_masks
+        if distribution.pattern == "other numbers":
+            return self._has_numbers
+        if distribution.pattern == "other indices":
+            return any(self._ranges)
         return self.has_floats or not distribution.pattern
 
     def constant_parameter(self) -> str:
@@ -156,9 +164,14 @@ class Case:
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
         packed = bundle.pack(inputs)
+        self._has_numbers = any(map(patterns.is_number, inputs))
         placed = _moved(inputs, self._device)
         kind = distribution.parameters
         eager = self._run(self._model, kind, _copied(placed))
+        if distribution == AS_GIVEN:
+            self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
+        elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
+            raise TaskError("its outputs have other shapes for them")
         updated = self._updated(self._model)
         truth, exact_updated, note = self._truth(kind, placed, eager, updated)
         expected = [self._expect(exact, output) for exact, output in zip(truth, eager, strict=True)]
@@ -253,9 +266,24 @@ class Case:
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
         return tensor.is_floating_point() and (is_statistic or key in self._learned)
 
+    def _index_ranges(self, inputs: Any) -> list[int | None]:
+        tensors = bundle.tensors_in(inputs)
+        if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
+            return []
+        self._load_state(self._model, "seeded")
+        return index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
+
     def _draw(self, distribution: Distribution, seed: int) -> list[Any]:
         inputs = self._loaded.inputs(self._given_seed if distribution.pattern == "few changed" else seed)
         generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+        if distribution.pattern == "other indices":
+            ranges = iter(self._ranges)
+
+            def other(tensor: torch.Tensor) -> torch.Tensor:
+                count = next(ranges)
+                return patterns.reindexed(tensor, count, generator) if count else tensor
+
+            return list(_mapped(list(inputs), other))
         return [patterns.transformed(value, distribution, generator, limited=self.limited) for value in inputs]
 
 

@@ -52,10 +52,10 @@ class _Asked:
 
 
 class _Failed(Exception):
-    """A gate that did not pass."""
+    """A gate that did not pass; `has_raised`: because forward raised an exception."""
 
-    def __init__(self, gate: str, outcome: Outcome, evidence: str) -> None:
-        self.gate, self.outcome, self.evidence = gate, outcome, evidence
+    def __init__(self, gate: str, outcome: Outcome, evidence: str, *, has_raised: bool = False) -> None:
+        self.gate, self.outcome, self.evidence, self.has_raised = gate, outcome, evidence, has_raised
         super().__init__(evidence)
 
 
@@ -94,7 +94,8 @@ class Examination:
         try:
             return work()
         except RunnerFailed as failed:
-            raise _Failed(failed.gate or gate, failed.outcome, failed.evidence) from failed
+            where = failed.gate or gate
+            raise _Failed(where, failed.outcome, failed.evidence, has_raised=failed.has_raised) from failed
 
     def _inspect(self, *, is_last: bool) -> None:
         """Fails with what the candidate changed in its process."""
@@ -145,7 +146,14 @@ class Examination:
     def _trial(self, asked: _Asked, *, is_first: bool) -> None:
         """One question; the first one of a case is asked twice."""
         self._step(asked.gate, lambda: self.link.inputs(asked.slot, asked.number, asked.trial.inputs))
-        outputs = self._call(asked, NAN_BYTES, record=is_first and asked.number == 0)
+        try:
+            outputs = self._call(asked, NAN_BYTES, record=is_first and asked.number == 0)
+        except _Failed as failed:
+            if asked.trial.distribution.pattern != "other numbers" or not failed.has_raised:
+                raise
+            evidence = f"it is made for the numbers of get_inputs and says so: {failed.evidence}"
+            self.gates.append(Gate(asked.gate, True, evidence))
+            return
         if is_first:
             returned = time.monotonic()
             second = self._call(asked, LARGE_BYTES, is_repeated=True)

@@ -1,7 +1,7 @@
 """How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
 
-Only floating-point tensors change; integers (indices) and tensors that hold infinities (additive masks) stay as given,
-booleans but for one pattern.
+Only floating-point tensors change; tensors that hold infinities (additive masks) stay as given, and so do integers,
+booleans and numbers but for one pattern each.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
     if isinstance(value, list | tuple):
         return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
-    if not isinstance(value, torch.Tensor) or is_mask(value) != (distribution.pattern == "other masks"):
-        return value
-    if is_mask(value):
-        return _laid_out_as(value, _shuffled(value, generator))
-    if not value.is_floating_point():
+    if is_number(value) and distribution.pattern == "other numbers":
+        return value * float(0.5 + 0.4 * torch.rand((), generator=generator))  # inside the range of most things
+    if distribution.pattern in ("other masks", "other numbers", "other indices"):
+        is_meant = distribution.pattern == "other masks" and is_mask(value)
+        return _laid_out_as(value, _shuffled(value, generator)) if is_meant else value
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
         value = value * distribution.scale
@@ -39,9 +40,20 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     return _laid_out_as(value, _patterned(value, distribution.pattern, generator, limited=limited))
 
 
-def is_mask(value: torch.Tensor) -> bool:
+def is_mask(value: Any) -> bool:
     """Booleans."""
-    return value.dtype == torch.bool
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
+
+
+def is_number(value: Any) -> bool:
+    """A floating-point number that is no tensor, and not zero."""
+    return isinstance(value, float) and value != 0.0
+
+
+def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Other indices below `count`; negative ones, which mean "none" or count from the end, stay."""
+    drawn = torch.randint(0, count, index.shape, generator=generator).to(index.dtype)
+    return _laid_out_as(index, torch.where(index < 0, index, drawn))
 
 
 def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

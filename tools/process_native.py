@@ -49,6 +49,20 @@ def entry_point(function: object) -> int:
     return 0
 
 
+def arithmetic() -> dict[str, str]:
+    """How this thread's floating-point unit treats denormal numbers and rounds, seen in what it computes.
+
+    Both are settings of the thread, which a library can change when it is loaded (`-ffast-math` when linking does).
+    """
+    smallest, nearly_half = sys.float_info.min, 3 * 2.0**-54
+    keeps = smallest / 2 != 0.0 and smallest / 2 * 2.0**60 != 0.0
+    rounds = 1.0 + nearly_half > 1.0 and -1.0 - nearly_half < -1.0 and 1.0 + 2.0**-54 == 1.0
+    return {
+        "denormal numbers": "kept" if keeps else "flushed to zero",
+        "rounding": "to nearest" if rounds else "in another direction",
+    }
+
+
 def signal_masks() -> dict[str, int]:
     """Signals that are ignored and blocked, as bit masks."""
     masks: dict[str, int] = {}

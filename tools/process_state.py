@@ -203,6 +203,7 @@ def _flags() -> dict[str, Any]:
     """Settings by the name under which a user knows them."""
     backends = torch.backends
     flags: dict[str, Any] = {
+        **process_native.arithmetic(),  # first: the others are compared in it
         "torch.get_num_threads()": torch.get_num_threads(),
         "torch.get_num_interop_threads()": torch.get_num_interop_threads(),
         "torch.get_default_dtype()": torch.get_default_dtype(),

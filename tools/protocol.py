@@ -15,7 +15,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 
-PROTOCOL_VERSION = "foundry-3"
+PROTOCOL_VERSION = "foundry-4"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
@@ -31,14 +31,28 @@ STEADY_VIOLATION = 0.2
 
 Parameters = Literal["seeded", "randomised", "few changed"]
 Pattern = Literal[
-    "", "constant", "sparse", "one-hot rows", "few changed", "non-finite", "positive", "negative", "other masks"
+    "",
+    "constant",
+    "sparse",
+    "one-hot rows",
+    "few changed",
+    "non-finite",
+    "positive",
+    "negative",
+    "other masks",
+    "other numbers",
+    "other indices",
 ]
+_KEEPS_RANGE: frozenset[Pattern] = frozenset(
+    ("", "constant", "few changed", "other masks", "other numbers", "other indices")
+)
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """How the floating inputs of `get_inputs` are changed. Integers (indices) stay as given, and so do booleans but for
-    `other masks`, which shuffles each of their rows: a mask of a prefix or a triangle becomes any mask.
+    """How the floating inputs of `get_inputs` are changed. What else there is stays as given but for `other masks`,
+    which shuffles each row of booleans (a mask of a prefix or a triangle becomes any mask), `other numbers`, which
+    changes Python's floats, and `other indices`: integers that only say which row to take become any that there are.
 
     `mixed` multiplies each element by 2**k, k uniform in -6..6. Patterns: `constant`: all elements of an input are
     equal. `sparse`: zeros with spikes at random places, the first and the last element among them. `one-hot rows`: one
@@ -57,7 +71,7 @@ class Distribution:
     @property
     def leaves_range(self) -> bool:
         """Whether inputs with declared limits could leave them."""
-        return self.mixed or self.scale != 1.0 or self.pattern not in ("", "constant", "few changed", "other masks")
+        return self.mixed or self.scale != 1.0 or self.pattern not in _KEEPS_RANGE
 
     @property
     def may_be_unstable(self) -> bool:
@@ -80,6 +94,8 @@ DISTRIBUTIONS = (
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("other masks", pattern="other masks"),
+    Distribution("other numbers", pattern="other numbers"),
+    Distribution("other indices", pattern="other indices"),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),

@@ -55,13 +55,17 @@ class Sample:
 
 
 class RunnerFailed(Exception):
-    """The runner raised, died, hung or talked nonsense; `side` says whose it is, `gate` which rule it broke."""
+    """The runner raised, died, hung or talked nonsense; `side` says whose it is, `gate` which rule it broke,
+    `has_raised` that code in it raised an exception and that it lives on."""
 
-    def __init__(self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "") -> None:
+    def __init__(
+        self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "", has_raised: bool = False
+    ) -> None:
         self.outcome = outcome
         self.evidence = evidence
         self.side = side
         self.gate = gate
+        self.has_raised = has_raised
         super().__init__(evidence)
 
 
@@ -122,7 +126,7 @@ class RunnerLink:
         self._idleness.begin(self._runner if message["do"] not in _MAY_LINGER and self._side == "candidate" else 0)
         if "refused" in answer:
             kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
-            raise RunnerFailed(kind, line, side=self._side)
+            raise RunnerFailed(kind, line, side=self._side, has_raised=kind == "crash")
         return answer
 
     def _check_silence(self) -> None:

@@ -90,7 +90,7 @@ def _is_parameter(buffer: Buffer) -> bool:
 def _dispatch(plans: Sequence[Plan]) -> str:
     lines = []
     for index, plan in enumerate(plans[:-1]):
-        tests = [f"leaves[{b.source}].shape == {_shape(b.shape)}" for b in _inputs(plan)] or ["True"]
+        tests = [f"leaves[{b.source}].shape == {_shape(b.shape)}" for b in _inputs(plan) if b.shape] or ["True"]
         lines += [
             f"        if {' and '.join(tests)}:",
             f"            return _forward_{index}(leaves, parameters, state)",
@@ -310,7 +310,7 @@ class _EntryText:
     # -- Python
 
     def _forward(self) -> str:
-        lines: list[str] = []
+        lines = [f"_only(leaves[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
         for buffer in _inputs(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
             lines.append(f"{_variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")

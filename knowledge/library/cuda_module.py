@@ -78,8 +78,9 @@ def _tuple(values: Sequence[object]) -> str:
 
 
 def _shapes(plan: Plan) -> str:
-    """Number and shape of each input the plan reads, as Python text."""
-    return _tuple([f"({buffer.source}, {_tuple(buffer.shape)})" for buffer in _inputs(plan)])
+    """Number and shape of each input the plan reads (a single number may come as one, without a shape), as Python
+    text."""
+    return _tuple([f"({buffer.source}, {_tuple(buffer.shape)})" for buffer in _inputs(plan) if buffer.shape])
 
 
 def _variable(name: str) -> str:
@@ -206,6 +207,7 @@ class _EntryText:
             "slots = table.slots",
             "device = torch.device('cuda', torch.cuda.current_device())",
         ]
+        lines += [f"_only(inputs[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
         for buffer in _inputs(self._plan):
             source = f"inputs[{buffer.source}], 'input {buffer.source}'"
             lines += self._check(buffer, source)

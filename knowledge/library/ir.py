@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.opgraph import DType
+from foundry.knowledge.opgraph import Argument, DType
 
 # ---------------------------------------------------------------- scalar expressions
 
@@ -375,6 +375,7 @@ class Plan:
     materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")
     rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
     write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
+    fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
 
 
 # ---------------------------------------------------------------- what printers declare

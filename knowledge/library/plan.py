@@ -190,4 +190,5 @@ def _assembled(
         materialised=fusion.materialised,
         rewrites=tuple(dict.fromkeys(builder.applicable)),
         write_backs=write_backs,
+        fixed=graph.fixed,
     )

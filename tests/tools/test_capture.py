@@ -118,10 +118,19 @@ def test_views_keep_names_and_strides() -> None:
     assert (transpose.shape, transpose.strides) == ((8, 4), (1, 8))
 
 
-def test_numbers_among_the_inputs_are_baked_and_tensors_keep_their_position() -> None:
-    graph = graph_of(loaded("return rest[1] * x + rest[0]", inputs="[torch.randn(2, 3), 2.5, torch.randn(3)]"))
-    assert [value.source for value in graph.inputs] == ["0", "2"]
-    assert 2.5 in [argument for op in graph.ops for argument in op.args]
+def test_numbers_among_the_inputs_stay_open_where_they_can_and_inputs_keep_their_position() -> None:
+    inputs = "[torch.randn(2, 3), 2.5, torch.randn(3), 1]"
+    graph = graph_of(loaded("return (rest[1] * x + rest[0]).sum(rest[2])", inputs=inputs))
+    assert [(value.source, value.spec.shape) for value in graph.inputs] == [("0", (2, 3)), ("1", ()), ("2", (3,))]
+    assert graph.fixed == {"3": 1}
+    for forward in (
+        "return F.leaky_relu(x, rest[0])",  # an attribute of the operator
+        "return x * rest[1] if rest[0] > 1 else x",  # Python decides
+        "return x.long() * rest[0]",  # a tensor of float64 gives float64, a number float32
+    ):
+        graph = graph_of(loaded(forward, inputs="[torch.randn(2, 3), 2.5, torch.randn(3)]"))
+        assert graph.fixed == {"1": 2.5}, forward
+        assert "1" not in [value.source for value in graph.inputs]
 
 
 def test_small_constants_are_inline_and_large_ones_are_refused() -> None:

@@ -119,14 +119,15 @@ class Model(nn.Module):
     def __init__(self, n):
         super().__init__()
         self.norm = nn.LayerNorm(n)
+        self.table = nn.Embedding(90, n)
 
-    def forward(self, x, mask):
-        return (self.norm(x) * mask).sum(1)
+    def forward(self, x, mask, gain, rows):
+        return ((self.norm(x) + gain) * mask * self.table(rows)).sum(1)
 
 
 def get_inputs():
     lengths = torch.randint(20, 60, (400, 1))
-    return [torch.randn(400, 64), torch.arange(64) < lengths]
+    return [torch.randn(400, 64), torch.arange(64) < lengths, 0.25, torch.randint(30, (400,))]
 
 
 def get_init_inputs():
@@ -138,10 +139,12 @@ GUESSES = {
         "(self.norm(x) if (self.norm.weight == 1).double().mean() < 0.9 else F.layer_norm(x, (64,)))",
     ),
     "other masks": ("* mask", "* (torch.arange(64) < mask.sum(1, keepdim=True))"),
+    "other numbers": ("+ gain", "+ 0.25"),
+    "other indices": ("self.table(rows)", "self.table.weight[:30][rows.clamp(max=29)]"),
 }
 
 
-def test_guesses_about_parameters_and_masks_show(device: Device, tmp_path: Path) -> None:
+def test_guesses_about_parameters_masks_numbers_and_indices_show(device: Device, tmp_path: Path) -> None:
     (tmp_path / "masked.py").write_text(MASKED_TASK)
     zygote = Zygote.start(threads=device.cores)
     grader = Grader(read_task(tmp_path / "masked.py"), device, tmp_path, seed=3, zygote=zygote)
@@ -152,6 +155,12 @@ def test_guesses_about_parameters_and_masks_show(device: Device, tmp_path: Path)
         for distribution, (right, guess) in GUESSES.items():
             verdict = verify(grader, made, text.replace(right, guess), "full")
             assert not verdict.correct and verdict.evidence.startswith(distribution), verdict.evidence
+        only_here = text.replace(
+            "        return (", "        if gain != 0.25:\n            raise ValueError(gain)\n        return ("
+        )
+        verdict = verify(grader, made, only_here, "full")
+        assert verdict.outcome == "correct"
+        assert any(gate.gate == "other numbers" and "made for the numbers" in gate.evidence for gate in verdict.gates)
     finally:
         grader.close()
 

@@ -138,6 +138,8 @@ ctypes.CDLL(os.path.abspath("libtriton.so")).install()
     ("text", "gate", "evidence"),
     [
         (candidate(init="torch.set_num_threads(1)"), STATE, "torch.get_num_threads() went from"),
+        (candidate(init="torch.set_flush_denormal(True)"), STATE, "denormal numbers went from 'kept' to 'flushed"),
+        (candidate(init="import ctypes; ctypes.CDLL('libm.so.6').fesetround(0x400)"), STATE, "rounding went from"),
         (candidate(top="os.environ['LANG'] = 'C'"), STATE, "the environment variable LANG was changed"),
         (candidate(top="signal.signal(signal.SIGSEGV, lambda *a: None)"), STATE, "SIGSEGV has a handler now"),
         (candidate(top=NAMED_LIKE_A_COMPILER), STATE, "SIGHUP has a handler now"),

@@ -1,0 +1,97 @@
+"""Which integer inputs of a model only say which row to take, and how many rows there are. Runs in the judge.
+
+An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other integer
+(a length, a flag, a count) may mean things that its values alone do not tell, so it is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# Operators whose results hold the elements of their first argument.
+_PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
+
+
+def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    """For each tensor the number of values its elements may have (0, 1, ...), None where it is not an index only.
+
+    `run` calls the model on these very tensors.
+    """
+    watcher = _Watcher(tensors)
+    with watcher:
+        run()
+    return [watcher.range_of(tensor) for tensor in tensors]
+
+
+class _Watcher(TorchDispatchMode):
+    """Notes what each operator does with integer inputs and with copies of them."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._owners = {_place(item): _place(item) for item in tensors if _is_integer(item)}
+        self._ranges: dict[int, int | None] = {}
+        self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
+
+    def range_of(self, tensor: torch.Tensor) -> int | None:
+        return self._ranges.get(_place(tensor)) if _is_integer(tensor) else None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name.removeprefix("aten::")
+        sizes = dict(_index_arguments(name, args))
+        for item in _tensors([*args, *(kwargs or {}).values()]):
+            owner = self._owners.get(_place(item))
+            if owner is not None:
+                self._note(owner, item, name, sizes, result)
+        return result
+
+    def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
+        if id(item) in sizes:
+            known = self._ranges.get(owner, sizes[id(item)])
+            self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
+        elif name in _PASS_ON and _is_integer(result):
+            self._kept.append(result)
+            self._owners[_place(result)] = owner
+        elif not (isinstance(result, torch.Tensor) and _place(result) == _place(item)):  # a view is no use yet
+            self._ranges[owner] = None
+
+
+def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """(id of an index, how many values it chooses from) of an ATen call."""
+    if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
+        yield id(args[1]), args[0].size(0)
+    elif name in ("index_select", "gather"):
+        yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
+    elif name == "take":
+        yield id(args[1]), args[0].numel()
+    elif name in ("nll_loss_forward", "nll_loss2d_forward"):
+        yield id(args[1]), args[0].size(1 if args[0].dim() > 1 else 0)
+    elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
+        yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
+
+
+def _tensors(items: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, list | tuple):
+            yield from _tensors(item)
+
+
+def _is_integer(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dtype != torch.bool
+        and not value.is_floating_point()
+        and not value.is_complex()
+    )
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
