@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -52,6 +53,38 @@ def test_a_hidden_call_shows_in_the_symbols(tmp_path: Path, source: str, words: 
     gate = symbol_gates(compiled(tmp_path, source))[0]
     assert not gate.passed
     assert words in gate.evidence
+
+
+CUDA_KERNEL = """
+#include <cstdio>
+#include <cstdlib>
+#include <cuda_runtime.h>
+__global__ void twice(float* x) { x[threadIdx.x] *= 2; }
+extern "C" void run(float* x, void* stream) {
+  @EXTRA@
+  twice<<<1, 32, 0, (cudaStream_t)stream>>>(x);
+  if (cudaGetLastError() != cudaSuccess) { fprintf(stderr, "launch"); exit(1); }
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("", ""),
+        ("cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work or settings"),
+        ("cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20);", "calls cudaDeviceSetLimit"),
+        ('system("true");', "calls system, which is the operating system"),
+        ('if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which is the operating system"),
+    ],
+)
+def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(tmp_path: Path, extra: str, words: str) -> None:
+    library = tmp_path / "kernel.so"
+    command = ["nvcc", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-x", "cu", "-", "-o", str(library)]
+    subprocess.run(command, input=CUDA_KERNEL.replace("@EXTRA@", extra), text=True, check=True, capture_output=True)
+    gate = symbol_gates(library)[0]
+    assert gate.passed == (not words) and words in gate.evidence
 
 
 def test_a_library_that_cannot_be_read_fails(tmp_path: Path) -> None:

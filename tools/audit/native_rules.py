@@ -72,7 +72,7 @@ _TORCH_BINDING = frozenset(
     )
 )
 _UNREADABLE = re.compile(
-    r"\.incbin|\.(?:byte|[248]byte|long|quad|word)\s+(?:0x|\d)|#\s*embed\b|\bsyscall\b|\bint\s+\$0x80"
+    r"\.incbin|\.(?:byte|[248]byte|long|quad|word)\s+(?:0x|\d)|#\s*embed\b|\bsyscall\b|\bint\s+\$0x80|\blibcudart_static"
 )
 _RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
                   "-use_fast_math", "-fassociative-math", "-freciprocal-math"}  # fmt: skip

@@ -100,11 +100,36 @@ def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     """`threading` inside `threading.Lock`: the longer name has been judged. A copy between tensors' memory."""
     if is_own_registration(source, node, path):
         return True
+    if path == "ctypes.CFUNCTYPE":
+        return _is_prototype(source, node)
     above = source.above(node)
     if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
         pointers = above.args[: _POINTERS[path]]
         return len(pointers) == _POINTERS[path] and all(ast.unparse(one).endswith(".data_ptr()") for one in pointers)
     return isinstance(above, ast.Attribute) and forbidden(source.dotted(above)) is None
+
+
+def _is_prototype(source: CandidateSource, node: ast.expr) -> bool:
+    """`CFUNCTYPE(...)(("run", library))`, at once or through a name: the types of a function that a library exports,
+    not one at some address and not a callback."""
+    made = source.above(node)
+    if not isinstance(made, ast.Call) or made.func is not node:
+        return False
+    above = source.above(made)
+    uses: list[ast.AST | None] = [above]
+    if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
+        name = above.targets[0].id
+        if [value for value in source.assigned.get(name, ()) if value is not made]:
+            return False
+        loads = [part for part in ast.walk(source.tree) if isinstance(part, ast.Name) and part.id == name]
+        uses = [source.above(part) for part in loads if isinstance(part.ctx, ast.Load)]
+    return all(isinstance(use, ast.Call) and use.func is not node and _names_export(use) for use in uses)
+
+
+def _names_export(call: ast.Call) -> bool:
+    """Whether a function type is called with ("name", library)."""
+    what = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    return isinstance(what, ast.Tuple) and len(what.elts) == 2 and isinstance(what.elts[0], ast.Constant)
 
 
 def _means_it(source: CandidateSource, node: ast.expr, path: str) -> bool:

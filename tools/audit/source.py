@@ -43,6 +43,36 @@ RULES: dict[str, str] = {
 }
 
 
+def _parsed(text: str) -> ast.Module:
+    """The file's tree. Raises SyntaxError."""
+    tree = ast.parse(text)
+    parts = list(ast.walk(tree))
+    own = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    own |= {part.arg for part in parts if isinstance(part, ast.arg)}
+    own |= {part.asname or part.name for part in parts if isinstance(part, ast.alias)}
+    own |= {part.name for part in parts if isinstance(part, Function | ast.ClassDef)}
+    return tree if "setattr" in own else ast.fix_missing_locations(_PlainStores().visit(tree))
+
+
+class _PlainStores(ast.NodeTransformer):
+    """`setattr(self, name, value)` as the store that it is, so that what holds for stores holds for it."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        call = node.value
+        if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "setattr" and len(call.args) == 3):
+            return self.generic_visit(node)
+        owner, name, value = call.args
+        if ast.unparse(owner) != "self" or call.keywords:
+            return self.generic_visit(node)
+        target: ast.expr
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            target = ast.Attribute(owner, name.value, ast.Store())
+        else:
+            held = ast.Attribute(owner, "__dict__", ast.Load())
+            target = ast.Subscript(held, name, ast.Store())
+        return ast.copy_location(ast.Assign([target], value), node)
+
+
 @dataclass(frozen=True)
 class Finding:
     """One broken rule at a line of the candidate's file."""
@@ -183,7 +213,7 @@ def _is_triton(source: CandidateSource, function: Function) -> bool:
 def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
     """The parsed candidate, or the finding that it cannot be read."""
     try:
-        tree = ast.parse(text)
+        tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError) as error:
         return Finding("readable", getattr(error, "lineno", None) or 0, f"the file does not parse: {error}")
     trusted = _statements(task_source) | foundry_binding()
@@ -292,7 +322,7 @@ def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
 
 def _statements(text: str) -> set[str]:
     try:
-        return {ast.dump(node) for node in ast.parse(text).body}
+        return {ast.dump(node) for node in _parsed(text).body}
     except (SyntaxError, ValueError):
         return set()
 

@@ -44,6 +44,7 @@ _ALLOWED = frozenset(
         "strcspn strpbrk memmem memccpy mempcpy __mempcpy_chk __strcat_chk strcat strncat strnlen sched_yield "
         "__pthread_key_create __once_proxy __cpu_model __cpu_indicator_init __ctype_b_loc __ctype_tolower_loc "
         "__ctype_toupper_loc toupper tolower isdigit isspace sscanf __isoc99_sscanf __isoc23_sscanf vfprintf putc "
+        "exit "  # what an error macro does: an evaluation that ends so is a failed one
         "__vfprintf_chk __memset_explicit_chk __cxa_vec_new __cxa_vec_delete __cxa_deleted_virtual __stack_chk_guard"
     )
 )
@@ -75,7 +76,7 @@ _FORBIDDEN = re.compile(
     r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
     r"(?P<python>Py\w+|_Py\w+)|(?P<system>dlopen|dlsym|dlmopen|socket|connect|fork|vfork|exec\w+|system|popen|open(?:64|at)?|"
     r"fopen(?:64)?|mprotect|pkey_mprotect|ptrace|sigaction|signal|secure_getenv|setenv|putenv|syscall|shm_open|kill|"
-    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt10filesystem\w+|exit|_exit|_Exit|quick_exit|on_exit|longjmp|_setjmp|_ZNSt\d+basic_(?:[io]?fstream|filebuf)\w*)|"
+    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt10filesystem\w+|_exit|_Exit|quick_exit|on_exit|longjmp|_setjmp|_ZNSt\d+basic_(?:[io]?fstream|filebuf)\w*)|"
     r"(?P<thread>pthread_(?:create|detach)|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
 )
 # What an extension module of its own needs to take numbers and give back errors; nothing that runs Python code.
@@ -123,6 +124,10 @@ _DEVICE = re.compile(
 )
 
 
+# nvcc links the CUDA runtime into a library, with hashes for the names of its own functions; native_rules refuses a
+# source that takes such a name.
+_CUDA_RUNTIME = re.compile(r"libcudart_static_[0-9a-f]{40}")
+_OF_CUDA_RUNTIME = re.compile(rf"{_CUDA_RUNTIME.pattern}|(?:__)?cuda[A-Z]\w+")
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
 _END = "end-of-the-machine-code"
@@ -188,8 +193,13 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     excused = dict(_HEADER_CALLERS) if torch_binding else {}
     if not any(name.startswith("libstdc++") for name in imports.libraries):
         excused |= _RUNTIME_CALLERS
+    brings_cuda = b"libcudart_static_" in library.read_bytes()
+    if brings_cuda:
+        either = {name: f"{excused[name].pattern}|{_CUDA_RUNTIME.pattern}" for name in found if name in excused}
+        excused |= dict.fromkeys(found, _CUDA_RUNTIME) | {name: re.compile(text) for name, text in either.items()}
     harmless = _only_called_by(library, excused, found)
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
+    strange += _device_settings(library) if brings_cuda else []
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
     foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
     return [
@@ -223,6 +233,19 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
         elif not function.endswith("@plt") and (match := re.search(references, line)):
             users[match[1]].add(function)
     return {name for name, found in users.items() if found and all(map(callers[name].fullmatch, found))}
+
+
+def _device_settings(library: Path) -> list[str]:
+    """What a library with the CUDA runtime in it asks of that runtime beyond launches and memory."""
+    reference = rf"<({_DEVICE.pattern})>$"
+    found: dict[str, str] = {}
+    function = ""
+    for line in (_machine_code(library, f">:$|{reference}") or "").splitlines():
+        if line.endswith(">:"):
+            function = line[line.find("<") + 1 : -2]
+        elif not _OF_CUDA_RUNTIME.fullmatch(function) and (match := re.search(reference, line)):
+            found[match[1]] = f"calls {match[1]}, which leaves work or settings behind on the device"
+    return list(found.values())
 
 
 def instruction_gate(library: Path) -> Gate:
