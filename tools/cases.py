@@ -24,6 +24,7 @@ from foundry.tools.index_ranges import index_ranges
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
 FEW_EVERY = 64  # parameters to a changed one
+LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
 
 
 @dataclass(frozen=True)
@@ -132,13 +133,15 @@ class Case:
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Draws the parameters of the trials to come: all of them other ones, or few."""
+        """Draws the parameters of the trials to come: all of them other ones, few, or larger ones."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
         changed = _randomised(seeded, chosen, seed)
         if kind == "few changed":
             stream = torch.Generator().manual_seed(seed ^ 0xFE3)
             changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in seeded.items()}
+        elif kind == "large":
+            changed = {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
             os.close(old.bundle[1])
@@ -170,6 +173,8 @@ class Case:
         eager = self._run(self._model, kind, _copied(placed))
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
+        elif kind == "large" and not all(bool(torch.isfinite(item).all()) for item in eager):
+            raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")
         updated = self._updated(self._model)

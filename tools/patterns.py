@@ -31,7 +31,8 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
-        value = value * distribution.scale
+        scaled = value * distribution.scale
+        value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
     if distribution.mixed:
         powers = torch.randint(-6, 7, value.shape, generator=generator)
         value = torch.ldexp(value, powers).to(value.dtype)

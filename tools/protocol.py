@@ -29,7 +29,7 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
 STEADY_VIOLATION = 0.2
 
-Parameters = Literal["seeded", "randomised", "few changed"]
+Parameters = Literal["seeded", "randomised", "few changed", "large"]
 Pattern = Literal[
     "",
     "constant",
@@ -77,7 +77,7 @@ class Distribution:
     def may_be_unstable(self) -> bool:
         """Whether a rounding of the inputs could change the answer by much: a difference of equals, a tie of large
         scores."""
-        return self.is_stress and (self.pattern == "constant" or self.scale > 1.0)
+        return self.parameters == "large" or (self.is_stress and (self.pattern == "constant" or self.scale > 1.0))
 
 
 AS_GIVEN = Distribution("as given")
@@ -93,10 +93,12 @@ DISTRIBUTIONS = (
     MIXED,
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
+    Distribution("large parameters", parameters="large"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
     Distribution("x100", scale=100.0, is_stress=True),
+    Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),

@@ -65,6 +65,34 @@ def left(text: str) -> list[tuple[str, str]]:
 
 
 INIT = "    def __init__(self):\n        super().__init__()\n"
+WRAPPER = """
+class Wrapper:
+    def __init__(self, library):
+        self._library = library
+
+    def __getattr__(self, name):
+        function = getattr(self._library, name)
+        function.restype = None
+
+        def call(*arguments):
+            function(*arguments)
+
+        setattr(self, name, call)
+        return call
+
+"""
+CAPTURE = """
+    def capture(self, x):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            LIB.scale(pointer(x), pointer(self.out), ctypes.c_long(x.numel()))
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            LIB.scale(pointer(x), pointer(self.out), ctypes.c_long(x.numel()))
+        self.graph = graph
+"""
 SELF_TEST = """
 def reference(x):
     return torch.relu(x) * 2
@@ -328,3 +356,49 @@ def test_a_lock_in_forward_and_settings_of_the_build_are_no_offence() -> None:
     seen["calls"] = [["_thread.start_new_thread", 7]]
     seen["events"] = [["load", "os.putenv", "OMP_NUM_THREADS", 3]]
     assert len([gate for gate in conduct_gates(seen, "fair", on_cpu=True) if not gate.passed]) == 2
+
+
+# (an honest way, what differs in a cheat's, its rule)
+NEAR_MISSES = {
+    "a wrapper that remembers its functions": (
+        model("LIB.scale", top=f"{WRAPPER}\nLIB = Wrapper(make())"),
+        ("setattr(self, name, call)", "setattr(torch, name, call)"),
+        "global_state",
+    ),
+    "the types of an exported function": (
+        model(
+            "RUN",
+            top='PROTO = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, ctypes.c_long)\nRUN = PROTO(("scale", make()))',
+        ),
+        ('PROTO(("scale", make()))', "PROTO(id(torch.relu) + 16)"),
+        "introspection",
+    ),
+    "one number into a result": (
+        model(members=INIT).replace(
+            "        return y", "        ctypes.c_float.from_address(y.data_ptr()).value = 2.0\n        return y"
+        ),
+        (
+            "ctypes.c_float.from_address(y.data_ptr()).value = 2.0",
+            "print(ctypes.c_float.from_address(x.data_ptr()).value)",
+        ),
+        "introspection",
+    ),
+    "a graph that is warmed up beside the stream": (
+        model(members=INIT + CAPTURE),
+        ("        torch.cuda.current_stream().wait_stream(side)\n        graph", "        graph"),
+        "threads",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_near_misses_are_told_apart(name: str) -> None:
+    honest, (part, cheat), rule = NEAR_MISSES[name]
+    assert left(honest) == []
+    assert part in honest and rule in {found for found, _ in left(honest.replace(part, cheat))}
+
+
+def test_a_setattr_of_its_own_is_a_function_like_any_other() -> None:
+    own = "def setattr(owner, name, value):\n    owner.__dict__[name] = torch.softmax(value, -1)\n\n\nLIB = make()"
+    text = model(top=own).replace("        return y", "        setattr(self, 'y', x)\n        return self.y")
+    assert {rule for rule, _ in left(text)} & {"torch_compute", "result_cache"}

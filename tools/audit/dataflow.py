@@ -112,8 +112,19 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
             continue  # arguments of the next launch, written anew in every call
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
-        elif isinstance(node.value, ast.Name) and node.value.id in returned:
+        elif isinstance(node.value, ast.Name) and node.value.id in returned and not _is_closed(flow, node.value.id):
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
+
+
+def _is_closed(flow: Flow, name: str) -> bool:
+    """Whether a name is that of a nested function that takes nothing of the inputs along."""
+    inner = [node for node in ast.walk(flow.function) if isinstance(node, ast.FunctionDef) and node.name == name]
+    for function in inner:
+        own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
+        names = {part.id for part in ast.walk(function) if isinstance(part, ast.Name)}
+        if names & (flow.inputs - own):
+            return False
+    return bool(inner)
 
 
 def _is_read(source: CandidateSource, target: ast.expr) -> bool:

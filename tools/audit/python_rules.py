@@ -11,6 +11,7 @@ from foundry.tools.audit.chance import is_random, passing_numbers
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, RANDOM, SETTINGS, forbidden, is_seen_at_run_time
 from foundry.tools.audit.registered import is_own_registration
 from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
+from foundry.tools.audit.streams import is_joined
 from foundry.tools.words import words
 
 MODEL_HOOKS = frozenset(
@@ -83,7 +84,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
             yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
-    if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+    if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES and not _writes_number(source, node):
         yield Finding("introspection", node.lineno, f"reads .{node.attr}")
     if isinstance(node, ast.Attribute) and re.fullmatch(r"_?register_\w*hook", node.attr):
         is_own = re.match(r"self\b", ast.unparse(node.value)) is not None and "state_dict" in node.attr
@@ -102,6 +103,8 @@ def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
         return True
     if path == "ctypes.CFUNCTYPE":
         return _is_prototype(source, node)
+    if path in ("torch.cuda.Stream", "torch.cuda.stream"):
+        return is_joined(source, node)
     above = source.above(node)
     if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
         pointers = above.args[: _POINTERS[path]]
@@ -124,6 +127,16 @@ def _is_prototype(source: CandidateSource, node: ast.expr) -> bool:
         loads = [part for part in ast.walk(source.tree) if isinstance(part, ast.Name) and part.id == name]
         uses = [source.above(part) for part in loads if isinstance(part.ctx, ast.Load)]
     return all(isinstance(use, ast.Call) and use.func is not node and _names_export(use) for use in uses)
+
+
+def _writes_number(source: CandidateSource, node: ast.Attribute) -> bool:
+    """`c_float.from_address(out.data_ptr()).value = ...`: one number into a tensor."""
+    call = source.above(node)
+    if node.attr != "from_address" or not isinstance(call, ast.Call) or call.func is not node or len(call.args) != 1:
+        return False
+    value = source.above(call)
+    is_store = isinstance(value, ast.Attribute) and value.attr == "value" and isinstance(value.ctx, ast.Store)
+    return is_store and ast.unparse(call.args[0]).endswith(".data_ptr()")
 
 
 def _names_export(call: ast.Call) -> bool:
