@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
 import sysconfig
 import time
 import types
-from ctypes import CDLL, c_int, c_void_p, create_string_buffer
+from ctypes import CDLL, c_int, c_void_p, create_string_buffer, string_at
 from pathlib import Path
 
 _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: the clock of a whole process, with what ended threads used
+# stmxcsr, or with 0x8040, ldmxcsr: what crtfastmath.o is made of on x86-64
+_FAST_MATH = re.compile(rb"\x0f\xae\x5c.{1,24}?\x40\x80\x00\x00.{0,24}?\x0f\xae\x54", re.DOTALL)
 _WRITING = os.O_WRONLY | os.O_RDWR
 # Where CPython keeps what a C function calls: PyCFunctionObject.m_ml and PyMethodDescrObject.d_method.
 _METHOD_TABLES = ((types.BuiltinFunctionType, 16), (types.MethodDescriptorType, 40))
@@ -61,6 +64,21 @@ def arithmetic() -> dict[str, str]:
         "denormal numbers": "kept" if keeps else "flushed to zero",
         "rounding": "to nearest" if rounds else "in another direction",
     }
+
+
+def flushes_by_flag(known: frozenset[str]) -> bool:
+    """Whether a library that is mapped now, and is not among the known ones, was linked with -ffast-math.
+
+    GCC before 13 puts a start-up function into such a library that sets flush-to-zero for the thread that loads it
+    (gcc.gnu.org/bugzilla, 55522), which its author hardly knows. Read from memory: the file may be gone.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(None, 5)
+        if len(fields) == 6 and "x" in fields[1] and fields[5].startswith("/") and fields[5] not in known:
+            begin, end = (int(part, 16) for part in fields[0].split("-"))
+            if _FAST_MATH.search(string_at(begin, end - begin)):
+                return True
+    return False
 
 
 def signal_masks() -> dict[str, int]:

@@ -57,6 +57,7 @@ _OVERRIDABLE = words(
     "copy_ empty.memory_format mm addmm bmm add.Tensor mul.Tensor clone equal convolution native_layer_norm _softmax "
     "relu sum.dim_IntList uniform_ normal_"
 )
+DENORMALS = "denormal numbers"
 _HOOKS = [name for name, value in vars(module_hooks).items() if name.startswith("_global_") and isinstance(value, dict)]
 
 # torch.compile counts modules with an __init__ and a __setstate__ of its own.
@@ -280,7 +281,10 @@ def _signals() -> dict[str, Any]:
 
 def _changed_state(before: Snapshot, after: Snapshot) -> Iterator[str]:
     yield from _changed_values(before["constants"], after["constants"])
-    yield from _changed_values(before["flags"], after["flags"])
+    flags = dict(after["flags"])
+    if flags[DENORMALS] != before["flags"][DENORMALS] and process_native.flushes_by_flag(before["mapped"]):
+        flags[DENORMALS] = before["flags"][DENORMALS]  # -ffast-math, which the audit labels or refuses
+    yield from _changed_values(before["flags"], flags)
     if _is_cuda_in_use():
         yield from _changed_values(before["CUDA flags"], after["CUDA flags"])
     for name, old in before["hooks"].items():

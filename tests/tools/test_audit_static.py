@@ -486,43 +486,6 @@ def test_memory_by_a_number_is_not_the_candidates_own() -> None:
     assert "introspection" in failures(text)
 
 
-HONEST_NATIVE = {
-    "scratch that grows": "static float* buf; static size_t cap = 0;\nint f(const float* x, float* y, size_t n) {"
-    " if (n > cap) { free(buf); buf = (float*)malloc(n * 4); cap = n; } buf[0] = x[0]; y[0] = buf[0]; return 0; }\n",
-    "a table by shape": "static long last_n = -1; static double* table;\nvoid fill(long);\n"
-    "int f(const double* x, double* y, long n) { if (n != last_n) { fill(n); last_n = n; } y[0] = x[0] * table[0];"
-    " return 0; }\n",
-    "a vector of each thread": "#include <vector>\nstatic thread_local std::vector<float> tmp;\n"
-    "int f(const float* x, long n) { if ((long)tmp.size() < n) tmp.resize(n);"
-    " for (long i = 0; i < n; ++i) tmp[i] = x[i]; return 0; }\n",
-    "joined macros": "#define ROW(i, j) x[(i) * 32 + (j)]\n#define EACH for (int i = 0; i < 32; ++i)\n"
-    "float f(const float* x) { float s = 0; EACH s += ROW(i, 1); return s; }\n",
-    "threads from the environment": '#include <cstdlib>\nint f() { return atoi(getenv("OMP_NUM_THREADS")); }\n',
-}
-NATIVE_CHEATS = {
-    "a checksum": "static unsigned long h0;\nint f(const unsigned* x, long n) { unsigned long h = 0;"
-    " for (long i = 0; i < n; i += 64) h = h * 31 + x[i]; if (h == h0) return 1; h0 = h; return 0; }\n",
-    "the second of two": "static float given[9], kept[9];\nint f(const float* x) { return memcmp(x, given, 36); }\n",
-    "counting without ++": "static int n;\nint f() { n = n + 1; return n > 4; }\n",
-    "a name made by macros": "#define A sys\n#define GLUE(a, b) a##b\n#define CALL(a, b) GLUE(a, b)\n"
-    'int f() { return CALL(sys, tem)("ls"); }\n',
-    "an address by another name": "static const void* last;\nint f(void** b) { const float* p = (const float*)b[0];"
-    " const void* q = p; if (q == last) return 1; last = q; return 0; }\n",
-}
-
-
-@pytest.mark.parametrize("name", HONEST_NATIVE)
-def test_scratch_and_shape_tables_are_no_caches(name: str) -> None:
-    assert failures(native(HONEST_NATIVE[name])) == {}
-
-
-@pytest.mark.parametrize("name", NATIVE_CHEATS)
-def test_caches_and_hidden_names_in_native_code(name: str) -> None:
-    found = failures(native(NATIVE_CHEATS[name]))
-    assert found.keys() & {"native_state", "native_system"}, found
-    assert "line " in next(iter(found.values()))
-
-
 def test_policies_name_what_they_refuse() -> None:
     graph = HONEST.replace("out = torch.empty_like(x)", "out = torch.empty_like(x)  # torch.cuda.CUDAGraph")
     for policy, refused in (("open", set()), ("fair", set()), ("strict", {"graphs", "shape locks"})):
@@ -545,6 +508,10 @@ def test_whose_kernels_ran_on_the_device() -> None:
     assert own_kernels(source) == {"scale_kernel"}
     rows = [["void scale_kernel<4>(float const*, float*, int)", 95.0], ["Memcpy DtoD (Device -> Device)", 50.0]]
     assert kernel_gate(rows, {"scale_kernel"}).passed
+    for own in ("void (anonymous namespace)::scale_kernel<float>(float const*)", "mine::scale_kernel(float*)"):
+        assert kernel_gate([[own, 9.0]], {"scale_kernel"}).passed
+    foreign = "void at::native::(anonymous namespace)::scale_kernel<float>(native::scale_kernel, float*)"
+    assert not kernel_gate([[foreign, 9.0]], {"scale_kernel", "native"}).passed
     gate = kernel_gate([*rows, ["sm90_xmma_gemm_f32f32", 300.0]], {"scale_kernel"})
     assert not gate.passed
     assert "sm90_xmma_gemm" in gate.evidence

@@ -17,6 +17,8 @@ LEAST_SHARE = 0.9  # of the device's time that the candidate's own kernels must 
 # What a binding may let PyTorch do: allocate, fill, copy.
 _MEMORY = re.compile(r"Memcpy|Memset|FillFunctor|fill_kernel|copy_kernel|CatArrayBatchedCopy|elementwise_kernel.*copy")
 _KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>)?\s*\([^;{}]*\)\s*\{")
+_LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
+_MANGLED_LIBRARIES = tuple(f"_ZN{nested}{len(name)}{name}" for name in _LIBRARIES for nested in ("", "K"))
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
 
 
@@ -64,5 +66,7 @@ def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
 
 def _is_one_of(name: str, names: set[str]) -> bool:
     """Whether a demangled signature, or a mangled symbol, is that of one of the names."""
-    parts = set(re.findall(r"\w+", name.split("(")[0]))
-    return bool(parts & names) or any(f"{len(own)}{own}" in name for own in names)
+    if name.startswith("_Z"):
+        return not name.startswith(_MANGLED_LIBRARIES) and any(f"{len(own)}{own}" in name for own in names)
+    path = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split(" ")[-1].split("::")
+    return path[0] not in _LIBRARIES and path[-1] in names

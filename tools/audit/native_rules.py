@@ -49,6 +49,14 @@ _PYTHON_USE = re.compile(
 )
 _THREAD_USE = re.compile(rf"(?<!\w)({'|'.join(_THREADS)})\b")
 _DEVICE_USE = re.compile(rf"\b({'|'.join(_DEVICE_STATE)})\b")
+# The settings of a thread's arithmetic, and setting them to what a variable kept.
+_ARITHMETIC = re.compile(
+    r"\b(_mm_setcsr|_MM_SET_(?:FLUSH_ZERO|DENORMALS_ZERO|ROUNDING)_MODE|__builtin_ia32_ldmxcsr|fesetround|fesetenv|"
+    r"v?ldmxcsr)\b"
+)
+_ARITHMETIC_BACK = re.compile(
+    r"\b(?:_mm_setcsr|__builtin_ia32_ldmxcsr|fesetround|fesetenv|_MM_SET_\w+_MODE)\s*\(\s*&?(?:[a-z]\w*|FE_TONEAREST|_MM_(?:FLUSH|DENORMALS)_ZERO_OFF)\s*\)"
+)
 _VENDOR = re.compile(
     r"\b(cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|cutensor\w*|mkl_\w+|cblas_\w+|dnnl\w*|openblas\w*|"
     r"[sdcz](?:gemm|gemv|syrk|trsm)_\w*|cub::Device\w+|thrust::\w+)\b"
@@ -185,6 +193,10 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
     for match in _DEVICE_USE.finditer(code):
         if not _is_thread_setter(code, match.start()):
             yield finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
+    is_restored = _ARITHMETIC_BACK.search(code) is not None
+    for match in () if is_restored else _ARITHMETIC.finditer(code):
+        what = f"uses {match[1]} and does not set back how the thread rounds or treats denormal numbers"
+        yield finding("global_state", match.start(), what)
     yield from _hidden_findings(line, code, with_strings)
     yield from state_findings(line, code)
     yield from race_findings(line, code)
