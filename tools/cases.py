@@ -25,6 +25,7 @@ from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError,
 
 FEW_EVERY = 64  # parameters to a changed one
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
+OFFSET = 8.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,10 @@ class Case:
             changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in seeded.items()}
         elif kind == "large":
             changed = {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+        elif kind in ("high", "low"):
+            offset = OFFSET if kind == "high" else -OFFSET
+            vectors = {key for key in chosen & self._learned if seeded[key].squeeze().dim() < 2}
+            changed = {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
             os.close(old.bundle[1])
@@ -173,7 +178,7 @@ class Case:
         eager = self._run(self._model, kind, _copied(placed))
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
-        elif kind == "large" and not all(bool(torch.isfinite(item).all()) for item in eager):
+        elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")

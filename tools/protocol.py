@@ -29,7 +29,7 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
 STEADY_VIOLATION = 0.2
 
-Parameters = Literal["seeded", "randomised", "few changed", "large"]
+Parameters = Literal["seeded", "randomised", "few changed", "large", "high", "low"]
 Pattern = Literal[
     "",
     "constant",
@@ -77,7 +77,9 @@ class Distribution:
     def may_be_unstable(self) -> bool:
         """Whether a rounding of the inputs could change the answer by much: a difference of equals, a tie of large
         scores."""
-        return self.parameters == "large" or (self.is_stress and (self.pattern == "constant" or self.scale > 1.0))
+        return self.parameters in ("large", "high", "low") or (
+            self.is_stress and (self.pattern == "constant" or self.scale > 1.0)
+        )
 
 
 AS_GIVEN = Distribution("as given")
@@ -94,6 +96,8 @@ DISTRIBUTIONS = (
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("large parameters", parameters="large"),
+    Distribution("high biases", parameters="high"),
+    Distribution("low biases", parameters="low"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),

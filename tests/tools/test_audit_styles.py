@@ -81,6 +81,32 @@ class Wrapper:
         return call
 
 """
+FORWARD = f"    def forward(self, x):\n{CALL.format(entry='LIB.scale')}"
+LAMBDA = """    forward = lambda self, x: launch(x, torch.empty_like(x))
+
+
+def launch(x, y):
+    LIB.scale(pointer(x), pointer(y), ctypes.c_long(x.numel()))
+    return y
+"""
+REGISTRY = """
+MAKERS = {}
+
+
+def register(name):
+    def keep(function):
+        MAKERS[name] = function
+        return function
+
+    return keep
+
+
+@register("scale")
+def make_scale():
+    return make()
+
+
+"""
 CAPTURE = """
     def capture(self, x):
         side = torch.cuda.Stream()
@@ -364,6 +390,21 @@ NEAR_MISSES = {
         model("LIB.scale", top=f"{WRAPPER}\nLIB = Wrapper(make())"),
         ("setattr(self, name, call)", "setattr(torch, name, call)"),
         "global_state",
+    ),
+    "a module by its name": (
+        model(top='folder = __import__("tempfile").mkdtemp()\nmath = __import__("math")\nLIB = make()'),
+        ('__import__("math")', '__import__("gc").get_objects()'),
+        "introspection",
+    ),
+    "a method that is a lambda": (
+        model().replace(FORWARD, LAMBDA),
+        ("launch(x, torch.empty_like(x))", "torch.softmax(x, -1)"),
+        "torch_compute",
+    ),
+    "a registry": (
+        model(top=REGISTRY + "LIB = MAKERS['scale']()"),
+        ("MAKERS[name] = function\n        return function", "MAKERS[name] = function()\n        return function"),
+        "result_cache",
     ),
     "the types of an exported function": (
         model(

@@ -10,7 +10,14 @@ from collections.abc import Iterator
 from foundry.tools.audit.chance import is_random, passing_numbers
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, RANDOM, SETTINGS, forbidden, is_seen_at_run_time
 from foundry.tools.audit.registered import is_own_registration
-from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
+from foundry.tools.audit.source import (
+    CandidateSource,
+    Finding,
+    Function,
+    defined_names,
+    imported_by,
+    methods_of,
+)
 from foundry.tools.audit.streams import is_joined
 from foundry.tools.words import words
 
@@ -44,7 +51,7 @@ def python_findings(source: CandidateSource) -> Iterator[Finding]:
             yield from _stores(source, node)
             yield from _classes(source, node)
             yield from _tables(node)
-            if isinstance(node, Function):
+            if isinstance(node, Function) and not _registers(source, node):
                 yield from _closures(node)
         for name in defined_names(statement):
             if name in source.trusted_names and not name.isupper():
@@ -106,6 +113,8 @@ def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     if path in ("torch.cuda.Stream", "torch.cuda.stream"):
         return is_joined(source, node)
     above = source.above(node)
+    if path == "__import__" and isinstance(above, ast.Call) and above.func is node:
+        return imported_by(above) in ALLOWED_IMPORTS  # what is used of the module is judged where it is used
     if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
         pointers = above.args[: _POINTERS[path]]
         return len(pointers) == _POINTERS[path] and all(ast.unparse(one).endswith(".data_ptr()") for one in pointers)
@@ -293,6 +302,20 @@ def _tables(node: ast.AST) -> Iterator[Finding]:
         yield Finding("precomputed", node.lineno, f"embeds a table of {len(node.elts)} values")
     if isinstance(node, ast.Constant) and isinstance(node.value, bytes) and len(node.value) > LARGEST_TABLE:
         yield Finding("precomputed", node.lineno, f"embeds {len(node.value)} bytes of data")
+
+
+def _registers(source: CandidateSource, outer: Function) -> bool:
+    """Whether a function only decorates, and what it makes returns the decorated function as it is: a registry."""
+    uses = [part for part in ast.walk(source.tree) if isinstance(part, ast.Name) and part.id == outer.name]
+    decorated = [part for part in ast.walk(source.tree) if isinstance(part, Function | ast.ClassDef)]
+    decorators = {id(name) for part in decorated for item in part.decorator_list for name in ast.walk(item)}
+    inner = [part for part in outer.body if isinstance(part, Function)]
+    if len(inner) != 1 or not uses or any(id(use) not in decorators for use in uses):
+        return False
+    names = [argument.arg for argument in inner[0].args.args]
+    returned = [part.value for part in ast.walk(inner[0]) if isinstance(part, ast.Return)]
+    stored = [part.value for part in ast.walk(inner[0]) if isinstance(part, ast.Assign)]
+    return len(names) == 1 and all(isinstance(v, ast.Name) and v.id == names[0] for v in [*returned, *stored])
 
 
 def _closures(outer: Function) -> Iterator[Finding]:

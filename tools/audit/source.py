@@ -43,6 +43,15 @@ RULES: dict[str, str] = {
 }
 
 
+def imported_by(node: ast.expr) -> str:
+    """The module that `__import__("module")` gives, "" for anything else."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "__import__"):
+        return ""
+    name = node.args[0] if len(node.args) == 1 and not node.keywords else None
+    is_plain = isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.isidentifier()
+    return str(name.value) if is_plain and isinstance(name, ast.Constant) else ""
+
+
 def _parsed(text: str) -> ast.Module:
     """The file's tree. Raises SyntaxError."""
     tree = ast.parse(text)
@@ -51,11 +60,26 @@ def _parsed(text: str) -> ast.Module:
     own |= {part.arg for part in parts if isinstance(part, ast.arg)}
     own |= {part.asname or part.name for part in parts if isinstance(part, ast.alias)}
     own |= {part.name for part in parts if isinstance(part, Function | ast.ClassDef)}
-    return tree if "setattr" in own else ast.fix_missing_locations(_PlainStores().visit(tree))
+    return tree if {"setattr", "__import__"} & own else ast.fix_missing_locations(_Plain().visit(tree))
 
 
-class _PlainStores(ast.NodeTransformer):
-    """`setattr(self, name, value)` as the store that it is, so that what holds for stores holds for it."""
+class _Plain(ast.NodeTransformer):
+    """Statements as what they are, so that one rule holds for all ways to write one: `setattr(self, name, value)` is a
+    store, `name = lambda` in a class a method, `name = __import__("module")` an import."""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        for index, part in enumerate(node.body):
+            if isinstance(part, ast.Assign) and isinstance(part.value, ast.Lambda) and len(part.targets) == 1:
+                name, made = part.targets[0], part.value
+                if isinstance(name, ast.Name):
+                    node.body[index] = ast.copy_location(_as_function(name.id, made), part)
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        target = node.targets[0]
+        if isinstance(target, ast.Name) and len(node.targets) == 1 and (module := imported_by(node.value)):
+            return ast.copy_location(ast.Import([ast.alias(module, target.id)]), node)
+        return self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         call = node.value
@@ -131,6 +155,8 @@ class CandidateSource:
         if isinstance(node, ast.Attribute):
             base = self.dotted(node.value)
             return f"{base}.{node.attr}" if base else ""
+        if module := imported_by(node):
+            return module
         if isinstance(node, ast.Call) and self.dotted(node.func) == "getattr" and len(node.args) >= 2:
             name = node.args[1]
             base = self.dotted(node.args[0])
