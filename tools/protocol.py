@@ -96,11 +96,11 @@ DISTRIBUTIONS = (
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("large parameters", parameters="large"),
-    Distribution("high biases", parameters="high"),
-    Distribution("low biases", parameters="low"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
+    Distribution("high biases", parameters="high", is_stress=True),
+    Distribution("low biases", parameters="low", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
     Distribution("constant", pattern="constant", is_stress=True),

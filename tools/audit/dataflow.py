@@ -314,7 +314,12 @@ def _is_constant(source: CandidateSource, default: ast.expr) -> bool:
     )
 
 
-_IMMUTABLE = frozenset(words("tuple frozenset int float str bool bytes range torch.device pathlib.Path"))
+_IMMUTABLE = frozenset(
+    words(
+        "tuple frozenset int float str bool bytes range torch.device pathlib.Path tempfile.mktemp tempfile.mkdtemp "
+        "tempfile.gettempdir os.path.join os.getcwd os.cpu_count os.getenv math.sqrt math.log max min abs round"
+    )
+)
 
 
 def _stored(target: ast.expr) -> set[str]:
