@@ -18,9 +18,13 @@ HONEST_NATIVE = {
     "float f(const float* x) { float s = 0; EACH s += ROW(i, 1); return s; }\n",
     "an arithmetic that is put back": "#include <immintrin.h>\nfloat f(float x) { unsigned old = _mm_getcsr();"
     " _mm_setcsr(old | 0x8040); x *= x; _mm_setcsr(old); return x; }\n",
+    "messages by the environment": '#include <cstdlib>\nint f() { return std::getenv("KERNEL_DEBUG") != nullptr; }\n',
+    "the number of cores": "#include <unistd.h>\nlong f() { return sysconf(_SC_NPROCESSORS_ONLN); }\n",
     "threads from the environment": '#include <cstdlib>\nint f() { return atoi(getenv("OMP_NUM_THREADS")); }\n',
 }
 NATIVE_CHEATS = {
+    "a child by fork": "#include <unistd.h>\nint f() { return fork(); }\n",
+    "a sign of the grader": '#include <cstdlib>\nint f() { return std::getenv("PYTEST_CURRENT_TEST") != nullptr; }\n',
     "an arithmetic that is left": "#include <xmmintrin.h>\n"
     "float f(float x) { _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON); return x * x; }\n",
     "the name of the CUDA runtime": "void libcudart_static_0053c1d33059ebe986009dc8a76c61eb6412a2c3() {}\n",

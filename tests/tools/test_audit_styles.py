@@ -401,6 +401,21 @@ NEAR_MISSES = {
         ("launch(x, torch.empty_like(x))", "torch.softmax(x, -1)"),
         "torch_compute",
     ),
+    "threads that build while the file is loaded": (
+        model(top="import threading\nLIB, made = make(), threading.Thread(target=make)\nmade.start()\nmade.join()"),
+        ("        return y", "        threading.Thread(target=make).start()\n        return y"),
+        "threads",
+    ),
+    "counting the machine's cores": (
+        model(top="import multiprocessing\nCORES, LIB = multiprocessing.cpu_count(), make()"),
+        ("multiprocessing.cpu_count()", "multiprocessing.Process(target=make).start()"),
+        "threads",
+    ),
+    "a check of PyTorch's": (
+        model().replace("        y = torch", "        torch._assert(x.dim() == 2, 'rows')\n        y = torch"),
+        ("torch._assert(x.dim() == 2, 'rows')", "torch._softmax(x, 1, False)"),
+        "torch_compute",
+    ),
     "a registry": (
         model(top=REGISTRY + "LIB = MAKERS['scale']()"),
         ("MAKERS[name] = function\n        return function", "MAKERS[name] = function()\n        return function"),

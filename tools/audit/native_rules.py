@@ -27,7 +27,7 @@ _SYSTEM = words(
 )
 _SYSTEM_TYPES = words("ifstream ofstream fstream filesystem steady_clock system_clock high_resolution_clock environ")
 _SYSTEM_HEADERS = re.compile(
-    r"^\s*#\s*include\s*<(fcntl\.h|unistd\.h|sys/(?!mman\.h)[^>]*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|"
+    r"^\s*#\s*include\s*<(fcntl\.h|sys/(?!(?:mman|types|sysinfo)\.h)[^>]*|dlfcn\.h|fstream|filesystem|netinet/.*|arpa/.*|signal\.h|"
     r"csignal|pybind11/embed\.h|link\.h|spawn\.h|semaphore\.h)>",
     re.MULTILINE,
 )
@@ -192,7 +192,8 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
         yield replace(finding("native_threads", match.start(), what), by_watching=_waits(match[1], code))
     for match in _DEVICE_USE.finditer(code):
         if not _is_thread_setter(code, match.start()):
-            yield finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
+            found = finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
+            yield replace(found, by_watching=match[1] == "omp_set_num_threads")  # PyTorch's count is looked at after
     is_restored = _ARITHMETIC_BACK.search(code) is not None
     for match in () if is_restored else _ARITHMETIC.finditer(code):
         what = f"uses {match[1]} and does not set back how the thread rounds or treats denormal numbers"
@@ -209,8 +210,8 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
 
 
 def _asks_for_secrets(with_strings: str) -> bool:
-    """Whether getenv is asked for anything but the settings of threads."""
-    settings = r"getenv\s*\(\s*\"(?:OMP|KMP|GOMP|MKL)?_?\w*(?:THREADS|CORES|CPUS)\w*\"\s*\)"
+    """Whether getenv is asked for anything but the settings of threads and of its own messages."""
+    settings = r"getenv\s*\(\s*\"\w*(?:THREADS|CORES|CPUS|DEBUG|VERBOSE|QUIET|TRACE|LOG_?LEVEL)\w*\"\s*\)"
     return len(re.findall(r"\bgetenv\s*\(", with_strings)) != len(re.findall(settings, with_strings))
 
 

@@ -33,6 +33,8 @@ PRIVATE_ATTRIBUTES = frozenset(
     )
 )
 LARGEST_TABLE = 4096
+# Threads and processes that build while the file is loaded; what they leave behind is seen in the process.
+_WORKERS = ("threading.Thread", "concurrent.futures", "asyncio")
 _POINTERS = {"ctypes.memmove": 2, "ctypes.memset": 1}  # how many arguments are addresses
 
 
@@ -88,7 +90,8 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         path = source.dotted(node)
         rule = forbidden(path)
         if rule and _means_it(source, node, path) and not _is_harmless(source, node, path):
-            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen_at_run_time(path))
+            is_seen = is_seen_at_run_time(path) or (path.startswith(_WORKERS) and not _in_a_call(source, node))
+            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen)
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
     if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES and not _writes_number(source, node):
@@ -105,7 +108,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
 
 
 def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
-    """`threading` inside `threading.Lock`: the longer name has been judged. A copy between tensors' memory."""
+    """`threading` inside `threading.Lock`: the longer name is judged. A copy between tensors' memory."""
     if is_own_registration(source, node, path):
         return True
     if path == "ctypes.CFUNCTYPE":
@@ -118,7 +121,17 @@ def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
         pointers = above.args[: _POINTERS[path]]
         return len(pointers) == _POINTERS[path] and all(ast.unparse(one).endswith(".data_ptr()") for one in pointers)
-    return isinstance(above, ast.Attribute) and forbidden(source.dotted(above)) is None
+    return isinstance(above, ast.Attribute)
+
+
+def _in_a_call(source: CandidateSource, node: ast.AST) -> bool:
+    """Whether forward can reach a node, as far as names tell."""
+    above: ast.AST | None = node
+    while above is not None and not isinstance(above, Function | ast.Lambda):
+        above = source.above(above)
+    if above is None:
+        return False
+    return isinstance(above, ast.Lambda) or above in [function for function, _ in source.reached().values()]
 
 
 def _is_prototype(source: CandidateSource, node: ast.expr) -> bool:

@@ -27,7 +27,8 @@ ALLOCATIONS = frozenset(
         "new_full new_empty_strided Size device dtype finfo iinfo is_tensor promote_types result_type no_grad "
         "inference_mode current_stream current_device synchronize get_device_properties Tensor float32 float16 "
         "bfloat16 float64 int32 int64 bool uint8 int8 int16 half float double long int device_count is_available "
-        "get_num_threads "
+        "get_num_threads _assert is_floating_point is_complex is_same_size is_storage numel broadcast_shapes version "
+        "get_default_dtype get_num_interop_threads is_autocast_enabled current_blas_handle typename "
         "get_device_capability get_device_name set_device is_grad_enabled is_inference_mode_enabled "
         "contiguous_format channels_last preserve_format strided memory_format tensor as_tensor CUDAGraph graph"
     )
