@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,9 +13,12 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
+from foundry.tools.cases import cases_of
 from foundry.tools.selftest.command import self_test_in
+from foundry.tools.selftest.comparing import trials
 from foundry.tools.selftest.original import Original
 from foundry.tools.selftest.report import SelfTestReport, lines
+from foundry.tools.task_file import read_task
 from foundry.tools.workbench import Intake, Workbench
 
 
@@ -83,3 +88,35 @@ async def test_what_has_no_correct_kernel_is_said_in_one_line(original: Original
         await run(Grader(original, "correct"), candidate="import torch\n")
     with pytest.raises(TaskError, match="is itself refused"):
         await run(Grader(original, "wrong_result"), candidate=original.text + "# another\n")
+
+
+STEEP = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.full((8,), 30.0))
+
+    def forward(self, x):
+        return x * torch.exp(self.slope)
+
+
+def get_inputs():
+    return [torch.randn(4, 8)]
+"""
+
+
+def test_questions_that_the_reference_refuses_end_no_comparison(tmp_path: Path) -> None:
+    """exp(4 * 30) is no float32."""
+    (tmp_path / "steep.py").write_text(STEEP)
+    case = cases_of(read_task(tmp_path / "steep.py"), [1], "cpu", only_first=True)[0]
+    asked = []
+    for trial in trials(case, "full"):
+        asked.append(trial.distribution.name)
+        os.close(trial.inputs[1])
+    case.close()
+    assert {"as given", "randomised parameters", "high biases"} <= set(asked)
+    assert "large parameters" not in asked
