@@ -18,7 +18,7 @@ LEAST_SHARE = 0.9  # of the device's time that the candidate's own kernels must 
 _MEMORY = re.compile(r"Memcpy|Memset|FillFunctor|fill_kernel|copy_kernel|CatArrayBatchedCopy|elementwise_kernel.*copy")
 _KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>)?\s*\([^;{}]*\)\s*\{")
 _LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
-_MANGLED_LIBRARIES = tuple(f"_ZN{nested}{len(name)}{name}" for name in _LIBRARIES for nested in ("", "K"))
+_MANGLED_LIBRARIES = tuple(f"_ZN{len(name)}{name}" for name in _LIBRARIES)
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
 
 
