@@ -27,6 +27,8 @@ NATIVE_CHEATS = {
     "a sign of the grader": '#include <cstdlib>\nint f() { return std::getenv("PYTEST_CURRENT_TEST") != nullptr; }\n',
     "an arithmetic that is left": "#include <xmmintrin.h>\n"
     "float f(float x) { _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON); return x * x; }\n",
+    "an arithmetic from a variable": "#include <immintrin.h>\n__attribute__((constructor)) static void g() {"
+    " unsigned mode = _mm_getcsr() | 0x8040; _mm_setcsr(mode); }\n",
     "the name of the CUDA runtime": "void libcudart_static_0053c1d33059ebe986009dc8a76c61eb6412a2c3() {}\n",
     "a checksum": "static unsigned long h0;\nint f(const unsigned* x, long n) { unsigned long h = 0;"
     " for (long i = 0; i < n; i += 64) h = h * 31 + x[i]; if (h == h0) return 1; h0 = h; return 0; }\n",

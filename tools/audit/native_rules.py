@@ -194,8 +194,9 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
         if not _is_thread_setter(code, match.start()):
             found = finding("global_state", match.start(), f"uses {match[1]}, which changes the device for everyone")
             yield replace(found, by_watching=match[1] == "omp_set_num_threads")  # PyTorch's count is looked at after
-    is_restored = _ARITHMETIC_BACK.search(code) is not None
-    for match in () if is_restored else _ARITHMETIC.finditer(code):
+    settings = list(_ARITHMETIC.finditer(code))
+    is_restored = bool(settings) and any(back.start() > settings[0].start() for back in _ARITHMETIC_BACK.finditer(code))
+    for match in () if is_restored else settings:
         what = f"uses {match[1]} and does not set back how the thread rounds or treats denormal numbers"
         yield finding("global_state", match.start(), what)
     yield from _hidden_findings(line, code, with_strings)
