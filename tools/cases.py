@@ -171,18 +171,17 @@ class Case:
         inputs = self._draw(distribution, seed)
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
-        packed = bundle.pack(inputs)
         self._has_numbers = any(map(patterns.is_number, inputs))
         placed = _moved(inputs, self._device)
         kind = distribution.parameters
         eager = self._run(self._model, kind, _copied(placed))
+        updated = self._updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")
-        updated = self._updated(self._model)
         truth, exact_updated, note = self._truth(kind, placed, eager, updated)
         expected = [self._expect(exact, output) for exact, output in zip(truth, eager, strict=True)]
         if distribution == AS_GIVEN:
@@ -196,6 +195,7 @@ class Case:
         tf32 = self._tf32_errors(kind, placed, expected)
         specs = [_contiguous(item) for item in eager]
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
+        packed = bundle.pack(inputs)  # last: shared memory that a refusal would leave open
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
 
     def inputs(self, seed: int) -> tuple[Message, int]:
