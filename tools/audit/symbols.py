@@ -195,8 +195,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         excused |= _RUNTIME_CALLERS
     brings_cuda = b"libcudart_static_" in library.read_bytes()
     if brings_cuda:
-        either = {name: f"{excused[name].pattern}|{_CUDA_RUNTIME.pattern}" for name in found if name in excused}
-        excused |= dict.fromkeys(found, _CUDA_RUNTIME) | {name: re.compile(text) for name, text in either.items()}
+        others = {name: f"|{excused[name].pattern}" if name in excused else "" for name in found}
+        excused = {name: re.compile(_CUDA_RUNTIME.pattern + other) for name, other in others.items()}
     harmless = _only_called_by(library, excused, found)
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
     strange += _device_settings(library) if brings_cuda else []
