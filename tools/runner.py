@@ -185,9 +185,13 @@ class Runner:
         with torch.no_grad():
             for key, tensor in zip(message["keys"], given, strict=True):
                 own[names[key]].copy_(tensor)
-        self._states[message["case"]] = State(
-            list(message["keys"]), [own[names[key]] for key in message["keys"]], given, message["mutable"]
-        )
+        keys = list(message["keys"])
+
+        def current() -> list[torch.Tensor]:
+            now = plain_state(model)
+            return [now.get(names[key], own[names[key]]) for key in keys]
+
+        self._states[message["case"]] = State(keys, current(), given, message["mutable"], current)
         return {"matched": sum(key != name for key, name in names.items())}
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
@@ -223,6 +227,9 @@ class Runner:
         self._token = message.get("given") or self._token
         return {"token": self._token}
 
+    def _state_of(self, slot: Slot) -> State:
+        return self._states.get(slot.case) or State([], [], [], [], list)
+
     # ------------------------------------------------------------ running
 
     def _call(self, message: Message, handles: list[int]) -> Message:
@@ -232,13 +239,12 @@ class Runner:
         """
         slot = self._slots[message["slot"]]
         wanted = [bundle.spec_from(item) for item in message["expect"]]
-        state = self._states.get(slot.case, State([], [], [], []))
-        for index in state.mutable:  # buffers that forward updates, as the judge sent them
-            state.tensors[index].copy_(state.originals[index])
+        state = self._state_of(slot)
+        state.reset()
         self._prepare_memory(wanted, message["poison"])
         result, operators = self._forward(slot, record=bool(message.get("record")))
         tensors = self._output_tensors(result)
-        buffers = [state.tensors[index] for index in state.mutable] if message.get("buffers") else []
+        buffers = state.updated() if message.get("buffers") else []
         written = write([*tensors, *buffers], wanted, handles)
         answer: Message = {
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
@@ -270,11 +276,10 @@ class Runner:
     def _soak(self, message: Message, handles: list[int]) -> Message:
         """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
         slot = self._slots[message["slot"]]
-        state = self._states.get(slot.case, State([], [], [], []))
+        state = self._state_of(slot)
 
         def call() -> list[torch.Tensor]:
-            for index in state.mutable:
-                state.tensors[index].copy_(state.originals[index])
+            state.reset()
             return self._output_tensors(self._forward(slot, record=False)[0])
 
         stop = self._clock() + int(1e9 * message["seconds"])
@@ -372,9 +377,7 @@ class Runner:
         for number in message["slots"]:
             slot = self._slots[number]
             timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
-            state = self._states.get(slot.case, State([], [], [], []))
-            for index in state.mutable:  # buffers that forward updates: every sample begins with the same
-                state.tensors[index].data.copy_(state.originals[index])
+            self._state_of(slot).reset()  # every sample begins with the same buffers
         return {}
 
     def _forward(self, slot: Slot, *, record: bool) -> tuple[Any, list[Any]]:

@@ -32,12 +32,30 @@ class Slot:
 
 @dataclass
 class State:
-    """The model's tensors by the reference's names, the judge's originals of them, and which ones forward writes to."""
+    """The model's tensors by the reference's names, the judge's originals of them, and which ones forward writes to.
+
+    `current` gives the model's tensors as they are now: forward may put a new tensor in a buffer's place.
+    """
 
     keys: list[str]
     tensors: list[torch.Tensor]
     originals: list[torch.Tensor]
     mutable: list[int]
+    current: Callable[[], list[torch.Tensor]]
+
+    def reset(self) -> None:
+        """Buffers that forward updates, as the judge sent them."""
+        for index, buffer in zip(self.mutable, self.updated(), strict=True):
+            buffer.data.copy_(self.originals[index])
+
+    def updated(self) -> list[torch.Tensor]:
+        """Buffers that forward updates, as they are now; one that lost its shape or dtype as it last was."""
+        if self.mutable:
+            now = self.current()
+            for index in self.mutable:
+                if same_kind(now[index], self.tensors[index]):
+                    self.tensors[index] = now[index]
+        return [self.tensors[index] for index in self.mutable]
 
 
 def drifted(state: State) -> list[str]:
@@ -47,6 +65,11 @@ def drifted(state: State) -> list[str]:
         for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
         if index not in state.mutable and not torch.equal(_bits(tensor.data.cpu()), _bits(original))
     ]
+
+
+def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one tensor can stand in the other's place."""
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def same_layout(one: Message, other: Message) -> bool:

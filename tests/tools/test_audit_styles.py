@@ -458,3 +458,47 @@ def test_a_setattr_of_its_own_is_a_function_like_any_other() -> None:
     own = "def setattr(owner, name, value):\n    owner.__dict__[name] = torch.softmax(value, -1)\n\n\nLIB = make()"
     text = model(top=own).replace("        return y", "        setattr(self, 'y', x)\n        return self.y")
     assert {rule for rule, _ in left(text)} & {"torch_compute", "result_cache"}
+
+
+def test_a_bias_that_is_added_is_not_a_kept_answer() -> None:
+    kept = ("y = self.bias", "y = []\n        y += self.bias")
+    own = "        y = scaled(x)\n        y += self.bias\n        return y\n\n\ndef scaled(x):\n"
+    text = model(members=INIT).replace("    def forward(self, x):\n", "    def forward(self, x):\n" + own)
+    assert left(text) == []  # what PyTorch adds is recorded while it runs
+    assert all("result_cache" in {rule for rule, _ in left(text.replace("y += self.bias", other))} for other in kept)
+
+
+def test_what_an_autograd_function_notes_for_its_backward_lasts_one_call() -> None:
+    scaled = "def scaled(x):\n" + CALL.format(entry="LIB.scale").replace("        ", "    ")
+    noted = "class Scale(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+    noted += "        ctx.rows = x\n        return scaled(x)\n\n\n"
+    text = model().replace("class ModelNew", f"{scaled}\n\n{noted}class ModelNew")
+    text = text.replace(CALL.format(entry="LIB.scale"), "        return Scale.apply(x)\n")
+    assert left(text) == []
+    assert "result_cache" in {rule for rule, _ in left(text.replace("ctx.rows", "x.rows"))}
+
+
+def test_a_header_that_nothing_is_used_of_is_no_vendors_work() -> None:
+    text = model().replace('extern "C"', '#include <cublas_v2.h>\nextern "C"')
+    assert left(text) == []
+    assert "native_vendor" in {rule for rule, _ in left(text.replace("2 * x[i]", "cublasSasum(x)"))}
+
+
+STATISTIC = """\
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(4))
+
+    def keep(self, mean):
+        self.running_mean = mean
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [('"running_mean", torch.zeros(4)', '"seen", None'), ("torch.zeros(4)", "torch.zeros(4), persistent=False")],
+)
+def test_running_statistics_are_registered_buffers(part: str, other: str) -> None:
+    text = model(members=STATISTIC).replace("        return y", "        self.keep(x)\n        return y")
+    assert left(text) == []  # the judge compares what is left in them
+    assert "result_cache" in {rule for rule, _ in left(text.replace(part, other))}

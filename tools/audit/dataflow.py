@@ -103,7 +103,7 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
         augmented = isinstance(node, ast.AugAssign) and not isinstance(node.value, ast.List)
         if augmented and (is_input(flow, target) or is_input(flow, node.value)) and "data_ptr" not in ast.unparse(node):
             yield Finding("torch_compute", node.lineno, f"computes {ast.unparse(node)[:80]}")
-        if not _outlives(flow, target):
+        if not _outlives(flow, target) or _is_statistic(flow, target):
             continue
         if isinstance(node, ast.AugAssign):
             if _is_read(flow.source, target):
@@ -114,6 +114,27 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
         elif isinstance(node.value, ast.Name) and node.value.id in returned and not _is_closed(flow, node.value.id):
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
+
+
+def _is_statistic(flow: Flow, target: ast.expr) -> bool:
+    """A batch norm's running statistic: a registered buffer of that name, or the one of a layer of PyTorch's. The judge
+    compares what a call leaves in it with what PyTorch's leaves there."""
+    if not isinstance(target, ast.Attribute) or target.attr not in ("running_mean", "running_var"):
+        return False
+    holder = ast.unparse(target.value)
+    if holder == "self":
+        return any(
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) == "self.register_buffer"
+            and len(node.args) == 2  # persistent, so the reference has one of the same name
+            and not node.keywords
+            and ast.unparse(node.args[0]) == repr(target.attr)
+            for part in flow.source.lineage(flow.owner)
+            for node in ast.walk(part)
+        )
+    values = list(_values_of(flow.source, flow.owner, holder.removeprefix("self.")))
+    made = [flow.source.dotted(value.func) for value in values if isinstance(value, ast.Call)]
+    return bool(values) and len(made) == len(values) and all(kind.startswith("torch.nn.BatchNorm") for kind in made)
 
 
 def _is_closed(flow: Flow, name: str) -> bool:
@@ -138,7 +159,9 @@ def _is_read(source: CandidateSource, target: ast.expr) -> bool:
             if name == (node.id if isinstance(node, ast.Name) else node.attr):
                 return True
         elif isinstance(node, ast.Constant) and node.value == name:
-            return True
+            call = source.above(node)
+            if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "self.register_buffer"):
+                return True
     return False
 
 

@@ -64,6 +64,7 @@ _VENDOR = re.compile(
 _TORCH_CALL = re.compile(
     r"\b(?:at|torch|c10)::(?:native::|_ops::|cpu::|cuda::|nn::functional::|special::|linalg::)?(\w+)"
 )
+_INCLUDE = re.compile(r"(?m)^[ \t]*#[ \t]*include\b.*$")
 _HEADER = re.compile(r"(?!/)(?!.*\.\.)[\w/.+-]+\.(?:h|hpp|cuh|inl)")  # a header of a search path, by any quotes
 # What a torch binding in C++ needs: types, allocation, checks and the current stream.
 _TORCH_BINDING = frozenset(
@@ -248,6 +249,7 @@ def _hidden_findings(line: int, code: str, with_strings: str) -> Iterator[Findin
 
 
 def _vendor_findings(line: int, code: str) -> Iterator[Finding]:
+    code = _INCLUDE.sub("", code)  # a header alone computes nothing
     for match in _VENDOR.finditer(code):
         where = line + code.count("\n", 0, match.start())
         yield Finding("native_vendor", where, f"uses {match.group(1)}, a vendor's operator")

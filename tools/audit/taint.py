@@ -135,7 +135,7 @@ def _propagate(flow: Flow) -> None:
                 continue
             if is_input(flow, value):
                 flow.inputs.update(names)
-            if is_kept(flow, value):
+            if is_kept(flow, value) and not (isinstance(node, ast.AugAssign) and _adds_up(flow, target, value)):
                 flow.kept.update(names)
             if is_input(flow, value) and is_outside(flow, value):
                 flow.outside.update(names)
@@ -145,14 +145,33 @@ def _propagate(flow: Flow) -> None:
             _fill(flow, node.func.value, node.args)
 
 
+def _adds_up(flow: Flow, target: ast.expr, value: ast.expr) -> bool:
+    """Whether `y += self.bias` makes a new value, as numbers and tensors do; a list takes up the very items."""
+    rows = (ast.List, ast.Tuple, ast.ListComp)
+    held = [
+        own for node in ast.walk(flow.function) for name, own in bindings(node) if ast.dump(name) == ast.dump(target)
+    ]
+    return not any(isinstance(item, rows) or "list(" in ast.unparse(item) for item in (value, *held))
+
+
 def _fill(flow: Flow, container: ast.expr, values: list[ast.expr]) -> None:
     """A local container that is given an input's value carries it on."""
     while isinstance(container, ast.Attribute | ast.Subscript):
         container = container.value
+    if is_context(flow, container):
+        return
     is_local = isinstance(container, ast.Name) and container.id not in ("self", "cls") and not is_kept(flow, container)
     if is_local and any(is_input(flow, value) for value in values):
         assert isinstance(container, ast.Name)
         flow.inputs.add(container.id)
+
+
+def is_context(flow: Flow, node: ast.expr) -> bool:
+    """The `ctx` of an autograd function: PyTorch makes a new one in every call."""
+    first = flow.function.args.args[:1]
+    is_first = isinstance(node, ast.Name) and bool(first) and first[0].arg == node.id
+    bases = flow.owner.bases if flow.owner and flow.function.name != "__init__" else []
+    return is_first and any(flow.source.dotted(base) == "torch.autograd.Function" for base in bases)
 
 
 def bindings(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
