@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from foundry.tools.audit.forbidden import RANDOM
 from foundry.tools.audit.source import CandidateSource, Function
+from foundry.tools.audit.taint import METADATA, bindings
 
 _SOURCES = frozenset((*RANDOM, "torch.Generator"))
 _ANSWERS = ("torch.", "self.forward", "ModelNew", "Model")  # what could make an answer of an input
@@ -50,8 +51,7 @@ def _lets_out(source: CandidateSource, function: Function) -> bool:
 
 def _stores(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     if isinstance(node, ast.Assign):
-        for target in node.targets:
-            yield target, node.value
+        yield from bindings(node)
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and node.value is not None:
         yield node.target, node.value
 
@@ -62,6 +62,8 @@ def _is_drawn(source: CandidateSource, value: ast.expr, drawn: set[str]) -> bool
         path = source.dotted(value.func)
         if path in _SOURCES:
             return True
+        if isinstance(value.func, ast.Attribute) and value.func.attr in ("data_ptr", *METADATA):
+            return False
         is_answer = path.startswith(_ANSWERS) or isinstance(value.func, ast.Attribute)
         parts = [*value.args, *(item.value for item in value.keywords)]
         if isinstance(value.func, ast.Attribute):

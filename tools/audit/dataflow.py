@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from foundry.tools.audit.chance import is_random
 from foundry.tools.audit.forbidden import forbidden
-from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names
+from foundry.tools.audit.source import CandidateSource, Finding, Function, defined_names, methods_of
 from foundry.tools.audit.taint import (
     ALLOCATIONS,
     KEEPERS,
@@ -112,7 +112,7 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
             continue  # arguments of the next launch, written anew in every call
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
-        elif isinstance(node.value, ast.Name) and node.value.id in returned and not _is_closed(flow, node.value.id):
+        elif isinstance(node.value, ast.Name) and node.value.id in returned and not _is_handle(flow, node.value.id):
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
 
 
@@ -137,8 +137,13 @@ def _is_statistic(flow: Flow, target: ast.expr) -> bool:
     return bool(values) and len(made) == len(values) and all(kind.startswith("torch.nn.BatchNorm") for kind in made)
 
 
-def _is_closed(flow: Flow, name: str) -> bool:
-    """Whether a name is that of a nested function that takes nothing of the inputs along."""
+def _is_handle(flow: Flow, name: str) -> bool:
+    """Whether a name is that of a nested function that takes nothing of the inputs along, or holds a loaded kernel."""
+    values = [own for node in ast.walk(flow.function) for target, own in bindings(node) if _names(target, name)]
+    made = [value for value in values if not (is_kept(flow, value) or isinstance(value, ast.Constant))]
+    kinds = [flow.source.dotted(value.func) if isinstance(value, ast.Call) else "" for value in made]
+    if kinds and all(kind.startswith("ctypes.") for kind in kinds):
+        return True
     inner = [node for node in ast.walk(flow.function) if isinstance(node, ast.FunctionDef) and node.name == name]
     for function in inner:
         own = {argument.arg for argument in ast.walk(function.args) if isinstance(argument, ast.arg)}
@@ -245,8 +250,18 @@ def _check_branch(flow: Flow, node: ast.If | ast.While | ast.IfExp) -> Iterator[
         return
     if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise) and not node.orelse:
         return  # refusing an input aloud, or a failed launch, is a check
+    if isinstance(node, ast.IfExp) and _is_raised(flow.source, node):
+        return  # which words it is refused with
     test = ast.unparse(node.test)[:80]
     yield Finding("input_shortcut", node.lineno, f"forward branches on the inputs' values or addresses: {test}")
+
+
+def _is_raised(source: CandidateSource, node: ast.expr) -> bool:
+    """Whether an expression only makes what is raised."""
+    above: ast.AST | None = node
+    while isinstance(above, ast.expr | ast.keyword):
+        above = source.above(above)
+    return isinstance(above, ast.Raise)
 
 
 _OF_OBJECTS = re.compile(r"super\(\)\.__(?:new|init|del|repr|setattr|init_subclass)__")
@@ -255,7 +270,7 @@ _OF_OBJECTS = re.compile(r"super\(\)\.__(?:new|init|del|repr|setattr|init_subcla
 def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
     path = flow.source.dotted(node.func)
     text = ast.unparse(node.func)
-    is_reference = text.startswith("super()") and not _OF_OBJECTS.fullmatch(text)
+    is_reference = text.startswith("super()") and not (_OF_OBJECTS.fullmatch(text) or _is_inherited(flow, text))
     if is_reference or path in ("Model.forward", "Model.__call__"):
         yield Finding("reference", node.lineno, f"calls {text}, the reference itself")
     elif path.startswith("self.") or (isinstance(node.func, ast.Name) and _is_kept_layer(flow, node.func.id)):
@@ -284,6 +299,14 @@ def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
         name = node.func.attr
         if name not in VIEWS | METADATA | ALLOCATIONS | {"numpy"}:  # what leaves PyTorch is followed
             yield Finding("torch_compute", node.lineno, f"calls .{name}() on a value made of the inputs")
+
+
+def _is_inherited(flow: Flow, text: str) -> bool:
+    """Whether `super().name` is a method of the file's own classes, with nobody else's class among those above."""
+    lineage = flow.source.lineage(flow.owner)
+    bases = {flow.source.dotted(base) for part in lineage for base in part.bases}
+    is_own = bases <= {"torch.nn.Module", "object", *flow.source.classes}
+    return is_own and any(text == f"super().{name}" for part in lineage[1:] for name in methods_of(part))
 
 
 def _hands_over(flow: Flow, node: ast.Call) -> bool:

@@ -15,15 +15,29 @@ ALLOWED_IMPORTS = frozenset(
         "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io atexit traceback "
         "datetime timeit random inspect gc zlib base64 binascii queue signal weakref concurrent multiprocessing "
         "contextvars shlex site argparse pickle asyncio secrets cmath unittest fnmatch getpass mmap socket select "
-        "graphlib keyword pkgutil zipfile code"
+        "graphlib keyword pkgutil zipfile code "
+        "rich tqdm loguru colorama tabulate packaging einops ninja pybind11 filelock"  # words, layouts
     )
 )
-# Environment variables that configure threads and compilers; reading or setting others needs a reason.
+# Environment variables that configure threads and compilers: these may be set too.
 SETTINGS = re.compile(
     r"(?:OMP|KMP|GOMP|MKL|TORCH|CUDA|NVCC|TRITON|PYTORCH_NVCC|XDG|NVIDIA|CCACHE)_\w+|MAX_JOBS|CC|CXX|C(?:XX|PP)?FLAGS|LDFLAGS|"
     r"PATH|HOME|TMP|TEMP|TMPDIR|USER|USE_NINJA|FOUNDRY_BUILD_CACHE|\w*(?:THREADS|CORES|CACHE_DIR|CACHE|BUILD_DIR|ARCH|FLAGS|"
     r"VERBOSE|QUIET|DEBUG|TRACE|LOG_?LEVEL|COMPILER)\w*"
 )
+# A variable by any other name is nobody's but the candidate's, and unset where it is graded as where it is used: what
+# is measured is what it does without. These say who is looking, or are secrets.
+_TELLING = re.compile(
+    r"(?:\w*_)?(?:PY_?TEST|CI|GITHUB|GITLAB|JENKINS|KERNEL_?BENCH\w*|GRAD(?:E|ER|ING)|JUDGE|EVAL\w*|TESTS?|TESTING|"
+    r"VERIFY\w*|AUDIT\w*|FOUNDRY|SANDBOX|WORKER|PHASE|STAGE|KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)(?:_\w*)?",
+    re.IGNORECASE,
+)
+
+
+def may_ask_for(variable: str) -> bool:
+    """Whether a kernel may read a variable of the environment."""
+    return bool(SETTINGS.fullmatch(variable)) or not _TELLING.fullmatch(variable)
+
 
 # Parameters are drawn with these in a constructor; anywhere else they can only serve to know the grader's inputs.
 RANDOM = words(

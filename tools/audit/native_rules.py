@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.forbidden import may_ask_for
 from foundry.tools.audit.native_races import race_findings
 from foundry.tools.audit.native_state import state_findings
 from foundry.tools.audit.registered import registration_findings
@@ -212,9 +213,9 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
 
 
 def _asks_for_secrets(with_strings: str) -> bool:
-    """Whether getenv is asked for anything but the settings of threads and of its own messages."""
-    settings = r"getenv\s*\(\s*\"\w*(?:THREADS|CORES|CPUS|DEBUG|VERBOSE|QUIET|TRACE|LOG_?LEVEL)\w*\"\s*\)"
-    return len(re.findall(r"\bgetenv\s*\(", with_strings)) != len(re.findall(settings, with_strings))
+    """Whether getenv is asked for anything but what a kernel may ask for, or for a name that is put together."""
+    names = re.findall(r"getenv\s*\(\s*\"(\w*)\"\s*\)", with_strings)
+    return len(names) != len(re.findall(r"\bgetenv\s*\(", with_strings)) or not all(map(may_ask_for, names))
 
 
 def _waits(name: str, code: str) -> bool:

@@ -29,7 +29,7 @@ FREE = frozenset(
         "empty empty_like empty_strided new_empty new_empty_strided view _unsafe_view reshape _reshape_alias "
         "as_strided permute transpose t expand squeeze unsqueeze select slice narrow unbind split "
         "split_with_sizes chunk unfold diagonal detach alias lift_fresh view_as_real resize_ set_ record_stream "
-        "is_pinned"
+        "is_pinned equal is_same_size"  # whether packed weights are still those of the model: a yes or no, no answer
     )
 )
 # Free of arithmetic, and what a binding needs for layout: not counted either, but named in the evidence.

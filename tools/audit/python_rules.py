@@ -8,7 +8,14 @@ import re
 from collections.abc import Iterator
 
 from foundry.tools.audit.chance import is_random, passing_numbers
-from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, RANDOM, SETTINGS, forbidden, is_seen_at_run_time
+from foundry.tools.audit.forbidden import (
+    ALLOWED_IMPORTS,
+    RANDOM,
+    SETTINGS,
+    forbidden,
+    is_seen_at_run_time,
+    may_ask_for,
+)
 from foundry.tools.audit.registered import is_own_registration
 from foundry.tools.audit.source import (
     CandidateSource,
@@ -202,8 +209,9 @@ def _calls(source: CandidateSource, node: ast.Call) -> Iterator[Finding]:
 def _environment(
     source: CandidateSource, node: ast.Call | ast.Subscript | ast.Compare | ast.Attribute | ast.Name
 ) -> Iterator[Finding]:
-    """Variables of the environment by name: those that configure threads and compilers may be read."""
+    """Variables of the environment by name: those that configure threads and compilers may be set, its own be read."""
     key: ast.expr | None = None
+    reads = True
     if isinstance(node, ast.Attribute | ast.Name):
         if source.dotted(node) == "os.environ" and not _is_handed_on(source, node):
             yield Finding("files", node.lineno, "looks through the environment")
@@ -212,11 +220,16 @@ def _environment(
         path = source.dotted(node.func)
         if path in ("os.getenv", "os.environ.get", "os.environ.setdefault", "os.environ.pop") and node.args:
             key = node.args[0]
+            reads = not path.endswith(("setdefault", "pop"))
     elif isinstance(node, ast.Subscript):
         key = node.slice if source.dotted(node.value) == "os.environ" else None
+        reads = isinstance(node.ctx, ast.Load)
     elif any(source.dotted(item) == "os.environ" for item in node.comparators):
         key = node.left
-    if key is None or (isinstance(key, ast.Constant) and SETTINGS.fullmatch(str(key.value))):
+    if key is None:
+        return
+    name = str(key.value) if isinstance(key, ast.Constant) else ""
+    if SETTINGS.fullmatch(name) or (name and reads and may_ask_for(name)):
         return
     yield Finding("files", _line(node), f"reads or sets the environment variable {ast.unparse(key)}")
 

@@ -381,7 +381,7 @@ def _blocks(text: str) -> Iterator[str]:
 
 
 def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Every text; an f-string's as one, with a 0 for each value that is put in."""
+    """Every text, bytes as text; an f-string's as one, with a 0 for each value that is put in."""
     parts: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
@@ -390,6 +390,10 @@ def string_constants(tree: ast.AST) -> Iterator[ast.Constant]:
             yield ast.copy_location(ast.Constant(text), node)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
             yield node
+        elif isinstance(node, ast.Constant) and isinstance(
+            node.value, bytes
+        ):  # a source as compilers' libraries take it
+            yield ast.copy_location(ast.Constant(node.value.decode("utf-8", errors="replace")), node)
 
 
 def foundry_literals(tree: ast.Module) -> dict[str, object]:

@@ -1,0 +1,149 @@
+"""Idioms of honest files that other people wrote, which the rules once condemned, each beside the cheat next to it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tools.test_audit_styles import CALL, INIT, left, model
+
+
+def test_a_bias_that_is_added_is_not_a_kept_answer() -> None:
+    kept = ("y = self.bias", "y = []\n        y += self.bias")
+    own = "        y = scaled(x)\n        y += self.bias\n        return y\n\n\ndef scaled(x):\n"
+    text = model(members=INIT).replace("    def forward(self, x):\n", "    def forward(self, x):\n" + own)
+    assert left(text) == []  # what PyTorch adds is recorded while it runs
+    assert all("result_cache" in {rule for rule, _ in left(text.replace("y += self.bias", other))} for other in kept)
+
+
+def test_what_an_autograd_function_notes_for_its_backward_lasts_one_call() -> None:
+    scaled = "def scaled(x):\n" + CALL.format(entry="LIB.scale").replace("        ", "    ")
+    noted = "class Scale(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+    noted += "        ctx.rows = x\n        return scaled(x)\n\n\n"
+    text = model().replace("class ModelNew", f"{scaled}\n\n{noted}class ModelNew")
+    text = text.replace(CALL.format(entry="LIB.scale"), "        return Scale.apply(x)\n")
+    assert left(text) == []
+    assert "result_cache" in {rule for rule, _ in left(text.replace("ctx.rows", "x.rows"))}
+
+
+def test_a_header_that_nothing_is_used_of_is_no_vendors_work() -> None:
+    text = model().replace('extern "C"', '#include <cublas_v2.h>\nextern "C"')
+    assert left(text) == []
+    assert "native_vendor" in {rule for rule, _ in left(text.replace("2 * x[i]", "cublasSasum(x)"))}
+
+
+STATISTIC = """\
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(4))
+
+    def keep(self, mean):
+        self.running_mean = mean
+"""
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [('"running_mean", torch.zeros(4)', '"seen", None'), ("torch.zeros(4)", "torch.zeros(4), persistent=False")],
+)
+def test_running_statistics_are_registered_buffers(part: str, other: str) -> None:
+    text = model(members=STATISTIC).replace("        return y", "        self.keep(x)\n        return y")
+    assert left(text) == []  # the judge compares what is left in them
+    assert "result_cache" in {rule for rule, _ in left(text.replace(part, other))}
+
+
+def test_a_source_in_bytes_is_read_like_any_other() -> None:
+    text = model().replace('CODE = r"""', 'CODE = rb"""').replace("input=CODE.encode()", "input=CODE")
+    assert left(text) == []
+    assert "native_system" in {rule for rule, _ in left(text.replace("2 * x[i]", 'system("ls")'))}
+
+
+ENVIRONMENT = {
+    "os.environ.get('MLP_KEEP_BUILD')": True,
+    "os.environ['GEMM_TILE']": True,
+    "'BAG_NO_TUNE' in os.environ": True,
+    "os.environ.get('PYTEST_CURRENT_TEST')": False,
+    "os.environ.get('OPENAI_API_KEY')": False,
+    "os.environ.get('my_grader')": False,
+    "os.environ.setdefault('MLP_KEEP_BUILD', '1')": False,
+    "[name for name in os.environ]": False,
+}
+
+
+@pytest.mark.parametrize("asked", ENVIRONMENT)
+def test_a_variable_of_its_own_may_be_read_and_a_graders_may_not(asked: str) -> None:
+    text = model(top=f"import os\nLIB, OPTION = make(), {asked}")
+    assert ("files" not in {rule for rule, _ in left(text)}) == ENVIRONMENT[asked]
+
+
+TUNED = """\
+def tune():
+    made = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 4, generator=made)
+    best, least = 4, float("inf")
+    for rows in (2, 4):
+        taken = LIB.measure(rows, pointer(x), x.data_ptr())
+        if taken < least:
+            best, least = rows, taken
+    return best
+
+
+LIB = make()
+ROWS = tune()
+"""
+
+
+def test_numbers_to_tune_with_go_no_further() -> None:
+    assert left(model(top=TUNED)) == []
+    kept = TUNED.replace("best, least = rows, taken", "best, least = x, taken")
+    assert "precomputed" in {rule for rule, _ in left(model(top=kept))}
+
+
+HANDLE = """\
+    def __init__(self):
+        super().__init__()
+        self.kernels = {}
+
+    def kernel(self, device):
+        found = self.kernels.get(device)
+        if found is None:
+            found = ctypes.c_void_p()
+            LIB.load(ctypes.byref(found))
+            self.kernels[device] = found
+        return found
+"""
+
+
+def test_a_kernels_handle_may_be_kept() -> None:
+    text = model(members=HANDLE).replace("        y =", "        self.kernel(x.device.index)\n        y =")
+    assert left(text) == []
+    kept = text.replace("found = ctypes.c_void_p()", "found = torch.empty(4)")
+    assert "result_cache" in {rule for rule, _ in left(kept)}
+
+
+MIXIN = """\
+class Checked:
+    def forward(self, x):
+        return x.contiguous()
+
+
+class Base(Checked, nn.Module):
+    pass
+
+
+LIB = make()
+"""
+
+
+def test_an_own_class_above_is_not_the_reference() -> None:
+    text = model(base="Base", top=MIXIN).replace("        y =", "        x = super().forward(x)\n        y =")
+    assert left(text) == []
+    for other in ("Base(Model, Checked, nn.Module)", "Base(nn.Module)"):
+        assert {rule for rule, _ in left(text.replace("Base(Checked, nn.Module)", other))}
+
+
+def test_the_words_of_a_refusal_may_depend_on_why() -> None:
+    refusal = "        code = LIB.check(pointer(x))\n        if code:\n"
+    refusal += "            raise ValueError('index' if code == 1 else 'x')\n"
+    text = model().replace("        y =", refusal + "        y =")
+    assert left(text) == []
+    branch = text.replace("raise ValueError(", "x = (").replace("'index'", "self.a").replace("'x'", "self.b")
+    assert "input_shortcut" in {rule for rule, _ in left(branch)}
