@@ -93,6 +93,7 @@ class Case:
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
         self.has_masks = False  # boolean ones, likewise
         self._has_numbers = False  # floats of Python's
+        self._uses_tf32 = False  # PyTorch's error is another where it is allowed
         self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
         self._shapes: list[torch.Size] = []  # of the outputs
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
@@ -116,6 +117,8 @@ class Case:
 
     def suits(self, distribution: Distribution) -> bool:
         """Whether a distribution changes anything here; known after the trial "as given"."""
+        if distribution.pattern == "few bits":
+            return self._uses_tf32
         if distribution.parameters != "seeded":
             return self.has_parameters()
         if distribution.pattern == "other masks":
@@ -134,13 +137,16 @@ class Case:
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Draws the parameters of the trials to come: all of them other ones, few, or larger ones."""
+        """Draws the parameters of the trials to come: all of them others, few, few more, larger, ..."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
         changed = _randomised(seeded, chosen, seed)
-        if kind == "few changed":
+        if kind in ("few changed", "few more"):
             stream = torch.Generator().manual_seed(seed ^ 0xFE3)
-            changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in seeded.items()}
+            last = self._states.get("few changed", seeded) if kind == "few more" else seeded
+            changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in last.items()}
+        elif kind == "few bits":
+            changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
         elif kind == "large":
             changed = {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
         elif kind in ("high", "low"):
@@ -193,6 +199,8 @@ class Case:
         if distribution.may_be_unstable:
             ieee = [_worse(*pair) for pair in zip(ieee, self._nudged_errors(kind, placed, expected), strict=True)]
         tf32 = self._tf32_errors(kind, placed, expected)
+        if distribution == AS_GIVEN and tf32 is not None:
+            self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
         packed = bundle.pack(inputs)  # last: shared memory that a refusal would leave open

@@ -82,6 +82,15 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
     return OutputError(norm, worst / expected.tolerance, misplaced)
 
 
+def weighing_elements(expected: Expected) -> int:
+    """How many elements the norm of the truth rests on, at most all: as many as elements of a normal distribution have
+    the same ratio of (sum of squares)^2 to the sum of fourth powers, which is n / 3 (the participation ratio)."""
+    size = float(expected.truth.abs().nan_to_num(posinf=0.0).max()) if expected.truth.numel() else 0.0
+    squares = (expected.truth / (size or 1.0)).nan_to_num(posinf=0.0, neginf=0.0).square_()
+    fourth = float(torch.dot(squares, squares))
+    return min(expected.truth.numel(), math.ceil(3.0 * float(squares.sum()) ** 2 / fourth)) if fourth else 0
+
+
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
     flat = output.detach().reshape(-1).to(expected.truth.device, expected.truth.dtype)

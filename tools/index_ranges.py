@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Operators whose results hold the elements of their first argument.
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
+# Operators that ask which of several things a value means; any value has an answer.
+_ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
@@ -55,6 +57,8 @@ class _Watcher(TorchDispatchMode):
         if id(item) in sizes:
             known = self._ranges.get(owner, sizes[id(item)])
             self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
+        elif name in _ASK:
+            return
         elif name in _PASS_ON and _is_integer(result):
             self._kept.append(result)
             self._owners[_place(result)] = owner
@@ -72,6 +76,17 @@ def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]
         yield id(args[1]), args[0].numel()
     elif name in ("nll_loss_forward", "nll_loss2d_forward"):
         yield id(args[1]), args[0].size(1 if args[0].dim() > 1 else 0)
+    elif name.removesuffix("_") in (
+        "index_add",
+        "index_copy",
+        "index_fill",
+        "scatter",
+        "scatter_add",
+        "scatter_reduce",
+    ):
+        yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
+    elif name == "bincount" and len(args) > 2:  # as many as it counts anyway
+        yield id(args[0]), int(args[2])
     elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
         yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
 

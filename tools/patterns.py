@@ -51,10 +51,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, float) and value != 0.0
 
 
+def in_few_bits(value: torch.Tensor) -> torch.Tensor:
+    """Floating elements rounded to bfloat16's eight bits: numbers that every matrix unit takes as they are."""
+    return value.bfloat16().to(value.dtype) if value.is_floating_point() else value
+
+
 def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Other indices below `count`; negative ones, which mean "none" or count from the end, stay."""
-    drawn = torch.randint(0, count, index.shape, generator=generator).to(index.dtype)
-    return _laid_out_as(index, torch.where(index < 0, index, drawn))
+    """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
+    end, stay. Indices in ascending order keep it, and indices without repetition stay so."""
+    places = torch.randint(0, count, index.shape, generator=generator)
+    crowd = torch.randint(0, count, (), generator=generator)
+    drawn = torch.where(torch.rand(index.shape, generator=generator) < 0.25, crowd, places)
+    if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
+        drawn = torch.randperm(count, generator=generator)[: index.numel()].reshape(index.shape)
+    if index.dim() and bool((index.diff(dim=-1) >= 0).all()):
+        drawn = drawn.sort(dim=-1).values
+    return _laid_out_as(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
 def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -66,6 +78,8 @@ def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+    if pattern == "few bits":
+        return in_few_bits(value)
     if pattern == "constant":
         return torch.full_like(value, _typical(value, limited=limited))
     if pattern in ("positive", "negative"):

@@ -15,7 +15,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 
-PROTOCOL_VERSION = "foundry-4"
+PROTOCOL_VERSION = "foundry-5"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
@@ -29,7 +29,7 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
 STEADY_VIOLATION = 0.2
 
-Parameters = Literal["seeded", "randomised", "few changed", "large", "high", "low"]
+Parameters = Literal["seeded", "randomised", "few changed", "few more", "large", "high", "low", "few bits"]
 Pattern = Literal[
     "",
     "constant",
@@ -42,6 +42,7 @@ Pattern = Literal[
     "other masks",
     "other numbers",
     "other indices",
+    "few bits",
 ]
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
     ("", "constant", "few changed", "other masks", "other numbers", "other indices")
@@ -95,6 +96,8 @@ DISTRIBUTIONS = (
     MIXED,
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
+    Distribution("few more parameters changed", parameters="few more"),
+    Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),

@@ -147,3 +147,39 @@ def test_the_words_of_a_refusal_may_depend_on_why() -> None:
     assert left(text) == []
     branch = text.replace("raise ValueError(", "x = (").replace("'index'", "self.a").replace("'x'", "self.b")
     assert "input_shortcut" in {rule for rule, _ in left(branch)}
+
+
+GRAPH = """\
+class Recorded:
+    def __init__(self, x):
+        self.x = torch.empty_like(x)
+        self.y = torch.empty_like(x)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            LIB.scale(pointer(self.x), pointer(self.y), ctypes.c_long(x.numel()))
+
+    def __call__(self, x):
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y.clone()
+
+
+"""
+
+
+def test_an_object_that_records_a_graph_may_be_made_for_the_inputs() -> None:
+    members = INIT + "        self.graphs = {}\n"
+    text = model(members=members).replace("class ModelNew", GRAPH + "class ModelNew")
+    own = "        if x.shape not in self.graphs:\n            self.graphs[x.shape] = Recorded(x)\n"
+    text = text.replace(CALL.format(entry="LIB.scale"), own + "        return self.graphs[x.shape](x)\n")
+    assert not {rule for rule, _ in left(text)} & {"result_cache", "input_shortcut"}
+    kept = text.replace("self.x = torch.empty_like(x)", "self.x = x")
+    assert "result_cache" in {rule for rule, _ in left(kept)}
+    other = text.replace("torch.cuda.CUDAGraph()", "LIB")
+    assert "result_cache" in {rule for rule, _ in left(other)}
+
+
+def test_a_kernel_may_be_named_after_what_it_does() -> None:
+    text = model().replace("void scale(", "void sgemm_bias_gelu(")
+    assert left(text) == []
+    assert "native_vendor" in {rule for rule, _ in left(text.replace("2 * x[i]", "sgemm_(x)"))}

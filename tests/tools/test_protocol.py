@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foundry.tools import bundle
-from foundry.tools.comparison import Expected, describe_mismatch, expect, measure
+from foundry.tools.comparison import Expected, describe_mismatch, expect, measure, weighing_elements
 from foundry.tools.protocol import (
     DISTRIBUTIONS,
     OutputError,
@@ -145,3 +145,14 @@ def test_values_cross_processes_with_their_strides() -> None:
     assert back[1][1:] == (None, 3, 2.5, True, "mean") and back[4]["dtype"] is torch.float16
     bundle.tensors_in(back)[0].fill_(0)
     assert torch.equal(bundle.tensors_in(bundle.unpack(description, handle))[0], tensors.t())
+
+
+def test_a_norm_rests_on_the_elements_that_weigh() -> None:
+    even = torch.randn(4096, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert 3000 <= weighing_elements(expect(even, even.float(), "float32", None)) <= 4096
+    few = torch.cat((torch.ones(4, dtype=torch.float64), 1e-3 * even))
+    assert 4 <= weighing_elements(expect(few, few.float(), "float32", None)) <= 16
+    wild = torch.cat((few, torch.tensor([math.nan, math.inf], dtype=torch.float64)))
+    assert 4 <= weighing_elements(expect(wild, wild.float(), "float32", None)) <= 16
+    nothing = torch.zeros(8, dtype=torch.float64)
+    assert weighing_elements(expect(nothing, nothing.float(), "float32", None)) == 0

@@ -60,7 +60,7 @@ _ARITHMETIC_BACK = re.compile(
 )
 _VENDOR = re.compile(
     r"\b(cublas\w*|cudnn\w*|cusparse\w*|cusolver\w*|cufft\w*|cutensor\w*|mkl_\w+|cblas_\w+|dnnl\w*|openblas\w*|"
-    r"[sdcz](?:gemm|gemv|syrk|trsm)_\w*|cub::Device\w+|thrust::\w+)\b"
+    r"[sdcz](?:gemm|gemv|syrk|trsm)_|cub::Device\w+|thrust::\w+)\b"
 )
 _TORCH_CALL = re.compile(
     r"\b(?:at|torch|c10)::(?:native::|_ops::|cpu::|cuda::|nn::functional::|special::|linalg::)?(\w+)"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
-from foundry.tools.audit.source import CandidateSource, Function
+from foundry.tools.audit.source import CandidateSource, Function, methods_of
 from foundry.tools.words import words
 
 METADATA = frozenset(
@@ -30,6 +31,7 @@ ALLOCATIONS = frozenset(
         "get_num_threads _assert is_floating_point is_complex is_same_size is_storage numel broadcast_shapes version "
         "get_default_dtype get_num_interop_threads is_autocast_enabled current_blas_handle typename "
         "get_device_capability get_device_name set_device is_grad_enabled is_inference_mode_enabled "
+        "is_current_stream_capturing "
         "contiguous_format channels_last preserve_format strided memory_format tensor as_tensor CUDAGraph graph"
     )
 )
@@ -87,6 +89,7 @@ def flows_of(source: CandidateSource) -> dict[str, Flow]:
             first, *others = [*_parameters(flow.function, skip_self=True), ""]
             flow.inputs.add(first)
             flow.kept.update(others[1:])
+    _add_constructors(source, flows)
     for flow in flows.values():
         _taint_indirect(flow, flows)
     for _ in range(len(flows) + 4):  # arguments carry taint into callees; bounded by the length of call chains
@@ -97,6 +100,22 @@ def flows_of(source: CandidateSource) -> dict[str, Flow]:
         if _size(flows) == before:
             break
     return flows
+
+
+def _add_constructors(source: CandidateSource, flows: dict[str, Flow]) -> None:
+    """Own classes whose objects forward makes: what a constructor is given counts as inputs in all of their methods."""
+    called = {
+        ast.unparse(node.func) for flow in list(flows.values()) for node in ast.walk(flow.function) if _is_call(node)
+    }
+    for name in called & source.classes.keys():
+        owner = source.classes[name]
+        for method, function in methods_of(owner).items():
+            flow = flows.setdefault(f"{name}.{method}", Flow(source, function, owner, flows=flows))
+            flow.inputs.update(_parameters(function, skip_self=True))
+
+
+def _is_call(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call)
 
 
 def _size(flows: dict[str, Flow]) -> int:
@@ -291,7 +310,10 @@ def _call_is_input(flow: Flow, node: ast.Call) -> bool:
     last = path.split(".")[-1]
     if path in HARMLESS_CALLS or (last in ALLOCATIONS and path.startswith("torch.")):
         return False
-    callee = flow.flows.get(ast.unparse(node.func))
+    name = ast.unparse(node.func)
+    if f"{name}.__init__" in flow.flows and _records_graph(flow.source, flow.source.classes[name]):
+        return False  # what it keeps of the inputs is found in its methods
+    callee = flow.flows.get(name)
     if callee is not None and callee is not flow and not callee.returns_input:
         return False
     if isinstance(node.func, ast.Attribute):
@@ -300,6 +322,13 @@ def _call_is_input(flow: Flow, node: ast.Call) -> bool:
         if is_input(flow, node.func.value):
             return True
     return any(is_input(flow, item) for item in node.args) or any(is_input(flow, item.value) for item in node.keywords)
+
+
+def _records_graph(source: CandidateSource, owner: ast.ClassDef) -> bool:
+    """Whether an own class is there to record a CUDA graph, for which tensors like the inputs are made once."""
+    calls = [node for node in ast.walk(owner) if isinstance(node, ast.Call)]
+    is_plain = not owner.bases and not owner.decorator_list
+    return is_plain and any(source.dotted(call.func) == "torch.cuda.CUDAGraph" for call in calls)
 
 
 def is_outside(flow: Flow, node: ast.expr) -> bool:
