@@ -183,3 +183,47 @@ def test_a_kernel_may_be_named_after_what_it_does() -> None:
     text = model().replace("void scale(", "void sgemm_bias_gelu(")
     assert left(text) == []
     assert "native_vendor" in {rule for rule, _ in left(text.replace("2 * x[i]", "sgemm_(x)"))}
+
+
+OWN_NAMES = {
+    "globals()['LIB'] = make()": ("globals()['LIB']", "globals()['torch']", "dynamic_code"),
+    "LIB = make() if 'LIB' not in globals() else globals().get('LIB')": ("'LIB' not", "NAME not", "dynamic_code"),
+    "import sys\nLIB = make()\nTHIS = sys.modules[__name__]": ("__name__", "'torch'", "introspection"),
+    "LIB = make()\nSHAPE = inspect.signature(make)": ("signature", "stack", "introspection"),
+}
+
+
+@pytest.mark.parametrize("top", OWN_NAMES)
+def test_a_module_may_look_up_its_own_names(top: str) -> None:
+    part, other, rule = OWN_NAMES[top]
+    assert left(model(top=top)) == []
+    assert rule in {found for found, _ in left(model(top=top.replace(part, other, 1)))}
+
+
+@pytest.mark.parametrize("holder", ["globals()['ANSWER']", "sys.modules[__name__].answer"])
+def test_what_is_kept_under_a_modules_name_is_kept(holder: str) -> None:
+    text = model(top="import sys\nLIB = make()").replace("        return y", f"        {holder} = x\n        return y")
+    assert "result_cache" in {rule for rule, _ in left(text)}
+    given = model(top="import sys\nLIB = make()").replace("        return y", f"        return {holder}")
+    assert "result_cache" in {rule for rule, _ in left(given)}
+
+
+REGISTRY = """\
+class Kind(type):
+    known = {}
+
+    def __new__(mcs, name, bases, body):
+        made = super().__new__(mcs, name, bases, body)
+        mcs.known[name] = made
+        return made
+
+
+LIB = make()
+"""
+
+
+def test_a_class_of_classes_may_note_them() -> None:
+    assert left(model(top=REGISTRY)) == []
+    made = REGISTRY.replace("Kind(type)", "Kind").replace("super().__new__(mcs, name, bases, body)", "torch.empty(4)")
+    called = model(top=made).replace("        return y", "        Kind('y', (), x)\n        return y")
+    assert "result_cache" in {rule for rule, _ in left(called)}

@@ -19,6 +19,7 @@ from foundry.tools.audit.taint import (
     bindings,
     flows_of,
     is_address,
+    is_context,
     is_input,
     is_kept,
     is_looked_at,
@@ -30,7 +31,8 @@ from foundry.tools.words import words
 def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
     """Findings of result_cache, input_shortcut, phase_detection, reference, fallback and torch_compute."""
     for flow in flows_of(source).values():
-        yield from _check(flow)
+        if not (flow.owner and any(source.dotted(base) == "type" for base in flow.owner.bases)):  # makes classes
+            yield from _check(flow)
 
 
 def _check(flow: Flow) -> Iterator[Finding]:
@@ -83,15 +85,22 @@ def _returned_names(function: Function) -> set[str]:
 def _outlives(flow: Flow, target: ast.expr) -> bool:
     base = target
     while isinstance(base, ast.Attribute | ast.Subscript):
+        if ast.unparse(base) == "sys.modules[__name__]":
+            return True
         base = base.value
     if not isinstance(base, ast.Name):
-        return False
+        return ast.unparse(base) == "globals()" or (
+            isinstance(base, ast.Call) and ast.unparse(base.func).startswith("globals()")
+        )
     if isinstance(target, ast.Name):
         return target.id in flow.globals
     if isinstance(target, ast.Attribute) and not isinstance(target.value, ast.Name | ast.Attribute | ast.Subscript):
         return False
     lasting = flow.source.module_names | flow.source.functions.keys() | flow.source.classes.keys() | flow.kept
-    return base.id in ("self", "cls") or base.id in lasting
+    holders = {argument.arg for argument in flow.function.args.args[:1]} if flow.owner else set()
+    if "staticmethod" in {ast.unparse(item) for item in flow.function.decorator_list} or is_context(flow, base):
+        holders = set()
+    return base.id in {"self", "cls", *holders} or base.id in lasting
 
 
 def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, returned: set[str]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ ALLOWED_IMPORTS = frozenset(
         "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io atexit traceback "
         "datetime timeit random inspect gc zlib base64 binascii queue signal weakref concurrent multiprocessing "
         "contextvars shlex site argparse pickle asyncio secrets cmath unittest fnmatch getpass mmap socket select "
-        "graphlib keyword pkgutil zipfile code "
+        "graphlib keyword pkgutil zipfile code ast "
         "rich tqdm loguru colorama tabulate packaging einops ninja pybind11 filelock"  # words, layouts
     )
 )
@@ -154,7 +154,7 @@ _HARMLESS = words(
     "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "
     "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc "
     "zlib.crc32 zlib.adler32 base64.b64encode base64.b32encode base64.b16encode base64.urlsafe_b64encode "
-    "base64.b85encode inspect.cleandoc inspect.getdoc weakref.ref "
+    "base64.b85encode inspect.cleandoc inspect.getdoc inspect.signature inspect.isclass inspect.isfunction weakref.ref "
     "multiprocessing.cpu_count multiprocessing.current_process threading.Event threading.Condition threading.Semaphore "
     "threading.main_thread threading.active_count gc.collect pickle.dumps"
 )

@@ -123,12 +123,34 @@ def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     if path in ("torch.cuda.Stream", "torch.cuda.stream"):
         return is_joined(source, node)
     above = source.above(node)
+    if path in ("globals", "sys.modules"):
+        return _is_own_module(source, node, path)
     if path == "__import__" and isinstance(above, ast.Call) and above.func is node:
         return imported_by(above) in ALLOWED_IMPORTS  # what is used of the module is judged where it is used
     if path in _POINTERS and isinstance(above, ast.Call) and above.func is node and not above.keywords:
         pointers = above.args[: _POINTERS[path]]
         return len(pointers) == _POINTERS[path] and all(ast.unparse(one).endswith(".data_ptr()") for one in pointers)
     return isinstance(above, ast.Attribute)
+
+
+def _is_own_module(source: CandidateSource, node: ast.expr, path: str) -> bool:
+    """`sys.modules[__name__]`, or `globals()` where one name in quotes is looked up, stored or asked for."""
+    above = source.above(node)
+    if path == "sys.modules":
+        return isinstance(above, ast.Subscript) and ast.unparse(above.slice) == "__name__"
+    if not (isinstance(above, ast.Call) and above.func is node):
+        return False
+    use = source.above(above)
+    name: ast.expr | None = None
+    if isinstance(use, ast.Subscript):
+        name = use.slice
+    elif isinstance(use, ast.Compare):
+        name = use.left
+    elif isinstance(use, ast.Attribute) and use.attr in ("get", "setdefault"):
+        call = source.above(use)
+        name = call.args[0] if isinstance(call, ast.Call) and call.args else None
+    said = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else "__"
+    return not said.startswith("__") and said not in source.aliases
 
 
 def _in_a_call(source: CandidateSource, node: ast.AST) -> bool:

@@ -334,7 +334,8 @@ def defined_names(node: ast.stmt) -> list[str]:
     if isinstance(node, Function | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [item.id for target in targets for item in ast.walk(target) if isinstance(item, ast.Name)]
+    parts = [item for target in targets for item in ast.walk(target)]
+    return [item.id for item in parts if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)]
 
 
 def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:

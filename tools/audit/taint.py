@@ -42,7 +42,7 @@ VIEWS = frozenset(
         "narrow select detach data_ptr data untyped_storage as_strided unbind split chunk view_as movedim "
         "swapaxes unfold clone to copy_ zero_ fill_ record_stream cpu cuda cuda_stream stream ptr nbytes "
         "is_pinned pin_memory requires_grad_ new_empty new_zeros new_full new_empty_strided resize_ set_ _version "
-        "is_leaf from_numpy values items keys get index append extend"
+        "is_leaf from_numpy data_as ctypes values items keys get index append extend"
     )
 )
 NUMPY_MEMORY = frozenset(
@@ -103,12 +103,14 @@ def flows_of(source: CandidateSource) -> dict[str, Flow]:
 
 
 def _add_constructors(source: CandidateSource, flows: dict[str, Flow]) -> None:
-    """Own classes whose objects forward makes: what a constructor is given counts as inputs in all of their methods."""
+    """Own recorders of graphs that forward makes: what a constructor is given counts as inputs in their methods."""
     called = {
         ast.unparse(node.func) for flow in list(flows.values()) for node in ast.walk(flow.function) if _is_call(node)
     }
     for name in called & source.classes.keys():
         owner = source.classes[name]
+        if not _records_graph(source, owner):
+            continue
         for method, function in methods_of(owner).items():
             flow = flows.setdefault(f"{name}.{method}", Flow(source, function, owner, flows=flows))
             flow.inputs.update(_parameters(function, skip_self=True))
@@ -348,7 +350,9 @@ def is_kept(flow: Flow, node: ast.expr | None) -> bool:
     if isinstance(node, ast.Attribute):
         return (isinstance(node.value, ast.Name) and node.value.id == "self") or is_kept(flow, node.value)
     if isinstance(node, ast.Subscript | ast.Starred | ast.Await):
-        return is_kept(flow, node.value)
+        return is_kept(flow, node.value) or ast.unparse(node) == "sys.modules[__name__]"
+    if isinstance(node, ast.Call) and ast.unparse(node) == "globals()":
+        return True
     if isinstance(node, ast.NamedExpr):
         return is_kept(flow, node.value)
     if isinstance(node, ast.Tuple | ast.List):
