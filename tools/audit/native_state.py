@@ -56,7 +56,10 @@ def state_findings(line: int, code: str) -> Iterator[Finding]:
             content = _content_names(code)
         if re.search(counted, rest) or re.search(equal, rest) or _is_compared(part, name, rest, content):
             yield Finding("native_state", where, f"compares or counts in {variable.name}, which outlives the call")
-        elif _CONTAINERS.search(variable.declaration) and re.search(searched, rest):
+        elif _CONTAINERS.search(variable.declaration) and any(
+            _is_content(_value_after(rest, match.end()), _handed_content(code, content))
+            for match in re.finditer(searched, rest)
+        ):  # entries by a size may be kept: scratch memory, tables
             yield Finding("native_state", where, f"keeps entries in {variable.name}, which outlives the call")
         elif re.search(rf"\b(?:memcpy|memmove)\s*\([^,;]*,[^,;]*\b{name}\b", rest):
             words = f"copies {variable.name}, which outlives the call, into a result"
@@ -95,6 +98,35 @@ def _content_names(code: str) -> frozenset[str]:
             break
         names = grown
     return frozenset(names)
+
+
+def _handed_content(code: str, content: frozenset[str]) -> frozenset[str]:
+    """The names of content, and those of parameters that somewhere get content."""
+    names = set(content)
+    definitions = re.findall(r"\b(\w+)\s*\(([^(){};]*)\)\s*(?:const\s*|noexcept\s*)*\{", code)
+    for _ in range(4):
+        before = len(names)
+        for function, parameters in definitions:
+            own = [re.findall(r"\w+", part.split("=")[0])[-1:] for part in parameters.split(",")]
+            for call in re.finditer(rf"\b{function}\s*\(", code):
+                given = _parts(_value_after(code, call.end()))
+                pairs = zip(own, given, strict=False)
+                names |= {name for one, part in pairs for name in one if _is_content(part, frozenset(names))}
+        if len(names) == before:
+            break
+    return frozenset(names)
+
+
+def _parts(text: str) -> list[str]:
+    """What stands between the commas that are in no brackets."""
+    parts, depth = [""], 0
+    for symbol in text:
+        depth += (symbol in "([{") - (symbol in ")]}")
+        if symbol == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += symbol
+    return parts
 
 
 def _value_after(code: str, start: int) -> str:
