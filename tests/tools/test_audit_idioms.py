@@ -227,3 +227,52 @@ def test_a_class_of_classes_may_note_them() -> None:
     made = REGISTRY.replace("Kind(type)", "Kind").replace("super().__new__(mcs, name, bases, body)", "torch.empty(4)")
     called = model(top=made).replace("        return y", "        Kind('y', (), x)\n        return y")
     assert "result_cache" in {rule for rule, _ in left(called)}
+
+
+CLOCKED = """\
+#include <chrono>
+static void twice(const float* x, float* y, long n) { for (long i = 0; i < n; i++) y[i] = 2 * x[i]; }
+extern "C" void scale(const float* x, float* y, long n) { twice(x, y, n); }
+extern "C" double measure(const float* x, float* y, long n) {
+  const auto begun = std::chrono::steady_clock::now();
+  twice(x, y, n);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+}
+"""
+CLOCKED_TOP = """\
+LIB = make()
+LIB.measure.restype = ctypes.c_double
+
+
+def tune():
+    x = torch.zeros(8)
+    return LIB.measure(pointer(x), pointer(torch.empty(8)), 8)
+
+
+TAKEN = tune()
+"""
+
+
+def clocked(native: str = CLOCKED, top: str = CLOCKED_TOP) -> str:
+    text = model(top=top)
+    start, end = text.index('r"""'), text.index('"""\n\n\ndef make')
+    return text[:start] + 'r"""\n' + native + text[end:]
+
+
+def test_a_clock_that_forward_cannot_reach_tunes() -> None:
+    assert left(clocked()) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        clocked().replace("{ twice(x, y, n); }", "{ measure(x, y, n); }"),
+        clocked().replace("        return y", "        LIB.measure(pointer(x), pointer(y), 8)\n        return y"),
+        clocked().replace("        return y", "        getattr(LIB, 'measure')(x, y, 8)\n        return y"),
+        clocked().replace("        return y", "        tune()\n        return y"),
+        clocked().replace("LIB = make()\n", "LIB = make()\nOTHER = LIB.measure\n", 1),
+        clocked().replace("static void", "using clock_of = std::chrono::steady_clock;\nstatic void"),
+    ],
+)
+def test_a_clock_within_reach_tells_calls_apart(text: str) -> None:
+    assert "native_system" in {rule for rule, _ in left(text)}

@@ -12,14 +12,15 @@ from typing import Any
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.tools.audit.clocks import CLOCK_SYMBOL, clocks_are_apart
 from foundry.tools.audit.conduct import allowed
 from foundry.tools.audit.dataflow import dataflow_findings
-from foundry.tools.audit.native_rules import native_findings
+from foundry.tools.audit.native_rules import native_findings, native_texts, strip_comments
 from foundry.tools.audit.policies import open_label, policy_gates, practices, spelled
 from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.python_rules import python_findings
 from foundry.tools.audit.source import RULES, CandidateSource, Finding, read_source
-from foundry.tools.audit.symbols import OPERATOR_OF_TORCH, symbol_gates
+from foundry.tools.audit.symbols import MOST_REASONS, OPERATOR_OF_TORCH, symbol_gates
 
 
 def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Gate]:
@@ -61,11 +62,13 @@ def audit(
         gates += [allowed(gate, policy) for gate in symbol_gates(Path(build.artifact))]
     twice = {f"symbols ({built})", f"libraries ({built})"} if built else set()
     gates += [gate for gate in watched or () if gate.gate not in twice]
+    source = read_source(text, task_source)
+    if isinstance(source, CandidateSource):
+        gates = _without_tuning(gates, source)
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance
     labels = {spelled(label) for label in declared}
-    source = read_source(text, task_source)
     if isinstance(source, CandidateSource):
         labels |= practices(source)
     if policy == "open":
@@ -78,6 +81,21 @@ def audit(
         gates=tuple(gates),
         labels=tuple(sorted(labels)),
     )
+
+
+def _without_tuning(gates: list[Gate], source: CandidateSource) -> list[Gate]:
+    """Gates of symbols, without the clocks that only functions read which tune a kernel before the first call."""
+    is_clocked = any(not gate.passed and CLOCK_SYMBOL.search(gate.evidence) for gate in gates)
+    if not is_clocked or not clocks_are_apart(source, [strip_comments(item) for _, item in native_texts(source)]):
+        return gates
+    return [_without_clocks(gate) if gate.gate.startswith("symbols") else gate for gate in gates]
+
+
+def _without_clocks(gate: Gate) -> Gate:
+    reasons = [part for part in gate.evidence.split("; ") if not CLOCK_SYMBOL.match(part)]
+    if gate.passed or len(reasons) == gate.evidence.count("; ") + 1 or gate.evidence.count("; ") >= MOST_REASONS - 1:
+        return gate  # what is not named any more may be anything
+    return Gate(gate.gate, not reasons, "; ".join(reasons) or "a clock is read by what tunes it beforehand only")
 
 
 def needs_watching(text: str, policy: Policy, *, task_source: str = "") -> bool:

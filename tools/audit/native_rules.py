@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.clocks import CLOCKS, clocks_are_apart
 from foundry.tools.audit.forbidden import may_ask_for
 from foundry.tools.audit.native_races import race_findings
 from foundry.tools.audit.native_state import state_findings
@@ -100,15 +101,21 @@ _FORBIDDEN_FLAG = re.compile(
 
 def native_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]:
     """Every broken rule of the native texts in the file, and of the flags they are compiled with."""
-    for line, text in native_texts(source):
-        found = list(_text_findings(line, text, policy))
+    texts = list(native_texts(source))
+    tunes = clocks_are_apart(source, [strip_comments(text) for _, text in texts])
+    for line, text in texts:
+        found = [item for item in _text_findings(line, text, policy) if not (tunes and _is_clock(item))]
         yield from found
         if re.search(r"^\s*#\s*define\b", text, re.MULTILINE):  # what macros make of it
             known = {(finding.rule, finding.what) for finding in found}
             for finding in _text_findings(line, expanded(text), policy):
-                if (finding.rule, finding.what) not in known:
+                if (finding.rule, finding.what) not in known and not (tunes and _is_clock(finding)):
                     yield finding
     yield from _flag_findings(source, policy)
+
+
+def _is_clock(finding: Finding) -> bool:
+    return finding.rule == "native_system" and finding.what.split()[1].rstrip(",") in CLOCKS
 
 
 def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:

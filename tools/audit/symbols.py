@@ -132,6 +132,7 @@ _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
 _END = "end-of-the-machine-code"
 OPERATOR_OF_TORCH = "PyTorch's operator"
+MOST_REASONS = 4  # that a gate names
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         Gate(
             "symbols",
             not strange,
-            "; ".join(strange[:4])
+            "; ".join(strange[:MOST_REASONS])
             if strange
             else f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries",
         ),
