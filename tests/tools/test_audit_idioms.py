@@ -115,8 +115,49 @@ HANDLE = """\
 def test_a_kernels_handle_may_be_kept() -> None:
     text = model(members=HANDLE).replace("        y =", "        self.kernel(x.device.index)\n        y =")
     assert left(text) == []
-    kept = text.replace("found = ctypes.c_void_p()", "found = torch.empty(4)")
+    kept = text.replace("found = ctypes.c_void_p()", "found = torch.empty(4)").replace("x.device.index", "x")
     assert "result_cache" in {rule for rule, _ in left(kept)}
+
+
+MEMO = """\
+def made(key, _memo={}):
+    if key not in _memo:
+        kernel = getattr(LIB, "scale")
+        _memo[key] = kernel
+        return kernel
+    return _memo[key]
+
+
+LIB = make()
+"""
+
+
+def test_what_is_given_no_input_keeps_no_answer() -> None:
+    text = model("made(x.shape[0])", top=MEMO)
+    assert left(text) == []
+    assert "result_cache" in {rule for rule, _ in left(text.replace("made(x.shape[0])", "made(x)"))}
+
+
+BOUND = """\
+def native(stub):
+    function = getattr(make(), stub.__name__)
+    function.restype = None
+
+    def call(*values):
+        function(*values)
+
+    return call
+
+
+@native
+def scale(x, y, n): ...
+"""
+
+
+def test_a_decorator_gets_the_function_that_it_decorates() -> None:
+    text = model("scale", top=BOUND)
+    assert left(text) == []
+    assert "result_cache" in {rule for rule, _ in left(text.replace("function(*values)", "stub.last = values"))}
 
 
 MIXIN = """\

@@ -31,8 +31,11 @@ from foundry.tools.words import words
 def dataflow_findings(source: CandidateSource) -> Iterator[Finding]:
     """Findings of result_cache, input_shortcut, phase_detection, reference, fallback and torch_compute."""
     for flow in flows_of(source).values():
-        if not (flow.owner and any(source.dotted(base) == "type" for base in flow.owner.bases)):  # makes classes
+        if not (flow.owner and any(source.dotted(base) in _MAKES_CLASSES for base in flow.owner.bases)):
             yield from _check(flow)
+
+
+_MAKES_CLASSES = frozenset({"type", "abc.ABCMeta", "enum.EnumMeta"})
 
 
 def _check(flow: Flow) -> Iterator[Finding]:
@@ -63,7 +66,7 @@ def _check(flow: Flow) -> Iterator[Finding]:
                 "result_cache", decorator.lineno, f"{path} keeps what {flow.function.name} made of the inputs"
             )
     defaults = [*flow.function.args.defaults, *flow.function.args.kw_defaults]
-    for default in defaults:
+    for default in defaults if _is_given_inputs(flow) else ():
         if isinstance(default, ast.Dict | ast.List | ast.Set | ast.Call) and not _is_constant(flow.source, default):
             yield Finding("result_cache", default.lineno, "a mutable default argument outlives the call")
 
@@ -121,7 +124,12 @@ def _check_store(flow: Flow, node: ast.Assign | ast.AugAssign | ast.AnnAssign, r
             continue  # arguments of the next launch, written anew in every call
         elif is_input(flow, node.value) or (isinstance(target, ast.Subscript) and is_input(flow, target.slice)):
             yield Finding("result_cache", node.lineno, f"{name} keeps something made of the inputs across calls")
-        elif isinstance(node.value, ast.Name) and node.value.id in returned and not _is_handle(flow, node.value.id):
+        elif (
+            isinstance(node.value, ast.Name)
+            and node.value.id in returned
+            and _is_given_inputs(flow)
+            and not _is_handle(flow, node.value.id)
+        ):
             yield Finding("result_cache", node.lineno, f"{name} keeps {node.value.id}, which forward also returns")
 
 
@@ -144,6 +152,12 @@ def _is_statistic(flow: Flow, target: ast.expr) -> bool:
     values = list(_values_of(flow.source, flow.owner, holder.removeprefix("self.")))
     made = [flow.source.dotted(value.func) for value in values if isinstance(value, ast.Call)]
     return bool(values) and len(made) == len(values) and all(kind.startswith("torch.nn.BatchNorm") for kind in made)
+
+
+def _is_given_inputs(flow: Flow) -> bool:
+    """Whether a function can make anything of an input: who packs weights or loads a library for a size gets none."""
+    is_unknown = flow.owner is not flow.source.model and flow.function.name.startswith("__")  # called by many names
+    return flow.function.name == "forward" or bool(flow.inputs) or is_unknown
 
 
 def _is_handle(flow: Flow, name: str) -> bool:
@@ -332,7 +346,14 @@ def _is_kept_layer(flow: Flow, name: str) -> bool:
         return True
     held = [value for source in sources for value in flow.source.assigned.get(source, ())]
     made = [flow.source.dotted(part.func) for value in held for part in ast.walk(value) if isinstance(part, ast.Call)]
-    return any(path.startswith("torch.nn.") or path in {"Model", *flow.source.classes} for path in made)
+    layers = {name for name, part in flow.source.classes.items() if not _is_plain(flow.source, part)}
+    return any(path.startswith("torch.nn.") or path in {"Model", *layers} for path in made)
+
+
+def _is_plain(source: CandidateSource, owner: ast.ClassDef) -> bool:
+    """An own class that inherits from own classes only: all that its methods do is read here."""
+    bases = {source.dotted(base) for part in source.lineage(owner) for base in part.bases}
+    return bases <= {"object", "abc.ABC", *source.classes}
 
 
 def _kept_kind(flow: Flow, name: str) -> str:

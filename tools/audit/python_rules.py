@@ -149,8 +149,25 @@ def _is_own_module(source: CandidateSource, node: ast.expr, path: str) -> bool:
     elif isinstance(use, ast.Attribute) and use.attr in ("get", "setdefault"):
         call = source.above(use)
         name = call.args[0] if isinstance(call, ast.Call) and call.args else None
-    said = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else "__"
-    return not said.startswith("__") and said not in source.aliases
+    said, is_whole = _beginning(source, name)
+    others = [alias for alias in source.aliases if (alias == said if is_whole else alias.startswith(said))]
+    return bool(said) and not said.startswith("__") and not others
+
+
+def _beginning(source: CandidateSource, text: ast.expr | None) -> tuple[str, bool]:
+    """What a text begins with, as far as it stands in quotes, and whether that is all of it."""
+    if isinstance(text, ast.Constant) and isinstance(text.value, str):
+        return text.value, True
+    if isinstance(text, ast.JoinedStr) and text.values:
+        return _beginning(source, text.values[0])[0], False
+    if isinstance(text, ast.BinOp) and isinstance(text.op, ast.Add):
+        return _beginning(source, text.left)[0], False
+    if isinstance(text, ast.Name):
+        assigned = [node for node in ast.walk(source.tree) if isinstance(node, ast.Assign)]
+        values = [node.value for node in assigned if [ast.unparse(item) for item in node.targets] == [text.id]]
+        is_bound_once = text.id not in {item.arg for item in ast.walk(source.tree) if isinstance(item, ast.arg)}
+        return _beginning(source, values[0]) if len(values) == 1 and is_bound_once else ("", False)
+    return "", False
 
 
 def _in_a_call(source: CandidateSource, node: ast.AST) -> bool:

@@ -127,6 +127,7 @@ def _size(flows: dict[str, Flow]) -> int:
 def _taint_indirect(flow: Flow, flows: dict[str, Flow]) -> None:
     """Functions that are handed on or nested may be called with anything: their parameters count as inputs."""
     called = {id(node.func) for node in ast.walk(flow.function) if isinstance(node, ast.Call)}
+    called |= {id(node) for node in flow.function.decorator_list}  # they get the function
     for node in ast.walk(flow.function):
         if isinstance(node, ast.Lambda | ast.FunctionDef) and node is not flow.function:
             flow.inputs.update(argument.arg for argument in node.args.args)
