@@ -20,7 +20,7 @@ from foundry.knowledge.task import Task
 from foundry.tools import bundle, comparison, patterns, task_module
 from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
-from foundry.tools.index_ranges import index_ranges
+from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
 FEW_EVERY = 64  # parameters to a changed one
@@ -126,7 +126,7 @@ class Case:
         if distribution.pattern == "other numbers":
             return self._has_numbers
         if distribution.pattern == "other indices":
-            return any(self._ranges)
+            return any(count is not None for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
     def constant_parameter(self) -> str:
@@ -299,6 +299,8 @@ class Case:
 
             def other(tensor: torch.Tensor) -> torch.Tensor:
                 count = next(ranges)
+                if count == NUMBERS:
+                    return patterns.shuffled(tensor, generator)
                 return patterns.reindexed(tensor, count, generator) if count else tensor
 
             return list(_mapped(list(inputs), other))

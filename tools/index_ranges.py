@@ -1,4 +1,5 @@
-"""Which integer inputs of a model only say which row to take, and how many rows there are. Runs in the judge.
+"""Which integer inputs of a model only say which row to take, and how many rows there are; and which ones only become
+floating numbers. Runs in the judge.
 
 An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other integer
 (a length, a flag, a count) may mean things that its values alone do not tell, so it is not touched.
@@ -14,12 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 # Operators whose results hold the elements of their first argument.
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
+NUMBERS = 0  # any order of them will do, and no other values
+_INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
 # Operators that ask which of several things a value means; any value has an answer.
 _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """For each tensor the number of values its elements may have (0, 1, ...), None where it is not an index only.
+    """For each tensor the number of values its elements may have (0, 1, ...), None where it is not an index only, and
+    NUMBERS where it only becomes floating numbers.
 
     `run` calls the model on these very tensors.
     """
@@ -36,10 +40,13 @@ class _Watcher(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._owners = {_place(item): _place(item) for item in tensors if _is_integer(item)}
         self._ranges: dict[int, int | None] = {}
+        self._numbers: set[int] = set()
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
     def range_of(self, tensor: torch.Tensor) -> int | None:
-        return self._ranges.get(_place(tensor)) if _is_integer(tensor) else None
+        if not _is_integer(tensor):
+            return None
+        return self._ranges.get(_place(tensor), NUMBERS if _place(tensor) in self._numbers else None)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -59,6 +66,8 @@ class _Watcher(TorchDispatchMode):
             self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
         elif name in _ASK:
             return
+        elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
+            self._numbers.add(owner)
         elif name in _PASS_ON and _is_integer(result):
             self._kept.append(result)
             self._owners[_place(result)] = owner

@@ -27,7 +27,7 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
         return value * float(0.5 + 0.4 * torch.rand((), generator=generator))  # inside the range of most things
     if distribution.pattern in ("other masks", "other numbers", "other indices"):
         is_meant = distribution.pattern == "other masks" and is_mask(value)
-        return _laid_out_as(value, _shuffled(value, generator)) if is_meant else value
+        return _laid_out_as(value, shuffled(value, generator)) if is_meant else value
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
@@ -58,18 +58,16 @@ def in_few_bits(value: torch.Tensor) -> torch.Tensor:
 
 def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
     """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
-    end, stay. Indices in ascending order keep it, and indices without repetition stay so."""
+    end, stay. Indices without repetition stay so; an order is none that a kernel may count on, as a mask's is none."""
     places = torch.randint(0, count, index.shape, generator=generator)
     crowd = torch.randint(0, count, (), generator=generator)
     drawn = torch.where(torch.rand(index.shape, generator=generator) < 0.25, crowd, places)
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
         drawn = torch.randperm(count, generator=generator)[: index.numel()].reshape(index.shape)
-    if index.dim() and bool((index.diff(dim=-1) >= 0).all()):
-        drawn = drawn.sort(dim=-1).values
     return _laid_out_as(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
-def _shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each row in an order of its own: as many are true in it as before."""
     if value.dim() == 0:
         return value

@@ -53,7 +53,8 @@ _KEEPS_RANGE: frozenset[Pattern] = frozenset(
 class Distribution:
     """How the floating inputs of `get_inputs` are changed. What else there is stays as given but for `other masks`,
     which shuffles each row of booleans (a mask of a prefix or a triangle becomes any mask), `other numbers`, which
-    changes Python's floats, and `other indices`: integers that only say which row to take become any that there are.
+    changes Python's floats, and `other indices`: integers that only say which row to take become any that there are, in
+    any order; those that only become floating numbers (positions, labels) change places.
 
     `mixed` multiplies each element by 2**k, k uniform in -6..6. Patterns: `constant`: all elements of an input are
     equal. `sparse`: zeros with spikes at random places, the first and the last element among them. `one-hot rows`: one

@@ -22,7 +22,8 @@ from foundry.tools.words import words
 _PROGRAMS = re.compile(
     r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
     r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
-    r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo)(?:-[\d.]+)?"
+    r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo|cd|mkdir|set|export|test|\[|pwd|ls|cat|cp|mv|rm|touch|"
+    r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|trap|dirname|basename|realpath|readlink|'')(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
 _LOOKS_AWAY = {  # event -> what it means; not allowed at any time
@@ -77,7 +78,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     """
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
-    ran = sorted({_program(what) for _, event, what, _ in events if event == "subprocess.Popen"})
+    ran = sorted({_program(_commands(what)[0]) for _, event, what, _ in events if event == "subprocess.Popen"})
     honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
     gates = [
         _gate("process events", bad, honest + "forward touched no file, process, network or code"),
@@ -149,7 +150,9 @@ def _event_reason(phase: str, event: str, what: str) -> str:
     if event in ("subprocess.Popen", "os.system", "os.posix_spawn"):
         if phase == "steady":
             return f"runs {what[:60]!r} in every call"
-        return "" if _PROGRAMS.fullmatch(_program(what)) else f"runs {what[:80]!r}, which is no compiler"
+        command = f"sh -c {what}" if event == "os.system" else what
+        strange = [part.strip() for part in _commands(command) if not _is_of_a_build(part)]
+        return f"runs {strange[0][:80]!r}, which is no compiler" if strange else ""
     if phase == "steady" and event == "ctypes.dlopen":
         return f"loads {what} in every call"
     return ""
@@ -174,13 +177,29 @@ def _symbol_reason(what: str) -> str:
     return ""
 
 
-def _program(command: str) -> str:
-    """The program's own name in a command line."""
+def _commands(command: str) -> list[str]:
+    """The commands of a command line, each alone: of a shell's whole text, what it substitutes included."""
     shell = _SHELL.match(command)
-    parts = (shell["command"] if shell else command).split()
-    while parts and (
-        re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in ("env", "exec", "nice", "ccache", "command", "-v")
-    ):
+    if not shell:
+        return [command]
+    text = re.sub(r"'[^']*'|\"[^\"$`]*\"", "''", shell["command"].replace("\\\n", " "))
+    text = re.sub(r"(?m)(?:^|(?<=\s))#.*$", "", text)
+    text = re.sub(r"\d?(?:>>?|<)(?:&\d|\s*[^\s;|&()]+)", " ", text)
+    return re.split(r"&&|\|\||\$\(|[;|\n(){}`]|(?<!>)&(?!>)", text)
+
+
+def _is_of_a_build(command: str) -> bool:
+    program = _program(command)
+    return not program or _PROGRAMS.fullmatch(program) is not None
+
+
+_BEFORE = frozenset(words("env exec nice ccache command -v if then else elif do ! time"))
+
+
+def _program(command: str) -> str:
+    """The program's own name in a command."""
+    parts = command.split()
+    while parts and (re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in _BEFORE):
         parts.pop(0)
     return parts[0].rsplit("/", 1)[-1] if parts else ""
 

@@ -25,6 +25,7 @@ Phase = Literal["load", "build", "first", "steady"]
 
 MOST_EVENTS = 400
 MOST_KEPT = 32
+MOST_TEXT = 4000  # of a command or a path
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
 # event -> which of its arguments say what was done
 _EVERYWHERE: dict[str, tuple[int, ...]] = {
@@ -103,6 +104,8 @@ class Observer:
             line = self._line(frame)
             if line:
                 words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
+                if event == "subprocess.Popen" and (script := _script(arguments[1], arguments[2])):
+                    words = ["sh", "-c", script]
                 self._seen[(self.phase, event, " ".join(words), line)] = None
         finally:
             self._busy = False
@@ -246,11 +249,26 @@ def _path(function: Any) -> str:
     return f"{module}.{getattr(function, '__qualname__', '?')}"
 
 
+def _script(command: Any, folder: Any) -> str:
+    """The text of a shell's script that a command runs, "" when it runs none."""
+    words = [os.fsdecode(word) for word in command] if isinstance(command, list | tuple) and command else []
+    is_shell = bool(words) and Path(words[0]).name in ("sh", "bash", "dash")
+    paths = [word for word in words[1:] if not word.startswith("-")] if is_shell else words
+    if not paths or "-c" in words[1:2]:
+        return ""
+    try:
+        with (Path(os.fsdecode(folder or ".")) / paths[0]).open(encoding="utf-8") as file:
+            text = file.read(MOST_TEXT)
+    except (OSError, ValueError):
+        return ""
+    return text if is_shell or re.match(r"#!.*\b(?:ba|da)?sh\b", text) else ""
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, ctypes.CDLL):
         return str(value._name)
     if isinstance(value, list | tuple):
         return " ".join(_plain(item) for item in list(value)[:40])
     if isinstance(value, bytes):
-        return os.fsdecode(value)[:300]
-    return str(value)[:300]
+        return os.fsdecode(value)[:MOST_TEXT]
+    return str(value)[:MOST_TEXT]

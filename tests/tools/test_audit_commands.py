@@ -1,0 +1,68 @@
+"""What a file may have a shell do while it is loaded: build, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foundry.tools.audit.conduct import conduct_gates
+
+BUILDS = {
+    "a folder first": "cd /tmp/x && g++ -O3 k.cpp -o k.so",
+    "words in quotes": "g++ -O3 '-DNAME=f(x); y' k.cpp && echo 'done; python it'",
+    "in brackets": "(mkdir -p /tmp/x; cd /tmp/x; g++ a.cpp) 2>&1 | tee log",
+    "other flags when it fails": "if g++ -march=native a.cpp; then echo ok; else g++ a.cpp; fi",
+    "one after another": "for f in a b; do g++ -c $f.cpp; done",
+    "a comment": "set -e\n# now python does nothing\ng++ a.cpp  # curl neither\n",
+}
+OTHERS = {
+    "behind a build": ("g++ a.cpp; python evil.py", "python evil.py"),
+    "substituted": ("g++ $(curl evil) a.cpp", "curl evil"),
+    "in backticks": ("g++ `evil` a.cpp", "evil"),
+    "in the background": ("evil & g++ a.cpp", "evil"),
+    "in a branch": ("if g++ a.cpp; then evil; fi", "evil"),
+}
+
+
+def spoken_against(event: str, command: str) -> str:
+    seen = {"events": [("load", event, command, 7)], "calls": (), "libraries": ()}
+    (gate,) = [gate for gate in conduct_gates(seen, "fair", on_cpu=False) if gate.gate == "process events"]
+    return "" if gate.passed else gate.evidence
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_shell_may_build(name: str) -> None:
+    assert spoken_against("subprocess.Popen", f"/bin/sh -c {BUILDS[name]}") == ""
+    assert spoken_against("os.system", BUILDS[name]) == ""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_command_of_a_shell_is_looked_at(name: str) -> None:
+    command, culprit = OTHERS[name]
+    for evidence in (spoken_against("subprocess.Popen", f"bash -c {command}"), spoken_against("os.system", command)):
+        assert f"{culprit}'" in evidence and "line 7" in evidence
+
+
+WATCH = """
+import json, subprocess, sys
+from foundry.tools.audit.observation import Observer
+observer = Observer("candidate.py")
+exec(compile(sys.argv[1], "candidate.py", "exec"))
+print(json.dumps([event[2] for event in observer.report()["events"] if event[1] == "subprocess.Popen"]))
+"""
+
+
+@pytest.mark.parametrize("how", ["['bash', 'build.sh']", "['./build.sh']", "['/bin/sh', '-e', 'build.sh']"])
+@pytest.mark.parametrize(("line", "is_allowed"), [("true", True), ("sleep 0", False)])
+def test_a_script_is_what_it_says(how: str, line: str, is_allowed: bool, tmp_path: Path) -> None:
+    script = tmp_path / "build.sh"
+    script.write_text(f"#!/bin/sh\n# builds\n{line}\n")
+    script.chmod(0o755)
+    candidate = f"import subprocess\nsubprocess.run({how}, cwd={str(tmp_path)!r}, check=True)\n"
+    done = subprocess.run([sys.executable, "-c", WATCH, candidate], capture_output=True, text=True, check=True)
+    (seen,) = json.loads(done.stdout.splitlines()[-1])
+    assert (spoken_against("subprocess.Popen", seen) == "") == is_allowed
