@@ -12,11 +12,12 @@ import pytest
 from foundry.tools.audit.conduct import conduct_gates
 
 BUILDS = {
-    "a folder first": "cd /tmp/x && g++ -O3 k.cpp -o k.so",
+    "a folder first": "cd made && g++ -O3 k.cpp -o k.so",
     "words in quotes": "g++ -O3 '-DNAME=f(x); y' k.cpp && echo 'done; python it'",
-    "in brackets": "(mkdir -p /tmp/x; cd /tmp/x; g++ a.cpp) 2>&1 | tee log",
+    "in brackets": "(mkdir -p made; cd made; g++ a.cpp) 2>&1 | tee log",
     "other flags when it fails": "if g++ -march=native a.cpp; then echo ok; else g++ a.cpp; fi",
     "one after another": "for f in a b; do g++ -c $f.cpp; done",
+    "its own folder": 'cd "$(dirname "$0")" && "g++" "a b.cpp" -o "$(pwd)/k.so"',
     "a comment": "set -e\n# now python does nothing\ng++ a.cpp  # curl neither\n",
 }
 OTHERS = {
@@ -24,6 +25,17 @@ OTHERS = {
     "substituted": ("g++ $(curl evil) a.cpp", "curl evil"),
     "in backticks": ("g++ `evil` a.cpp", "evil"),
     "in the background": ("evil & g++ a.cpp", "evil"),
+    "with a quoted name": ("g++ a.cpp && 'evil' it", "evil it"),
+    "with a name of several words": ("g++ a.cpp && 'e v' it", "e_v it"),
+    "between quotes": ('echo "$x"; evil; echo "y"', "evil"),
+    "between apostrophes in quotes": ('echo "it\'s $(ls)"; evil; echo "it\'s"', "evil"),
+    "between apostrophes in comments": ("# don't\nevil\n# it's", "evil"),
+    "behind what is no comment": ('echo "a #"; evil', "evil"),
+    "in a substitution in quotes": ('echo "$(ls "b" ; evil)"', "evil"),
+    "escaped": ("g++ a.cpp; e\\vil", "evil"),
+    "in an open quote": ('g++ a.cpp; evil "', "evil"),
+    "into a file": ("g++ a.cpp > $(evil)", "evil"),
+    "at the end": ("trap evil EXIT; g++ a.cpp", "trap evil EXIT"),
     "in a branch": ("if g++ a.cpp; then evil; fi", "evil"),
 }
 
@@ -57,7 +69,9 @@ print(json.dumps([event[2] for event in observer.report()["events"] if event[1] 
 
 
 @pytest.mark.parametrize("how", ["['bash', 'build.sh']", "['./build.sh']", "['/bin/sh', '-e', 'build.sh']"])
-@pytest.mark.parametrize(("line", "is_allowed"), [("true", True), ("sleep 0", False)])
+@pytest.mark.parametrize(
+    ("line", "is_allowed"), [("true", True), ("sleep 0", False), ("#" * 5000 + "\nsleep 0", False)]
+)
 def test_a_script_is_what_it_says(how: str, line: str, is_allowed: bool, tmp_path: Path) -> None:
     script = tmp_path / "build.sh"
     script.write_text(f"#!/bin/sh\n# builds\n{line}\n")

@@ -16,6 +16,7 @@ from typing import Any
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.audit.shell import commands
 from foundry.tools.audit.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.words import words
 
@@ -23,7 +24,7 @@ _PROGRAMS = re.compile(
     r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
     r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
     r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo|cd|mkdir|set|export|test|\[|pwd|ls|cat|cp|mv|rm|touch|"
-    r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|trap|dirname|basename|realpath|readlink|'')(?:-[\d.]+)?"
+    r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
 _LOOKS_AWAY = {  # event -> what it means; not allowed at any time
@@ -78,7 +79,9 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     """
     events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
     bad = list(dict.fromkeys(_event_findings(events)))
-    ran = sorted({_program(_commands(what)[0]) for _, event, what, _ in events if event == "subprocess.Popen"})
+    ran = sorted(
+        {_program(one) for _, event, what, _ in events if event == "subprocess.Popen" for one in _commands(what)}
+    )
     honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
     gates = [
         _gate("process events", bad, honest + "forward touched no file, process, network or code"),
@@ -178,14 +181,9 @@ def _symbol_reason(what: str) -> str:
 
 
 def _commands(command: str) -> list[str]:
-    """The commands of a command line, each alone: of a shell's whole text, what it substitutes included."""
+    """The commands of a command line, each alone."""
     shell = _SHELL.match(command)
-    if not shell:
-        return [command]
-    text = re.sub(r"'[^']*'|\"[^\"$`]*\"", "''", shell["command"].replace("\\\n", " "))
-    text = re.sub(r"(?m)(?:^|(?<=\s))#.*$", "", text)
-    text = re.sub(r"\d?(?:>>?|<)(?:&\d|\s*[^\s;|&()]+)", " ", text)
-    return re.split(r"&&|\|\||\$\(|[;|\n(){}`]|(?<!>)&(?!>)", text)
+    return commands(shell["command"]) if shell else [command]
 
 
 def _is_of_a_build(command: str) -> bool:

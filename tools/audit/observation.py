@@ -258,7 +258,7 @@ def _script(command: Any, folder: Any) -> str:
         return ""
     try:
         with (Path(os.fsdecode(folder or ".")) / paths[0]).open(encoding="utf-8") as file:
-            text = file.read(MOST_TEXT)
+            text = _short(file.read(MOST_TEXT + 1))
     except (OSError, ValueError):
         return ""
     return text if is_shell or re.match(r"#!.*\b(?:ba|da)?sh\b", text) else ""
@@ -270,5 +270,10 @@ def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(_plain(item) for item in list(value)[:40])
     if isinstance(value, bytes):
-        return os.fsdecode(value)[:MOST_TEXT]
-    return str(value)[:MOST_TEXT]
+        return _short(os.fsdecode(value))
+    return _short(str(value))
+
+
+def _short(text: str) -> str:
+    """A text, or its beginning and words that no build begins a command with: what is left out was not read."""
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n...and more"

@@ -1,0 +1,54 @@
+"""The commands in a shell's text, each alone: what a file that builds itself has a shell do.
+
+Quotes, escapes, comments and substitutions are followed as POSIX has them (Shell Command Language, 2.2 and 2.6.3), so
+that no command hides in what looks like text; what is text is no command.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ENDS = ";|&\n(){}"  # of a command
+_REDIRECTION = re.compile(r"\d?(?:>>?|<)(?:&\d|\s*[^\s;|&()]+)")
+
+
+def commands(text: str) -> list[str]:
+    """Every command, those of substitutions included; quoted white space stands as an underscore."""
+    found: list[str] = []
+    outer: list[tuple[str, str]] = []  # (command that goes on after it, what opened it) of each quote and substitution
+    command, position = "", 0
+    text = text.replace("\\\n", " ")
+    while position < len(text):
+        symbol, position = text[position], position + 1
+        opened = outer[-1][1] if outer else ""
+        if symbol == "\\":
+            command += text[position : position + 1]
+            position += 1
+        elif symbol == '"':
+            if opened == '"':
+                command = outer.pop()[0] + command
+            else:
+                outer.append((command, '"'))
+                command = ""
+        elif text.startswith("$(", position - 1) or (symbol == "`" and opened != "`"):
+            outer.append((command, "$(" if symbol == "$" else "`"))
+            command, position = "", position + (symbol == "$")
+        elif (symbol == ")" and opened == "$(") or (symbol == "`" and opened == "`"):
+            found.append(command)
+            command = outer.pop()[0] + "substituted"
+        elif opened == '"':
+            command += "_" if symbol.isspace() or symbol in _ENDS else symbol
+        elif symbol == "'":
+            end = text.find("'", position)
+            quoted, position = text[position : end if end >= 0 else len(text)], end + 1 if end >= 0 else len(text)
+            command += re.sub(rf"[\s{re.escape(_ENDS)}]", "_", quoted)
+        elif symbol == "#" and (not command or command[-1].isspace()):
+            position = text.find("\n", position) if "\n" in text[position:] else len(text)
+        elif (redirection := _REDIRECTION.match(text, position - 1)) and "$(" not in redirection[0]:
+            command, position = command + " ", redirection.end()
+        elif symbol in _ENDS:
+            found.append(command)
+            command = ""
+        else:
+            command += symbol
+    return [one.strip() for one in (*found, command, *(part for part, _ in outer)) if one.strip()]
