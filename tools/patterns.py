@@ -27,7 +27,7 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
         return value * float(0.5 + 0.4 * torch.rand((), generator=generator))  # inside the range of most things
     if distribution.pattern in ("other masks", "other numbers", "other indices"):
         is_meant = distribution.pattern == "other masks" and is_mask(value)
-        return _laid_out_as(value, shuffled(value, generator)) if is_meant else value
+        return shuffled(value, generator) if is_meant else value
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
@@ -68,11 +68,11 @@ def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> to
 
 
 def shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Each row in an order of its own: as many are true in it as before."""
+    """Each row in an order of its own, in the same layout: as many are true in it as before."""
     if value.dim() == 0:
         return value
     order = torch.rand(value.shape, generator=generator).argsort(dim=-1)
-    return value.contiguous().gather(-1, order)
+    return _laid_out_as(value, value.contiguous().gather(-1, order))
 
 
 def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:

@@ -12,7 +12,7 @@ from foundry.knowledge import codec
 from foundry.tools.device import describe
 from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.judge import Judge
-from foundry.tools.patterns import nudged, reindexed, transformed
+from foundry.tools.patterns import nudged, reindexed, shuffled, transformed
 from foundry.tools.protocol import DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
 from foundry.tools.task_file import read_task
 
@@ -140,6 +140,13 @@ def test_other_indices_crowd_and_keep_uniqueness_and_no_order() -> None:
     places = reindexed(torch.randperm(50), 50, generator)
     assert sorted(places.tolist()) == list(range(50))
     assert (reindexed(torch.tensor([[-1, 3], [5, -1]]), 9, generator) < 0).tolist() == [[True, False], [False, True]]
+
+
+def test_numbers_that_change_places_keep_their_strides() -> None:
+    rows = torch.arange(24).reshape(4, 6).t()
+    moved = shuffled(rows, torch.Generator().manual_seed(1))
+    assert moved.stride() == rows.stride() and not torch.equal(moved, rows)
+    assert torch.equal(moved.sort(dim=-1).values, rows.sort(dim=-1).values)
 
 
 @pytest.mark.parametrize(
