@@ -18,6 +18,7 @@ from foundry.agents.obedience import Obedience
 from foundry.agents.playbook import MoveLibrary
 from foundry.agents.playbook_ranking import rank
 from foundry.agents.situation import Situation
+from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal
 
@@ -105,7 +106,7 @@ def _checked(source: str, brief: Brief) -> str:
     if len(source) > LONGEST_FILE_CHARS:
         raise AnswerError(f"source: {len(source)} characters, the most is {LONGEST_FILE_CHARS}")
     try:
-        tree = ast.parse(source)
+        tree = syntax.parse(source)
     except SyntaxError as error:
         raise AnswerError(f"source: Python syntax error in line {error.lineno}: {error.msg}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting

@@ -95,6 +95,9 @@ class Case:
         self._has_numbers = False  # floats of Python's
         self._uses_tf32 = False  # PyTorch's error is another where it is allowed
         self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
+        self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
+        self._counters = _unread_counters(self._model)
+        self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
 
@@ -129,6 +132,12 @@ class Case:
             return any(count is not None for count in self._ranges)
         return self.has_floats or not distribution.pattern
 
+    def has_structure(self) -> bool:
+        """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
+        if self._structures is None:
+            self._structures_of(self._loaded.inputs(self.seed))
+        return any(item.zeros is not None or item.is_symmetric for item in self._structures or ())
+
     def constant_parameter(self) -> str:
         """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
         for key, tensor in self._states["seeded"].items():
@@ -160,7 +169,7 @@ class Case:
     def state(self, kind: Parameters) -> Packed:
         """Parameters and buffers of a kind; randomised ones as last drawn."""
         if kind not in self._packed:
-            tensors = self._states[kind]
+            tensors = self._asked_for(self._states[kind])
             self._packed[kind] = Packed(list(tensors), bundle.pack([item.cpu() for item in tensors.values()]))
         packed = self._packed[kind]
         packed.mutable = self._mutable or []
@@ -174,6 +183,23 @@ class Case:
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
+        problem: TaskError | None = None
+        for question in (distribution, *distribution.gentler):
+            try:
+                trial = self._trial(question, seed)
+            except _Overflow as overflow:
+                problem = overflow
+                continue
+            if question == distribution:
+                return trial
+            way = (
+                f"x{question.scale:g}" if question.scale != 1.0 else f"2**-{question.exponents} to {question.exponents}"
+            )
+            note = f"asked with {way}, more overflows the reference"
+            return replace(trial, distribution=distribution, note="; ".join(filter(None, (trial.note, note))))
+        raise problem or TaskError("no question could be asked")
+
+    def _trial(self, distribution: Distribution, seed: int) -> Trial:
         inputs = self._draw(distribution, seed)
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
@@ -184,6 +210,9 @@ class Case:
         updated = self._updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
+            self._is_bounded = not _is_overflowing(eager)
+        elif self._is_bounded and (distribution.scale > 1.0 or distribution.exponents) and _is_overflowing(eager):
+            raise _Overflow("its outputs overflow")
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
@@ -221,7 +250,7 @@ class Case:
             before = self._states[kind]
             self._mutable = [
                 index
-                for index, (key, tensor) in enumerate(model.state_dict().items())
+                for index, (key, tensor) in enumerate(self._asked_for(model.state_dict()).items())
                 if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(before[key]))
             ]
         return outputs
@@ -248,11 +277,15 @@ class Case:
 
     def _updated(self, model: nn.Module) -> list[torch.Tensor]:
         """What forward has just written to the model's parameters and buffers."""
-        tensors = list(model.state_dict().values())
+        tensors = list(self._asked_for(model.state_dict()).values())
         return [tensors[index].clone() for index in self._mutable or []]
 
+    def _asked_for(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """A state without the counters that nothing reads: a model may do without them."""
+        return {key: tensor for key, tensor in state.items() if key not in self._counters}
+
     def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[Buffer, ...]:
-        keys = list(self._states["seeded"])
+        keys = list(self._asked_for(self._states["seeded"]))
         found: list[Buffer] = []
         for index, truth, tensor in zip(self._mutable or [], exact, own, strict=True):
             expected = self._expect(truth, tensor)
@@ -304,7 +337,20 @@ class Case:
                 return patterns.reindexed(tensor, count, generator) if count else tensor
 
             return list(_mapped(list(inputs), other))
-        return [patterns.transformed(value, distribution, generator, limited=self.limited) for value in inputs]
+        return [
+            patterns.transformed(value, distribution, generator, limited=self.limited, structure=structure)
+            for value, structure in zip(inputs, self._structures_of(inputs), strict=True)
+        ]
+
+    def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
+        if self._structures is None:
+            has_some = any(map(patterns.may_have_structure, inputs))
+            others = self._loaded.inputs(self.seed ^ 0x57A7) if has_some else inputs
+            self._structures = [
+                patterns.structure_of(*pair) if has_some else patterns.PLAIN
+                for pair in zip(inputs, others, strict=True)
+            ]
+        return self._structures
 
 
 def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
@@ -324,6 +370,25 @@ def _as_dtype(name: str) -> DType:
         if dtype == name:
             return dtype
     raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
+
+
+class _Overflow(TaskError):
+    """A question whose answer is too large for its dtype, or nearly."""
+
+
+def _is_overflowing(outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether a result is infinite, NaN, or so large that partial results in another order may be."""
+    floating = [item for item in outputs if item.is_floating_point() and item.numel()]
+    return not all(float(item.abs().max()) < _LARGEST.get(item.dtype, 2.0**96) for item in floating)
+
+
+_LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
+
+
+def _unread_counters(model: nn.Module) -> set[str]:
+    """Counters of batches of layers whose momentum is given: nothing depends on them (torch.nn.BatchNorm2d)."""
+    layers = {name: item for name, item in model.named_modules() if isinstance(item, nn.modules.batchnorm._NormBase)}
+    return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
 
 
 def _scale_only(expected: Expected) -> Expected:

@@ -299,7 +299,13 @@ class Judge:
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}")))
         is_changeable = paired_timing.is_changeable(packed[0])
         question = Question(
-            packed, specs, errors, lambda: case.inputs(_any_seed()), is_changeable, scalable=not case.limited
+            packed,
+            specs,
+            errors,
+            lambda: case.inputs(_any_seed()),
+            is_changeable,
+            scalable=not case.limited,
+            rotatable=not case.has_structure(),
         )
         if stage == "screen":
             self._screen_question = question

@@ -68,7 +68,8 @@ class Question:
     """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
 
     `fresh` draws another input set, for inputs whose content cannot be changed in place (`changeable`; integers are
-    not). `scalable`: the task declares no range that scaled values might leave. `changes` is found out once.
+    not). `scalable`: the task declares no range that scaled values might leave. `rotatable`: no input has a structure
+    (a triangle) that rows in other places would break. `changes` is found out once.
     """
 
     inputs: Sequence[Packed]
@@ -77,6 +78,7 @@ class Question:
     fresh: Callable[[], Packed]
     changeable: bool = True
     scalable: bool = True
+    rotatable: bool = True
     changes: Changes | None = None
 
 
@@ -209,7 +211,7 @@ def time_pairs(
     stream = random.Random(seed)
     start = time.perf_counter()
     sides, order = (baseline, candidate), [baseline, candidate]
-    question.changes = question.changes or _settled(baseline, question.scalable, stream)
+    question.changes = question.changes or _settled(baseline, question, stream)
     calls = _warm_up(sides, len(question.inputs))
     samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
     for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
@@ -293,9 +295,14 @@ def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
 
 
-def _settled(reference: RunnerLink, scalable: bool, stream: random.Random) -> Changes:
+def _settled(reference: RunnerLink, question: Question, stream: random.Random) -> Changes:
     """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
-    for changes in (Changes(scaled=scalable), Changes(scaled=scalable, rotated=False), Changes(scaled=False)):
+    scalable, rotatable = question.scalable, question.rotatable
+    for changes in (
+        Changes(scaled=scalable, rotated=rotatable),
+        Changes(scaled=scalable, rotated=False),
+        Changes(scaled=False, rotated=rotatable),
+    ):
         try:
             reference.perturb([0], *changes.draw(stream))
             reference.run([0])

@@ -7,6 +7,7 @@ booleans and numbers but for one pattern each.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,9 +18,73 @@ SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as 
 SPIKE_EVERY = 256  # elements to one spike of a sparse input
 NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
+ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
+CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
 
 
-def transformed(value: Any, distribution: Distribution, generator: torch.Generator, *, limited: bool = False) -> Any:
+@dataclass(frozen=True)
+class Structure:
+    """What every draw of an input has in common, which a kernel may be written for: `zeros` are the places (bool, the
+    input's shape) that hold zeros each time (a triangle), `is_symmetric` that a matrix equals its transpose."""
+
+    zeros: torch.Tensor | None = None
+    is_symmetric: bool = False
+
+    def imposed(self, value: torch.Tensor) -> torch.Tensor:
+        """The same values with this structure."""
+        if self.is_symmetric:
+            value = value.tril() + value.tril(-1).T
+        return value if self.zeros is None else value.masked_fill(self.zeros, 0.0)
+
+    def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
+        """Random places of an input of `size` elements: none that holds zeros each time, one of each symmetric pair."""
+        free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
+        drawn = torch.randint(0, size if free is None else len(free), (count,), generator=generator)
+        places = drawn if free is None else free[drawn]
+        if not self.is_symmetric:
+            return places
+        width = math.isqrt(size)
+        row, column = places // width, places % width
+        return torch.maximum(row, column) * width + torch.minimum(row, column)
+
+
+PLAIN = Structure()
+
+
+def may_have_structure(value: Any) -> bool:
+    """Whether a second draw could show one: many zeros, or a square matrix that equals its transpose."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return _has_zeros(value) or _is_symmetric(value)
+
+
+def structure_of(one: Any, other: Any) -> Structure:
+    """What two draws of an input share."""
+    if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
+        return PLAIN
+    first, second = one == 0, other == 0
+    zeros = first & second
+    count, apart = int(zeros.sum()), int((first ^ second).sum())  # a uniform draw holds a zero of its own now and then
+    is_fixed = count * ZEROS_EVERY >= one.numel() > count and apart * CHANCE_EVERY <= count
+    return Structure(zeros if is_fixed else None, _is_symmetric(one) and _is_symmetric(other))
+
+
+def _has_zeros(value: torch.Tensor) -> bool:
+    return int((value == 0).sum()) * ZEROS_EVERY >= value.numel()
+
+
+def _is_symmetric(value: torch.Tensor) -> bool:
+    return value.dim() == 2 and value.shape[0] == value.shape[1] > 1 and torch.equal(value, value.T)
+
+
+def transformed(
+    value: Any,
+    distribution: Distribution,
+    generator: torch.Generator,
+    *,
+    limited: bool = False,
+    structure: Structure = PLAIN,
+) -> Any:
     """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
     if isinstance(value, list | tuple):
         return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
@@ -33,12 +98,16 @@ def transformed(value: Any, distribution: Distribution, generator: torch.Generat
     if distribution.scale != 1.0:
         scaled = value * distribution.scale
         value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
-    if distribution.mixed:
-        powers = torch.randint(-6, 7, value.shape, generator=generator)
-        value = torch.ldexp(value, powers).to(value.dtype)
+    if distribution.exponents:
+        powers = torch.randint(-distribution.exponents, distribution.exponents + 1, value.shape, generator=generator)
+        value = structure.imposed(torch.ldexp(value, powers).to(value.dtype))
     if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
         return value
-    return _laid_out_as(value, _patterned(value, distribution.pattern, generator, limited=limited))
+    if distribution.pattern == "few changed":
+        changed = _few_changed(value, generator, structure, limited=limited)
+    else:
+        changed = _patterned(value, distribution.pattern, generator, limited=limited)
+    return _laid_out_as(value, structure.imposed(changed))
 
 
 def is_mask(value: Any) -> bool:
@@ -86,8 +155,6 @@ def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator
         return _sparse(value, generator)
     if pattern == "one-hot rows":
         return _one_hot(value, generator)
-    if pattern == "few changed":
-        return _few_changed(value, generator, limited=limited)
     return _non_finite(value, generator)
 
 
@@ -141,9 +208,11 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _put(changed, places, torch.ones(len(rows), dtype=value.dtype))
 
 
-def _few_changed(value: torch.Tensor, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+def _few_changed(
+    value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
+) -> torch.Tensor:
     count = int(torch.randint(1, 4, (1,), generator=generator))
-    places = torch.randint(0, value.numel(), (count,), generator=generator)
+    places = structure.places(count, value.numel(), generator)
     if not limited:
         return _put(value.clone(), places, _spikes(value, places, generator))
     low, high = value.min(), value.max()

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from foundry.knowledge import syntax
 from foundry.knowledge.errors import UsageError
 
 SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
@@ -55,7 +56,7 @@ def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
 def parse_python(text: str, name: str = "candidate.py") -> ast.Module:
     """The syntax tree; raises SyntaxError with a line for whatever is no Python, or nested as no program is."""
     try:
-        tree = ast.parse(text, filename=name)
+        tree = syntax.parse(text, name)
     except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions
         raise SyntaxError(str(error) or "nested too deeply", (name, 1, 0, "")) from None
     level: list[ast.AST] = [tree]

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from foundry.knowledge import syntax
 from foundry.knowledge.codec import to_plain
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.task import AccuracyClass, Mode, Policy, Task, TaskOptions
@@ -108,7 +109,7 @@ def overridden_source(source: str, overrides: dict[str, int]) -> str:
     """
     if not overrides:
         return source
-    constants = module_constants(ast.parse(source))
+    constants = module_constants(syntax.parse(source))
     lines = source.encode("utf-8").splitlines(keepends=True)  # AST columns count bytes
     for name, value in sorted(overrides.items(), key=lambda item: -_line_of(constants, item[0])):
         expression = constants[name].value

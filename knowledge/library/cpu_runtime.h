@@ -15,6 +15,10 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wpsabi"  // vectors wider than the machine's are passed between inlined functions only
+#endif
+
 #define FOUNDRY_INLINE static inline __attribute__((always_inline))
 #define FOUNDRY_INLINE_MEMBER inline __attribute__((always_inline))
 

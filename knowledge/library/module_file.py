@@ -15,6 +15,7 @@ import pprint
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from foundry.knowledge import syntax
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.ir import Plan, PrintedKernel
@@ -95,7 +96,7 @@ def read_library_text(name: str) -> str:
 
 def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:
     """(its __future__ imports, the rest without input makers, main guard and overridden constants' old values)."""
-    tree = ast.parse(source)
+    tree = syntax.parse(source)
     lines = source.splitlines()
     future: list[str] = []
     kept: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,22 @@ def test_a_script_is_what_it_says(how: str, line: str, is_allowed: bool, tmp_pat
     done = subprocess.run([sys.executable, "-c", WATCH, candidate], capture_output=True, text=True, check=True)
     (seen,) = json.loads(done.stdout.splitlines()[-1])
     assert (spoken_against("subprocess.Popen", seen) == "") == is_allowed
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_a_compiler_may_be_a_script_where_it_is_installed(is_installed: bool, tmp_path: Path) -> None:
+    wrapper = tmp_path / "bin" / "g++"
+    wrapper.parent.mkdir()
+    wrapper.write_text('#!/bin/sh\nexec evil-real -B/opt "$@"\n')
+    wrapper.chmod(0o755)
+    candidate = f"import subprocess\ntry:\n    subprocess.run([{str(wrapper)!r}, 'a.cpp'])\nexcept OSError:\n    pass\n"
+    path = f"{wrapper.parent}:{os.environ['PATH']}" if is_installed else os.environ["PATH"]
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, candidate],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PATH": path},
+    )
+    (seen,) = json.loads(done.stdout.splitlines()[-1])
+    assert (spoken_against("subprocess.Popen", seen) == "") == is_installed

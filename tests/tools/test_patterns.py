@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from foundry.knowledge import codec
+from foundry.knowledge.errors import TaskError
+from foundry.tools.cases import cases_of
 from foundry.tools.device import describe
 from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.judge import Judge
-from foundry.tools.patterns import nudged, reindexed, shuffled, transformed
-from foundry.tools.protocol import DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
+from foundry.tools.patterns import PLAIN, Structure, nudged, reindexed, shuffled, structure_of, transformed
+from foundry.tools.protocol import AS_GIVEN, DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
 from foundry.tools.task_file import read_task
 
 BY_NAME = {item.name: item for item in DISTRIBUTIONS}
@@ -60,6 +62,35 @@ def test_indices_masks_and_layouts_stay(name: str) -> None:
     assert drawn(name, GIVEN.half()).dtype is torch.float16
 
 
+def draws(make: Callable[[torch.Generator], torch.Tensor]) -> Structure:
+    return structure_of(*(make(torch.Generator().manual_seed(seed)) for seed in (5, 6)))
+
+
+def test_what_every_draw_has_in_common_stays() -> None:
+    triangle = draws(lambda generator: torch.rand(300, 300, generator=generator).tril())
+    symmetric = draws(lambda generator: (lambda x: x + x.T)(torch.randn(300, 300, generator=generator)))
+    assert triangle.zeros is not None and int(triangle.zeros.sum()) == 300 * 299 // 2 and symmetric.is_symmetric
+    square = torch.randn(300, 300)
+    for item in DISTRIBUTIONS:
+        generator = torch.Generator().manual_seed(3)
+        made = transformed(square.tril(), item, generator, structure=triangle)
+        assert not bool(made.triu(1).any()), item
+        if item.pattern == "few changed":
+            assert 1 <= int((made != square.tril()).sum()) <= 3
+        made = transformed(square + square.T, item, generator, structure=symmetric).nan_to_num()
+        assert torch.equal(made, made.T), item
+        if item.pattern == "few changed":
+            assert 1 <= int((made != square + square.T).sum()) <= 6
+
+
+def test_chance_is_no_structure() -> None:
+    assert draws(lambda generator: torch.randn(64, 64, generator=generator).relu()) == PLAIN
+    assert draws(lambda generator: torch.randint(0, 2, (64, 64), generator=generator).float()) == PLAIN
+    lone = torch.rand(512, 512).tril()
+    lone[400, 3] = 0.0  # one in 2**24 of a uniform draw
+    assert structure_of(lone, torch.rand(512, 512).tril()).zeros is not None
+
+
 def test_positive_inputs_stay_positive() -> None:
     for name in ("constant", "sparse", "few elements changed"):
         assert float(drawn(name, GIVEN.abs()).min()) >= 0
@@ -77,6 +108,19 @@ def test_under_stress_the_tolerance_is_the_budget_where_pytorch_itself_is_steady
     assert not accepts(OutputError(9e-4, 1.1), limit) and not accepts(OutputError(0.0, 0.0, misplaced=1), limit)
     assert stress_limit(OutputError(1e-3, 1e-4), "float32", 1000) is None
     assert stress_limit(OutputError(float("nan"), 0.0), "float32", 1000) is None
+
+
+def test_a_question_that_overflows_is_asked_more_gently(tmp_path: Path) -> None:
+    lines = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.prod(x, dim=1)\n"
+    made = "def get_inputs():\n    return [1.6 * torch.randn(512, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{lines}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        case.trial(AS_GIVEN, 1)
+        assert "asked with x1.1" in case.trial(BY_NAME["x3"], 2).note
+        assert case.trial(BY_NAME["x-1"], 2).note == ""
+        with pytest.raises(TaskError, match="overflow"):
+            case.trial(BY_NAME["x100"], 2)
 
 
 TASK = """

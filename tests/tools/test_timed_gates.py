@@ -319,7 +319,8 @@ class Link:
 def test_the_strongest_change_that_the_reference_takes(
     refused: tuple[str, ...], scalable: bool, left: tuple[bool, bool]
 ) -> None:
-    found = paired_timing._settled(cast(RunnerLink, Link(*refused)), scalable, random.Random(1))
+    question = paired_timing.Question([], [], [], lambda: ({}, 0), scalable=scalable)
+    found = paired_timing._settled(cast(RunnerLink, Link(*refused)), question, random.Random(1))
     assert (found.scaled, found.rotated) == left
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from foundry.knowledge import syntax
 from foundry.tools.audit.reach import living
 from foundry.tools.words import words
 
@@ -54,7 +55,7 @@ def imported_by(node: ast.expr) -> str:
 
 def _parsed(text: str) -> ast.Module:
     """The file's tree. Raises SyntaxError."""
-    tree = ast.parse(text)
+    tree = syntax.parse(text)
     parts = list(ast.walk(tree))
     own = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     own |= {part.arg for part in parts if isinstance(part, ast.arg)}

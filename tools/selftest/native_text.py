@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import dataclass
 
+from foundry.knowledge import syntax
 from foundry.knowledge.errors import UsageError
 
 _LOOKS_NATIVE = re.compile(r"#include|__global__|\bextern\s+\"C\"|\bfor\s*\(")
@@ -37,7 +38,7 @@ class NativeText:
 def native_texts(text: str) -> list[NativeText]:
     """Every string constant of a Python file that is C++ or CUDA; raises UsageError for a file that is not Python."""
     try:
-        tree = ast.parse(text)
+        tree = syntax.parse(text)
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"the candidate is not a Python file: {error}") from error
     starts = _line_starts(text)

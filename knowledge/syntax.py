@@ -1,0 +1,19 @@
+"""Python's parser, one text at a time.
+
+CPython 3.11 counts the depth of the tree that it builds in one place for all threads, and raises SystemError ("AST
+constructor recursion depth mismatch") where two of them build one at once (CPython issue 106905); islands and planted
+faults run in threads.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+
+_LOCK = threading.RLock()  # a finalizer may run, and parse, in the middle of it
+
+
+def parse(text: str, name: str = "<unknown>") -> ast.Module:
+    """ast.parse for any thread. Raises what ast.parse does: SyntaxError, ValueError, RecursionError, MemoryError."""
+    with _LOCK:
+        return ast.parse(text, filename=name)
