@@ -172,7 +172,8 @@ def prepare() -> None:
 @functools.cache
 def _candidate_orders() -> Orders:
     """What every candidate reaches; computed once in the warm process, where torch is imported already."""
-    tools = [part for name in _TOOLS for part in _parts_of(shutil.which(name) or "")]
+    named = [word for name in ("CC", "CXX") for word in os.environ.get(name, "").split()[:1]]
+    tools = [part for name in (*_TOOLS, *named) for part in _parts_of(shutil.which(name) or "")]
     libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     gpu = [str(path) for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
     return Orders(

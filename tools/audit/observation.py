@@ -14,7 +14,6 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -66,7 +65,8 @@ _BY_ITSELF: dict[str, tuple[int, ...]] = {
     "ctypes.string_at": (),
     "mmap.__new__": (),
 }
-_COMPILERS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc")  # PyTorch calls them by their resolved names
+_TOOLS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc", "ccache", "ninja", "cmake", "make", "ld")
+_NAMED_TOOLS = ("CC", "CXX")  # PyTorch calls what the environment names
 _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 
 
@@ -83,9 +83,7 @@ class Observer:
         self._triton = _triton_folder()
         self._tritons: set[str] = set()
         self._folder = tempfile.gettempdir()
-        named = (os.environ.get(name) for name in ("CC", "CXX", "CUDAHOSTCXX"))
-        self._compilers = (*_COMPILERS, *(name for name in named if name))
-        self._path, self._began = os.environ.get("PATH"), time.time()
+        self._tools = _build_tools()
         self.phase: Phase = "load"
         _mark_arrays()
         sys.addaudithook(self._note)
@@ -109,35 +107,29 @@ class Observer:
             line = self._line(frame)
             if line:
                 words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
-                if event == "subprocess.Popen" and (script := self._script(arguments[1], arguments[2])):
-                    words = ["sh", "-c", script]
+                if event == "subprocess.Popen":
+                    words = self._command(arguments[1], arguments[2]) or words
                 self._seen[(self.phase, event, " ".join(words), line)] = None
         finally:
             self._busy = False
 
-    def _script(self, command: Any, folder: Any) -> str:
-        """The text of a shell's script that a command runs, "" when it runs none, or a program of this machine that
-        happens to be one (a compiler's wrapper): what it does was decided by whoever installed it."""
+    def _command(self, command: Any, folder: Any) -> list[str]:
+        """What a command runs, where its words do not say it: a shell's script, a compiler by a name of its own; else
+        nothing. A compiler may be a script: what that does was decided by whoever installed it."""
         words = [os.fsdecode(word) for word in command] if isinstance(command, list | tuple) and command else []
         is_shell = bool(words) and Path(words[0]).name in ("sh", "bash", "dash")
         paths = [word for word in words[1:] if not word.startswith("-")] if is_shell else words
         if not paths or "-c" in words[1:2]:
-            return ""
+            return []
         place = Path(os.fsdecode(folder or ".")) / paths[0]
         try:
-            if not is_shell and self._is_installed(place):
-                return ""
+            if not is_shell and (tool := self._tools.get(_identity(place))):
+                return [tool, *(_plain(word) for word in words[1:40])]
             with place.open(encoding="utf-8") as file:
                 text = _short(file.read(MOST_TEXT + 1))
         except (OSError, ValueError):
-            return ""
-        return text if is_shell or re.match(r"#!.*\b(?:ba|da)?sh\b", text) else ""
-
-    def _is_installed(self, program: Path) -> bool:
-        """Whether its name alone, or a compiler's of this environment, would have found it before the candidate was
-        there, and it is unchanged since."""
-        found = [shutil.which(name, path=self._path) for name in (program.name, *self._compilers)]
-        return program.stat().st_ctime < self._began and any(program.samefile(place) for place in found if place)
+            return []
+        return ["sh", "-c", text] if is_shell or re.match(r"#!.*\b(?:ba|da)?sh\b", text) else []
 
     def _keep(self, path: Any) -> None:
         """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
@@ -276,6 +268,19 @@ def _path(function: Any) -> str:
     if not module and owner is not None and not isinstance(owner, type(sys)):
         module = type(owner).__module__
     return f"{module}.{getattr(function, '__qualname__', '?')}"
+
+
+def _build_tools() -> dict[tuple[int, ...], str]:
+    """The compilers and their like that this environment finds, as they are now, and what they are."""
+    named = {word: "c++" for name in _NAMED_TOOLS for word in os.environ.get(name, "").split()[:1]}
+    names = named | {name: name for name in _TOOLS}
+    return {_identity(Path(found)): tool for name, tool in names.items() if (found := shutil.which(name))}
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """Which file it is, and whether somebody wrote to it meanwhile. Raises OSError."""
+    seen = path.stat()
+    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _plain(value: Any) -> str:
