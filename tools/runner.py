@@ -8,6 +8,7 @@ Whatever the candidate raises is an answer; whatever it destroys destroys only t
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import time
 import traceback
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from foundry.tools.audit.observation import Observer
 
 MESSAGE_CHARS = 400
+PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
+_BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
 SPOILED = -1  # no byte: the last answer with a few elements changed
 KEPT_CALLS = 6
@@ -459,11 +462,23 @@ def _kind(kind: str, error: BaseException) -> str:
     return "launch_failure" if kind == "crash" and ("CUDA" in text or "cuLaunch" in text) else kind
 
 
+def _printed_errors() -> list[str]:
+    """What a compiler said that PyTorch let print (`verbose=True`) instead of putting it in the exception."""
+    try:
+        end = os.fstat(1).st_size
+        text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")
+    except OSError:  # not kept, or a pipe
+        return []
+    return [line.strip() for line in text.splitlines() if "error:" in line]
+
+
 def _one_line(error: BaseException, where: str) -> str:
     """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "error:" in line]
+    if not telling and _BUILD_FAILED in text:
+        telling = _printed_errors()
     first = (telling or lines or [""])[0]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None

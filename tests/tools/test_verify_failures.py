@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ from foundry.tools.device import describe
 from foundry.tools.grader import Allowance
 from foundry.tools.process import descendants
 from foundry.tools.task_file import read_task
-from foundry.tools.verification import VerifyReport, verify_in
+from foundry.tools.verification import VerifyReport, verify_in, verify_pair
 from foundry.tools.workbench import Workbench, open_workbench
 
 TASK = """
@@ -115,3 +116,13 @@ async def test_an_honest_file_is_still_judged_and_nobody_is_left(bench: tuple[Wo
     assert report.verdict == "rejected" and report.speedup is not None  # PyTorch itself, right and timed
     running = descendants(os.getpid())  # the tests, the warm process, at most two judges, the reference
     assert len(running) <= 5, running
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_failed_build_says_what_the_compiler_said(verbose: bool, tmp_path: Path) -> None:
+    (tmp_path / "tanh.py").write_text(TASK)
+    build = f"load_inline('none', '', extra_cflags=['-no-such-flag'], verbose={verbose})"
+    text = before(f"from torch.utils.cpp_extension import load_inline\n{build}")
+    report = verify_pair(read_task(tmp_path / "tanh.py"), text, target="cpu", stage="screen")
+    assert report.verdict == "failed"
+    assert "error: unrecognized command-line option" in report.reasons[0].evidence, report.reasons
