@@ -15,7 +15,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 
-PROTOCOL_VERSION = "foundry-5"
+PROTOCOL_VERSION = "foundry-6"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average

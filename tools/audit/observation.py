@@ -66,6 +66,7 @@ _BY_ITSELF: dict[str, tuple[int, ...]] = {
     "mmap.__new__": (),
 }
 _TOOLS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc", "ccache", "ninja", "cmake", "make", "ld")
+_SYSTEM_PROGRAMS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")  # some are scripts (ldconfig); their names say enough
 _NAMED_TOOLS = ("CC", "CXX")  # PyTorch calls what the environment names
 _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 
@@ -125,6 +126,8 @@ class Observer:
         try:
             if not is_shell and (tool := self._tools.get(_identity(place))):
                 return [tool, *(_plain(word) for word in words[1:40])]
+            if not is_shell and str(place.resolve().parent) in _SYSTEM_PROGRAMS:
+                return []
             with place.open(encoding="utf-8") as file:
                 text = _short(file.read(MOST_TEXT + 1))
         except (OSError, ValueError):

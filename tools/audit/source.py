@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
 from foundry.tools.audit.reach import living
+from foundry.tools.audit.scopes import separate
 from foundry.tools.words import words
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -55,7 +56,7 @@ def imported_by(node: ast.expr) -> str:
 
 def _parsed(text: str) -> ast.Module:
     """The file's tree. Raises SyntaxError."""
-    tree = syntax.parse(text)
+    tree = separate(syntax.parse(text))
     parts = list(ast.walk(tree))
     own = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
     own |= {part.arg for part in parts if isinstance(part, ast.arg)}
