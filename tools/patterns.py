@@ -59,8 +59,11 @@ def may_have_structure(value: Any) -> bool:
 
 
 def structure_of(one: Any, other: Any) -> Structure:
-    """What two draws of an input share."""
+    """What two draws of an input share. What is never drawn (a mask that is the same each time) is an input like any
+    other: a kernel has to look at it."""
     if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
+        return PLAIN
+    if torch.equal(one, other):
         return PLAIN
     first, second = one == 0, other == 0
     zeros = first & second

@@ -86,6 +86,7 @@ def test_what_every_draw_has_in_common_stays() -> None:
 def test_chance_is_no_structure() -> None:
     assert draws(lambda generator: torch.randn(64, 64, generator=generator).relu()) == PLAIN
     assert draws(lambda generator: torch.randint(0, 2, (64, 64), generator=generator).float()) == PLAIN
+    assert draws(lambda generator: torch.ones(64, 64).tril()) == PLAIN
     lone = torch.rand(512, 512).tril()
     lone[400, 3] = 0.0  # one in 2**24 of a uniform draw
     assert structure_of(lone, torch.rand(512, 512).tril()).zeros is not None
