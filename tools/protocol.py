@@ -78,9 +78,14 @@ class Distribution:
         return self.exponents > 0 or self.scale != 1.0 or self.pattern not in _KEEPS_RANGE
 
     @property
+    def enlarges(self) -> bool:
+        """Whether it makes values larger by much, so that results may overflow."""
+        return self.scale > 1.0 or self.exponents > 0
+
+    @property
     def gentler(self) -> tuple[Distribution, ...]:
-        """What is asked instead, in this order, where the reference's own outputs overflow: how far a product or a
-        running product gets before it does is a matter of the order of its factors."""
+        """What is asked instead, in this order, where most of the reference's own outputs overflow: how far a product
+        gets before it does is a matter of the order of its factors."""
         if self.is_stress:
             return ()
         if self.scale > 1.0:

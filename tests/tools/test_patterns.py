@@ -11,6 +11,7 @@ import torch
 from foundry.knowledge import codec
 from foundry.knowledge.errors import TaskError
 from foundry.tools.cases import cases_of
+from foundry.tools.comparison import measure
 from foundry.tools.device import describe
 from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.judge import Judge
@@ -118,7 +119,14 @@ def test_a_question_that_overflows_is_asked_more_gently(tmp_path: Path) -> None:
     (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
     with torch.no_grad():
         case.trial(AS_GIVEN, 1)
-        assert "asked with x1.1" in case.trial(BY_NAME["x3"], 2).note
+        gentle = case.trial(BY_NAME["x3"], 2)
+        assert "asked with x1.5" in gentle.note and gentle.distribution == BY_NAME["x3"]
+        (expected,) = gentle.expected
+        large = ~torch.isfinite(expected.truth)
+        assert 0.1 < float(large.double().mean()) < 0.5
+        wrong = torch.where(large, 7.0, expected.truth).float()  # what overflows, or nearly, is held against nobody
+        assert accepts(measure(wrong, expected), OutputError(1e-6, 1.0))
+        assert not accepts(measure(torch.where(large, wrong, torch.inf), expected), OutputError(1e-6, 1.0))
         assert case.trial(BY_NAME["x-1"], 2).note == ""
         with pytest.raises(TaskError, match="overflow"):
             case.trial(BY_NAME["x100"], 2)
