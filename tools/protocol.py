@@ -84,8 +84,8 @@ class Distribution:
 
     @property
     def gentler(self) -> tuple[Distribution, ...]:
-        """What is asked instead, in this order, where most of the reference's own outputs overflow: how far a product
-        gets before it does is a matter of the order of its factors."""
+        """What is asked instead, in this order, where outputs of the reference overflow: how far a product gets
+        before it does is a matter of the order of its factors."""
         if self.is_stress:
             return ()
         if self.scale > 1.0:

@@ -120,16 +120,25 @@ def test_a_question_that_overflows_is_asked_more_gently(tmp_path: Path) -> None:
     with torch.no_grad():
         case.trial(AS_GIVEN, 1)
         gentle = case.trial(BY_NAME["x3"], 2)
-        assert "asked with x1.5" in gentle.note and gentle.distribution == BY_NAME["x3"]
-        (expected,) = gentle.expected
-        large = ~torch.isfinite(expected.truth)
-        assert 0.1 < float(large.double().mean()) < 0.5
-        wrong = torch.where(large, 7.0, expected.truth).float()  # what overflows, or nearly, is held against nobody
-        assert accepts(measure(wrong, expected), OutputError(1e-6, 1.0))
-        assert not accepts(measure(torch.where(large, wrong, torch.inf), expected), OutputError(1e-6, 1.0))
+        assert "asked with x1.1" in gentle.note and gentle.distribution == BY_NAME["x3"]
         assert case.trial(BY_NAME["x-1"], 2).note == ""
         with pytest.raises(TaskError, match="overflow"):
             case.trial(BY_NAME["x100"], 2)
+
+
+def test_under_stress_what_overflows_is_held_against_nobody(tmp_path: Path) -> None:
+    model = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        case.trial(AS_GIVEN, 1)
+        (expected,) = case.trial(BY_NAME["x100"], 2).expected
+    large = ~torch.isfinite(expected.truth)
+    assert 0.1 < float(large.double().mean()) < 0.5
+    wrong = torch.where(large, 7.0, expected.truth).float()
+    assert accepts(measure(wrong, expected), OutputError(1e-6, 1.0))
+    assert not accepts(measure(torch.where(large, wrong, torch.inf), expected), OutputError(1e-6, 1.0))
 
 
 TASK = """
