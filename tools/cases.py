@@ -21,11 +21,11 @@ from foundry.tools import bundle, comparison, patterns, task_module
 from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
 from foundry.tools.index_ranges import NUMBERS, index_ranges
+from foundry.tools.overflow import MOST_LOST, Overflow, overflowing, unasked
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
 FEW_EVERY = 64  # parameters to a changed one
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
-MOST_LOST = 0.5  # share of an output that may overflow under stress
 OFFSET = 16.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
 
 
@@ -129,6 +129,8 @@ class Case:
             return self.has_masks
         if distribution.pattern == "other numbers":
             return self._has_numbers
+        if distribution.pattern == "no structure":
+            return self.has_structure()
         if distribution.pattern == "other indices":
             return any(count is not None for count in self._ranges)
         return self.has_floats or not distribution.pattern
@@ -137,7 +139,7 @@ class Case:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
         if self._structures is None:
             self._structures_of(self._loaded.inputs(self.seed))
-        return any(item.zeros is not None or item.is_symmetric for item in self._structures or ())
+        return any(item.is_some for item in self._structures or ())
 
     def constant_parameter(self) -> str:
         """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
@@ -188,7 +190,7 @@ class Case:
         for question in (distribution, *distribution.gentler):
             try:
                 trial = self._trial(question, seed)
-            except _Overflow as overflow:
+            except Overflow as overflow:
                 problem = overflow
                 continue
             if question == distribution:
@@ -211,16 +213,16 @@ class Case:
         updated = self._updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
-            self._is_bounded = not _overflowing(eager)
+            self._is_bounded = not overflowing(eager)
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")
-        lost = _overflowing(eager) if self._is_bounded and distribution.enlarges else 0.0
+        lost = overflowing(eager) if self._is_bounded and distribution.enlarges else 0.0
         if lost > (MOST_LOST if distribution.is_stress else 0.0):
-            raise _Overflow("its outputs overflow")
+            raise Overflow("its outputs overflow")
         truth, exact_updated, note = self._truth(kind, placed, eager, updated)
-        asked = [_unasked(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
+        asked = [unasked(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
         expected = [self._expect(exact, output) for exact, output in asked]
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
@@ -340,9 +342,15 @@ class Case:
                 return patterns.reindexed(tensor, count, generator) if count else tensor
 
             return list(_mapped(list(inputs), other))
+        structures = self._structures_of(inputs)
+        if distribution.pattern == "no structure":
+            return [
+                patterns.unstructured(value, structure, generator) if structure.is_some else value
+                for value, structure in zip(inputs, structures, strict=True)
+            ]
         return [
             patterns.transformed(value, distribution, generator, limited=self.limited, structure=structure)
-            for value, structure in zip(inputs, self._structures_of(inputs), strict=True)
+            for value, structure in zip(inputs, structures, strict=True)
         ]
 
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
@@ -373,32 +381,6 @@ def _as_dtype(name: str) -> DType:
         if dtype == name:
             return dtype
     raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
-
-
-class _Overflow(TaskError):
-    """A question whose answer is too large for its dtype, or nearly."""
-
-
-def _overflowing(outputs: Sequence[torch.Tensor]) -> float:
-    """The largest share of an output that is infinite, NaN, or so large that partial results in another order may be
-    infinite."""
-    floating = [item for item in outputs if item.is_floating_point() and item.numel()]
-    return max((1.0 - float(_is_moderate(item).double().mean()) for item in floating), default=0.0)
-
-
-def _is_moderate(output: torch.Tensor) -> torch.Tensor:
-    return output.abs() < _LARGEST.get(output.dtype, 2.0**96)
-
-
-def _unasked(truth: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Truth and PyTorch's output with the elements that overflow, or nearly, held against nobody."""
-    if not own.is_floating_point():
-        return truth, own
-    left_out = ~_is_moderate(own)
-    return truth.masked_fill(left_out, float("inf")), own.masked_fill(left_out, 0.0)
-
-
-_LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
 
 
 def _unread_counters(model: nn.Module) -> set[str]:

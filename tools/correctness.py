@@ -20,7 +20,7 @@ from foundry.tools import comparison
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
 from foundry.tools.process_state import GATES
-from foundry.tools.protocol import OutputError, accepts, allowed, failure, stress_limit
+from foundry.tools.protocol import OutputError, Pattern, accepts, allowed, failure, stress_limit
 from foundry.tools.runner import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
@@ -149,10 +149,10 @@ class Examination:
         try:
             outputs = self._call(asked, NAN_BYTES, record=is_first and asked.number == 0)
         except _Failed as failed:
-            if asked.trial.distribution.pattern != "other numbers" or not failed.has_raised:
+            excuse = _excuse(failed, asked.trial.distribution.pattern)
+            if not excuse:
                 raise
-            evidence = f"it is made for the numbers of get_inputs and says so: {failed.evidence}"
-            self.gates.append(Gate(asked.gate, True, evidence))
+            self.gates.append(Gate(asked.gate, True, f"{excuse}: {failed.evidence}"))
             return
         if is_first:
             returned = time.monotonic()
@@ -336,6 +336,15 @@ class Examination:
         self._check_repeated(first, again, asked)
         del self.gates[noted:]
         self.gates.append(Gate(gate, True, f"after {calls} calls in a row the answer is still the same"))
+
+
+def _excuse(failed: _Failed, pattern: Pattern) -> str:
+    """Why a failure is only noted, "" where it counts."""
+    if pattern == "other numbers" and failed.has_raised:
+        return "it is made for the numbers of get_inputs and says so"
+    if pattern == "no structure" and (failed.has_raised or failed.outcome in ("wrong_result", "inaccurate")):
+        return "it relies on what every draw of get_inputs has in common (zeros, symmetry)"
+    return ""
 
 
 def _weighing(trial: Trial, index: int) -> int:

@@ -30,6 +30,11 @@ class Structure:
     zeros: torch.Tensor | None = None
     is_symmetric: bool = False
 
+    @property
+    def is_some(self) -> bool:
+        """Whether there is any."""
+        return self.zeros is not None or self.is_symmetric
+
     def imposed(self, value: torch.Tensor) -> torch.Tensor:
         """The same values with this structure."""
         if self.is_symmetric:
@@ -70,6 +75,14 @@ def structure_of(one: Any, other: Any) -> Structure:
     count, apart = int(zeros.sum()), int((first ^ second).sum())  # a uniform draw holds a zero of its own now and then
     is_fixed = count * ZEROS_EVERY >= one.numel() > count and apart * CHANCE_EVERY <= count
     return Structure(zeros if is_fixed else None, _is_symmetric(one) and _is_symmetric(other))
+
+
+def unstructured(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of the input's own size where every draw has zeros, or on one side of the diagonal of a symmetric one."""
+    drawn = (torch.randn(value.shape, generator=generator) * _size(value)).to(value.dtype)
+    if structure.is_symmetric:
+        value = value.tril() + drawn.triu(1)
+    return _laid_out_as(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
 
 
 def _has_zeros(value: torch.Tensor) -> bool:

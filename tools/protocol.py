@@ -43,6 +43,7 @@ Pattern = Literal[
     "other numbers",
     "other indices",
     "few bits",
+    "no structure",
 ]
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
@@ -62,7 +63,8 @@ class Distribution:
     `one-hot rows`: one 1 in each row. `few changed`: the values of the trial "as given" with one to three others at
     random places. `non-finite`: infinities and NaN at random places. `positive`, `negative`: every element with this
     sign, where what a reduction starts from shows. Zeros that every draw has (a triangle) stay zeros, and a matrix that
-    is symmetric in every draw stays so. `is_stress` marks what is judged by its own, wider rule.
+    is symmetric in every draw stays so, but for `no structure`, where a wrong answer is noted and held against nobody.
+    `is_stress` marks what is judged by its own, wider rule.
     """
 
     name: str
@@ -120,6 +122,7 @@ DISTRIBUTIONS = (
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
+    Distribution("no structure", pattern="no structure"),
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),

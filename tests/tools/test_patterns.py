@@ -15,7 +15,16 @@ from foundry.tools.comparison import measure
 from foundry.tools.device import describe
 from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.judge import Judge
-from foundry.tools.patterns import PLAIN, Structure, nudged, reindexed, shuffled, structure_of, transformed
+from foundry.tools.patterns import (
+    PLAIN,
+    Structure,
+    nudged,
+    reindexed,
+    shuffled,
+    structure_of,
+    transformed,
+    unstructured,
+)
 from foundry.tools.protocol import AS_GIVEN, DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
 from foundry.tools.task_file import read_task
 
@@ -82,6 +91,16 @@ def test_what_every_draw_has_in_common_stays() -> None:
         assert torch.equal(made, made.T), item
         if item.pattern == "few changed":
             assert 1 <= int((made != square + square.T).sum()) <= 6
+
+
+def test_a_structure_is_taken_away() -> None:
+    triangle = draws(lambda generator: torch.rand(300, 300, generator=generator).tril())
+    symmetric = draws(lambda generator: (lambda x: x + x.T)(torch.randn(300, 300, generator=generator)))
+    square = torch.randn(300, 300)
+    made = unstructured(square.tril(), triangle, torch.Generator().manual_seed(3))
+    assert bool((made.triu(1) != 0).sum() == 300 * 299 // 2) and torch.equal(made.tril(), square.tril())
+    made = unstructured(square + square.T, symmetric, torch.Generator().manual_seed(3))
+    assert not torch.equal(made, made.T) and torch.equal(made.tril(), (square + square.T).tril())
 
 
 def test_chance_is_no_structure() -> None:

@@ -1,0 +1,38 @@
+"""Answers too large for their dtype, or nearly: what is infinite on the way to them depends on the order of the work.
+
+They prove nothing. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+
+MOST_LOST = 0.5  # share of an output that may overflow under stress
+_LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
+
+
+class Overflow(TaskError):
+    """A question whose answer is too large for its dtype, or nearly."""
+
+
+def overflowing(outputs: Sequence[torch.Tensor]) -> float:
+    """The largest share of an output that is infinite, NaN, or so large that partial results in another order may be
+    infinite."""
+    floating = [item for item in outputs if item.is_floating_point() and item.numel()]
+    return max((1.0 - float(_is_moderate(item).double().mean()) for item in floating), default=0.0)
+
+
+def _is_moderate(output: torch.Tensor) -> torch.Tensor:
+    return output.abs() < _LARGEST.get(output.dtype, 2.0**96)
+
+
+def unasked(truth: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Truth and PyTorch's output with the elements that overflow, or nearly, held against nobody."""
+    if not own.is_floating_point():
+        return truth, own
+    left_out = ~_is_moderate(own)
+    return truth.masked_fill(left_out, float("inf")), own.masked_fill(left_out, 0.0)
