@@ -24,7 +24,8 @@ from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.overflow import MOST_LOST, Overflow, overflowing, unasked
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
-FEW_EVERY = 64  # parameters to a changed one
+FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
+FEW_MORE = 3  # of each tensor, however large
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
 OFFSET = 16.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
 
@@ -156,7 +157,8 @@ class Case:
         if kind in ("few changed", "few more"):
             stream = torch.Generator().manual_seed(seed ^ 0xFE3)
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded
-            changed = {key: _few_of(changed[key], tensor, stream) for key, tensor in last.items()}
+            most = FEW_MORE if kind == "few more" else None
+            changed = {key: _few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
         elif kind == "few bits":
             changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
         elif kind == "large":
@@ -425,9 +427,11 @@ def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> 
     return changed
 
 
-def _few_of(changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator) -> torch.Tensor:
-    """`tensor` with one in FEW_EVERY of its elements, and one at least, taken from `changed`."""
-    count = max(1, tensor.numel() // FEW_EVERY)
+def _few_of(
+    changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
+) -> torch.Tensor:
+    """`tensor` with one in FEW_EVERY of its elements, and one at least, or at most `most`, taken from `changed`."""
+    count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
     places = torch.randint(0, max(1, tensor.numel()), (count,), generator=stream)
     taken = torch.zeros(tensor.numel(), dtype=torch.bool)
     taken[places[: tensor.numel()]] = True
