@@ -21,6 +21,9 @@ LEFT = {
     "bound anew in a branch only": "for t in (q, k):\n    pass\nif q:\n    t = 1\nreturn t",
     "meant by an inner function": "for t in (q, k):\n    pass\ndef g():\n    return t\nreturn g()",
     "of everybody": "global t\nfor t in (q, k):\n    pass\nreturn q",
+    "an argument of a lambda in it": "return [(lambda t: t.item())(q) for t in (0,)]",
+    "read where a later loop runs no time": "for t in (q,):\n    pass\nfor t in ():\n    pass\nelse:\n    return t",
+    "an index where it is bound anew": "for t in (0, 1):\n    pass\nq[t], t = (1, 2)\nreturn t",
     "added to": "for t in (q, k):\n    pass\nt += 1\nreturn t",
 }
 

@@ -27,6 +27,7 @@ def _separate_comprehension(node: ast.expr) -> None:
     assert isinstance(node, _COMPREHENSIONS)
     bound = {name for part in node.generators for name in _stored(part.target)}
     bound -= {item.target.id for item in ast.walk(node) if isinstance(item, ast.NamedExpr)}
+    bound -= {item.arg for item in ast.walk(node) if isinstance(item, ast.arg)}  # a lambda's own
     outside = {id(item) for item in ast.walk(node.generators[0].iter)}
     _rename((item for item in ast.walk(node) if id(item) not in outside), bound, "_in_comprehension")
 
@@ -37,7 +38,8 @@ def _separate_loops(function: Function) -> None:
     for index, loop in enumerate(function.body):
         if not isinstance(loop, ast.For):
             continue
-        names = {name for name in _stored(loop.target) if not _is_read(function.body[index + 1 :], name)} - shared
+        later = [*loop.orelse, *function.body[index + 1 :]]
+        names = {name for name in _stored(loop.target) if not _is_read(later, name)} - shared
         outside = {id(item) for item in ast.walk(loop.iter)}
         _rename((item for item in ast.walk(loop) if id(item) not in outside), names, f"_in_loop_{index}")
 
@@ -55,11 +57,11 @@ def _is_read(statements: Sequence[ast.stmt], name: str) -> bool:
     """Whether the name may be read before it is bound for certain."""
     for statement in statements:
         if isinstance(statement, ast.For) and name in _stored(statement.target):
-            if _mentions(statement.iter, name):
+            if any(_mentions(part, name) for part in (statement.iter, *statement.orelse)):
                 return True
             continue  # it may run no time
         if isinstance(statement, ast.Assign) and any(name in _stored(target) for target in statement.targets):
-            return _mentions(statement.value, name)
+            return _mentions(statement.value, name) or any(_loads(target, name) for target in statement.targets)
         if _mentions(statement, name):
             return True
     return False
@@ -67,6 +69,11 @@ def _is_read(statements: Sequence[ast.stmt], name: str) -> bool:
 
 def _mentions(node: ast.AST, name: str) -> bool:
     return any(isinstance(item, ast.Name) and item.id == name for item in ast.walk(node))
+
+
+def _loads(target: ast.AST, name: str) -> bool:
+    named = (item for item in ast.walk(target) if isinstance(item, ast.Name) and item.id == name)
+    return any(isinstance(item.ctx, ast.Load) for item in named)
 
 
 def _stored(target: ast.AST) -> set[str]:
