@@ -189,7 +189,7 @@ def _python() -> list[str]:
     places += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     places = list(_narrow(places))
-    package = Path(LAUNCHER).parent.parent
+    package = Path(sandbox_kernel.__file__).parent.parent  # as it was found: a link may lead to it
     rooms = [str(package / room) for room in _OWN_ROOMS]
     loaded = [name for name in sys.modules if "." not in name and name not in ("foundry", "__main__")]
     for name in loaded:

@@ -1,5 +1,5 @@
 # Importing pathlib would double what the launcher costs.
-# ruff: noqa: PTH103, PTH109, PTH112
+# ruff: noqa: PTH100, PTH103, PTH109, PTH110, PTH112
 """The kernel's own means of confining a process, by system call: namespaces, capabilities, Landlock, seccomp.
 
 Linux on x86-64 and aarch64. Standard library only and nothing of ours: this file is also run bare, in a Python without
@@ -186,23 +186,27 @@ def _private_shared_memory() -> None:
 
 def _private_temporary_files(orders: Orders) -> None:
     """/tmp becomes a folder of our own, for files that were written with nothing else in mind. What we may reach of
-    the real one is put back at its place."""
+    the real one is put back at its place, and what links in the real one led to at the links' places."""
+    named = (*orders.readable, *orders.openable, *orders.writable)
     writable = {os.path.realpath(path) for path in orders.writable}
-    places = writable | {os.path.realpath(path) for path in (*orders.readable, *orders.openable)}
-    inside = sorted(path for path in places if path.startswith(f"{TEMPORARY_FILES}/") and os.path.isdir(path))
-    kept = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
+    real = sorted({os.path.realpath(path) for path in named})
+    links = sorted({os.path.abspath(path) for path in named} - {*real})
+    inside = [path for path in (*real, *links) if path.startswith(f"{TEMPORARY_FILES}/") and os.path.isdir(path)]
+    kept = [(path, os.path.realpath(path), os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
     here = os.getcwd()
     try:
         _bind(orders.temporary, TEMPORARY_FILES)
-        for path, handle in kept:
+        for path, leads_to, handle in kept:
+            if path != leads_to and os.path.exists(path):  # the link is in a folder that was put back
+                continue
             os.makedirs(path, exist_ok=True)
             _bind(f"/proc/self/fd/{handle}", path)
-            if path not in writable:  # the folder around it is ours to write
+            if leads_to not in writable:  # the folder around it is ours to write
                 _make_read_only(path)
         with contextlib.suppress(OSError):  # where we are may be out of sight now
             os.chdir(here)
     finally:
-        for _, handle in kept:
+        for _, _, handle in kept:
             os.close(handle)
 
 

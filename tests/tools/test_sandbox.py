@@ -142,6 +142,34 @@ def test_an_installation_below_tmp_cannot_be_written(zygote: Zygote, code: Path,
     assert not (tmp_path / "installed" / "new").exists() and (scratch / "mine").exists()
 
 
+@NEEDS[TEMPORARY]
+def test_an_installation_reached_by_a_link_below_tmp_is_found_at_its_name(
+    zygote: Zygote, code: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "scratch" / "tmp").mkdir(parents=True)
+    (tmp_path / "installed").mkdir()
+    scratch = tmp_path / "scratch"
+    links = [tmp_path / "linked", tmp_path / "installed" / "linked"]
+    for link in links:
+        link.symlink_to(Path(json.__file__).parent)
+    worker = zygote.fork(
+        "confined_entries:serve",
+        Limits(wall_s=30),
+        directory=scratch,
+        sandbox=Sandbox(
+            "candidate",
+            readable=(str(code), str(tmp_path / "installed"), *map(str, links)),
+            writable=(str(scratch),),
+            temporary=str(scratch / "tmp"),
+        ),
+    )
+    confined = Confined(worker, scratch, tmp_path / "receipt.json")
+    for link in links:
+        assert confined("read(path)", path=str(link / "__init__.py")) == 100
+        assert "Error" in str(confined("write(path)", path=str(link / "new")))
+    worker.end()
+
+
 @NEEDS[FILES]
 def test_what_kernels_need_is_within_reach(candidate: Confined) -> None:
     assert candidate("read('/proc/self/maps')") == 100 == candidate("read('/proc/cpuinfo')")
