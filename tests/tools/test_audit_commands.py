@@ -97,3 +97,31 @@ def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, tmp_path: 
     )
     (seen,) = json.loads(done.stdout.splitlines()[-1])
     assert (spoken_against("subprocess.Popen", seen) == "") == bool(named)
+
+
+DISGUISES = {
+    "another program is started": "subprocess.run(['g++', '--version'], executable={python!r})",
+    "a link of its own": "os.symlink({python!r}, 'g++'); subprocess.run(['./g++', '--version'])",
+    "found by a path of its own": "os.symlink({python!r}, 'g++'); subprocess.run(['g++', '-V'], env={{'PATH': '.'}})",
+    "a file of its own": "shutil.copy({python!r}, 'g++'); subprocess.run(['./g++', '--version'])",
+    "a script for another": "open('g++', 'w').write('#!{python}'); os.chmod('g++', 511); subprocess.run('./g++')",
+    "a shell that is none": "os.symlink({python!r}, 'sh'); subprocess.run(['./sh', '-c', 'True'])",
+    "spawned": "os.symlink({python!r}, 'g++'); os.waitpid(os.posix_spawn('./g++', ['g++', '-V'], {{}}), 0)",
+    "in a shell": "os.symlink({python!r}, 'g++'); subprocess.run('./g++ --version', shell=True)",
+}
+PLAIN = {
+    "a compiler": "subprocess.run(['g++', '--version'])",
+    "a link to a compiler": "os.symlink(shutil.which('g++'), 'gcc-13'); subprocess.run(['./gcc-13', '--version'])",
+    "spawned": "os.waitpid(os.posix_spawn(shutil.which('g++'), ['g++', '--version'], {{}}), 0)",
+    "a program of the system": "subprocess.run('uname -a | grep -c x', shell=True)",
+}
+
+
+@pytest.mark.parametrize(("how", "is_allowed"), [*((how, False) for how in DISGUISES), *((how, True) for how in PLAIN)])
+def test_a_program_is_the_file_that_runs(how: str, is_allowed: bool, tmp_path: Path) -> None:
+    line = (PLAIN if is_allowed else DISGUISES)[how].format(python=os.path.realpath(sys.executable))
+    candidate = f"import os, shutil, subprocess\nos.chdir({str(tmp_path)!r})\n{line}\n"
+    watch = WATCH.replace('== "subprocess.Popen"', 'in ("subprocess.Popen", "os.posix_spawn")')
+    done = subprocess.run([sys.executable, "-c", watch, candidate], capture_output=True, text=True, check=True)
+    (seen,) = json.loads(done.stdout.splitlines()[-1])
+    assert (spoken_against("subprocess.Popen", seen) == "") == is_allowed

@@ -195,11 +195,11 @@ _BEFORE = frozenset(words("env exec nice ccache command -v if then else elif do 
 
 
 def _program(command: str) -> str:
-    """The program's own name in a command."""
+    """The program's own name in a command; with its path if that leads from where the candidate is."""
     parts = command.split()
     while parts and (re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in _BEFORE):
         parts.pop(0)
-    return parts[0].rsplit("/", 1)[-1] if parts else ""
+    return parts[0].rsplit("/", 1)[-1] if parts and parts[0][0] in "/$" else "".join(parts[:1])
 
 
 def _when(phase: str) -> str:

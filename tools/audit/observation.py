@@ -19,13 +19,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from foundry.tools.audit.programs import Programs, plain
 from foundry.tools.channel import Message
 
 Phase = Literal["load", "build", "first", "steady"]
 
 MOST_EVENTS = 400
 MOST_KEPT = 32
-MOST_TEXT = 4000  # of a command or a path
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
 # event -> which of its arguments say what was done
 _EVERYWHERE: dict[str, tuple[int, ...]] = {
@@ -65,9 +65,6 @@ _BY_ITSELF: dict[str, tuple[int, ...]] = {
     "ctypes.string_at": (),
     "mmap.__new__": (),
 }
-_TOOLS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc", "ccache", "ninja", "cmake", "make", "ld")
-_SYSTEM_PROGRAMS = ("/bin", "/sbin", "/usr/bin", "/usr/sbin")  # some are scripts (ldconfig); their names say enough
-_NAMED_TOOLS = ("CC", "CXX")  # PyTorch calls what the environment names
 _CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
 
 
@@ -84,7 +81,7 @@ class Observer:
         self._triton = _triton_folder()
         self._tritons: set[str] = set()
         self._folder = tempfile.gettempdir()
-        self._tools = _build_tools()
+        self._programs = Programs()
         self.phase: Phase = "load"
         _mark_arrays()
         sys.addaudithook(self._note)
@@ -109,30 +106,12 @@ class Observer:
             if line:
                 words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
                 if event == "subprocess.Popen":
-                    words = self._command(arguments[1], arguments[2]) or words
+                    words = self._programs.command(*arguments)
+                elif event == "os.posix_spawn":
+                    words = self._programs.command(arguments[0], arguments[1], None, arguments[2])
                 self._seen[(self.phase, event, " ".join(words), line)] = None
         finally:
             self._busy = False
-
-    def _command(self, command: Any, folder: Any) -> list[str]:
-        """What a command runs, where its words do not say it: a shell's script, a compiler by a name of its own; else
-        nothing. A compiler may be a script: what that does was decided by whoever installed it."""
-        words = [os.fsdecode(word) for word in command] if isinstance(command, list | tuple) and command else []
-        is_shell = bool(words) and Path(words[0]).name in ("sh", "bash", "dash")
-        paths = [word for word in words[1:] if not word.startswith("-")] if is_shell else words
-        if not paths or "-c" in words[1:2]:
-            return []
-        place = Path(os.fsdecode(folder or ".")) / paths[0]
-        try:
-            if not is_shell and (tool := self._tools.get(_identity(place))):
-                return [tool, *(_plain(word) for word in words[1:40])]
-            if not is_shell and str(place.resolve().parent) in _SYSTEM_PROGRAMS:
-                return []
-            with place.open(encoding="utf-8") as file:
-                text = _short(file.read(MOST_TEXT + 1))
-        except (OSError, ValueError):
-            return []
-        return ["sh", "-c", text] if is_shell or re.match(r"#!.*\b(?:ba|da)?sh\b", text) else []
 
     def _keep(self, path: Any) -> None:
         """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
@@ -273,29 +252,5 @@ def _path(function: Any) -> str:
     return f"{module}.{getattr(function, '__qualname__', '?')}"
 
 
-def _build_tools() -> dict[tuple[int, ...], str]:
-    """The compilers and their like that this environment finds, as they are now, and what they are."""
-    named = {word: "c++" for name in _NAMED_TOOLS for word in os.environ.get(name, "").split()[:1]}
-    names = named | {name: name for name in _TOOLS}
-    return {_identity(Path(found)): tool for name, tool in names.items() if (found := shutil.which(name))}
-
-
-def _identity(path: Path) -> tuple[int, ...]:
-    """Which file it is, and whether somebody wrote to it meanwhile. Raises OSError."""
-    seen = path.stat()
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
-
-
 def _plain(value: Any) -> str:
-    if isinstance(value, ctypes.CDLL):
-        return str(value._name)
-    if isinstance(value, list | tuple):
-        return " ".join(_plain(item) for item in list(value)[:40])
-    if isinstance(value, bytes):
-        return _short(os.fsdecode(value))
-    return _short(str(value))
-
-
-def _short(text: str) -> str:
-    """A text, or its beginning and words that no build begins a command with: what is left out was not read."""
-    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}\n...and more"
+    return str(value._name) if isinstance(value, ctypes.CDLL) else plain(value)
