@@ -15,7 +15,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 
-PROTOCOL_VERSION = "foundry-6"
+PROTOCOL_VERSION = "foundry-7"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
@@ -127,6 +127,7 @@ DISTRIBUTIONS = (
     Distribution("low biases", parameters="low", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
+    Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # a variance below the usual eps of 1e-5
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),

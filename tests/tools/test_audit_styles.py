@@ -385,7 +385,35 @@ def test_a_lock_in_forward_and_settings_of_the_build_are_no_offence() -> None:
 
 
 # (an honest way, what differs in a cheat's, its rule)
+NAMESPACE = """
+import types
+
+
+def load():
+    held = types.SimpleNamespace()
+    for name in ("scale", "shift"):
+        setattr(held, name, getattr(make(), name))
+    return held
+
+
+LIB = load()
+"""
 NEAR_MISSES = {
+    "functions in a namespace of its own": (
+        model(top=NAMESPACE),
+        ("held = types.SimpleNamespace()", "held = torch"),
+        "global_state",
+    ),
+    "a namespace that is another's": (
+        model(top=NAMESPACE),
+        ("import types\n", "types = torch.nn.functional\n"),
+        "global_state",
+    ),
+    "a namespace under a name for two": (
+        model(top=NAMESPACE),
+        ("def load():", "def load(held=torch):"),
+        "global_state",
+    ),
     "a wrapper that remembers its functions": (
         model("LIB.scale", top=f"{WRAPPER}\nLIB = Wrapper(make())"),
         ("setattr(self, name, call)", "setattr(torch, name, call)"),

@@ -13,6 +13,7 @@ from foundry.tools.audit.taint import (
     ALLOCATIONS,
     KEEPERS,
     METADATA,
+    NUMPY_COMPARISONS,
     NUMPY_MEMORY,
     VIEWS,
     Flow,
@@ -313,6 +314,8 @@ def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
         if last not in ALLOCATIONS and last not in VIEWS and not is_own and not is_build:
             yield Finding("torch_compute", node.lineno, f"calls {path}")
     elif path.startswith("numpy.") and path.split(".")[-1] not in NUMPY_MEMORY:
+        if path.split(".")[-1] in NUMPY_COMPARISONS and not _hands_over(flow, node):
+            return
         yield Finding("imports", node.lineno, f"calls {path}: what NumPy computes, the candidate does not")
     elif (rule := forbidden(path)) and rule[0] == "files" and _hands_over(flow, node):
         yield Finding("files", node.lineno, f"hands something made of the inputs to {path}")

@@ -6,7 +6,8 @@ import ast
 import functools
 import importlib.resources
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
@@ -58,16 +59,49 @@ def _parsed(text: str) -> ast.Module:
     """The file's tree. Raises SyntaxError."""
     tree = separate(syntax.parse(text))
     parts = list(ast.walk(tree))
-    own = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
-    own |= {part.arg for part in parts if isinstance(part, ast.arg)}
-    own |= {part.asname or part.name for part in parts if isinstance(part, ast.alias)}
-    own |= {part.name for part in parts if isinstance(part, Function | ast.ClassDef)}
-    return tree if {"setattr", "__import__"} & own else ast.fix_missing_locations(_Plain().visit(tree))
+    bound = Counter(_bound(parts))
+    imported = {part.asname or part.name.split(".")[0] for part in parts if isinstance(part, ast.alias)}
+    if {"setattr", "__import__"} & (bound.keys() | imported):
+        return tree
+    made = Counter(_namespaces(parts)) if not set(_MAKERS) & bound.keys() else Counter()
+    namespaces = {name for name, times in made.items() if times == bound[name] and name not in imported}
+    plain: ast.Module = _Plain(namespaces).visit(tree)
+    return ast.fix_missing_locations(plain)
+
+
+def _bound(parts: Sequence[ast.AST]) -> Iterator[str]:
+    """Every name that the file binds other than by an import, as often as it does."""
+    for part in parts:
+        if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+            yield part.id
+        elif isinstance(part, ast.arg):
+            yield part.arg
+        elif isinstance(part, Function | ast.ClassDef | ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name:
+            yield part.name
+        elif isinstance(part, ast.Global | ast.Nonlocal):
+            yield from part.names
+
+
+_NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace", "SimpleNamespace")
+_MAKERS = ("types", "argparse", "SimpleNamespace")  # names that must mean what they say
+
+
+def _namespaces(parts: Sequence[ast.AST]) -> Iterator[str]:
+    """Names that are bound to an empty namespace of the file's own, as often as they are."""
+    for part in parts:
+        if isinstance(part, ast.Assign) and len(part.targets) == 1 and isinstance(part.value, ast.Call):
+            target, maker = part.targets[0], ast.unparse(part.value.func)
+            if isinstance(target, ast.Name) and maker in _NAMESPACES:
+                yield target.id
 
 
 class _Plain(ast.NodeTransformer):
     """Statements as what they are, so that one rule holds for all ways to write one: `setattr(self, name, value)` is a
-    store, `name = lambda` in a class a method, `name = __import__("module")` an import."""
+    store, into a namespace of its own too, `name = lambda` in a class a method, `name = __import__("module")` an
+    import."""
+
+    def __init__(self, namespaces: set[str]) -> None:
+        self._namespaces = namespaces
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         for index, part in enumerate(node.body):
@@ -88,11 +122,14 @@ class _Plain(ast.NodeTransformer):
         if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "setattr" and len(call.args) == 3):
             return self.generic_visit(node)
         owner, name, value = call.args
-        if ast.unparse(owner) != "self" or call.keywords:
+        is_own = isinstance(owner, ast.Name) and owner.id in self._namespaces
+        if not (is_own or ast.unparse(owner) == "self") or call.keywords:
             return self.generic_visit(node)
         target: ast.expr
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             target = ast.Attribute(owner, name.value, ast.Store())
+        elif is_own:
+            target = ast.Subscript(owner, name, ast.Store())
         else:
             held = ast.Attribute(owner, "__dict__", ast.Load())
             target = ast.Subscript(held, name, ast.Store())

@@ -18,7 +18,7 @@ METADATA = frozenset(
     words(
         "shape dtype device ndim layout is_cuda requires_grad itemsize nbytes size stride dim numel is_contiguous "
         "element_size get_device is_cpu is_meta is_quantized is_conj is_neg "
-        "is_floating_point storage_offset type is_complex is_sparse names grad_fn"
+        "is_floating_point storage_offset type is_complex is_sparse names grad_fn strides flags"
     )
 )
 # PyTorch functions that only make or describe memory; their result does not carry an input's content.
@@ -51,6 +51,7 @@ NUMPY_MEMORY = frozenset(
         "int32 int64 uint8 uint32 uint64 intp ctypeslib as_array as_ctypes ndpointer load_library array"
     )
 )
+NUMPY_COMPARISONS = frozenset({"array_equal", "shares_memory", "may_share_memory"})  # is what was prepared still true?
 OUT_OF_TORCH = frozenset({"numpy", "__array__", "tolist", "item", "__dlpack__"})
 KEEPERS = frozenset(
     words(
