@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from foundry.tools.audit.conduct import conduct_gates
+from foundry.tools.audit.programs import Programs
 
 BUILDS = {
     "a folder first": "cd made && g++ -O3 k.cpp -o k.so",
@@ -99,29 +101,59 @@ def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, tmp_path: 
     assert (spoken_against("subprocess.Popen", seen) == "") == bool(named)
 
 
-DISGUISES = {
-    "another program is started": "subprocess.run(['g++', '--version'], executable={python!r})",
-    "a link of its own": "os.symlink({python!r}, 'g++'); subprocess.run(['./g++', '--version'])",
-    "found by a path of its own": "os.symlink({python!r}, 'g++'); subprocess.run(['g++', '-V'], env={{'PATH': '.'}})",
-    "a file of its own": "shutil.copy({python!r}, 'g++'); subprocess.run(['./g++', '--version'])",
-    "a script for another": "open('g++', 'w').write('#!{python}'); os.chmod('g++', 511); subprocess.run('./g++')",
-    "a shell that is none": "os.symlink({python!r}, 'sh'); subprocess.run(['./sh', '-c', 'True'])",
-    "spawned": "os.symlink({python!r}, 'g++'); os.waitpid(os.posix_spawn('./g++', ['g++', '-V'], {{}}), 0)",
-    "in a shell": "os.symlink({python!r}, 'g++'); subprocess.run('./g++ --version', shell=True)",
-}
-PLAIN = {
-    "a compiler": "subprocess.run(['g++', '--version'])",
-    "a link to a compiler": "os.symlink(shutil.which('g++'), 'gcc-13'); subprocess.run(['./gcc-13', '--version'])",
-    "spawned": "os.waitpid(os.posix_spawn(shutil.which('g++'), ['g++', '--version'], {{}}), 0)",
-    "a program of the system": "subprocess.run('uname -a | grep -c x', shell=True)",
+# (what runs, its words, what the environment adds); `./g++` and `./sh` are what a test makes of them
+COMMANDS: dict[str, tuple[str | None, list[str], dict[str, str], bool]] = {
+    "a compiler": (None, ["g++", "-O3"], {}, True),
+    "a program of the system": (None, ["uname", "-a"], {}, True),
+    "another program than it says": (sys.executable, ["g++", "-O3"], {}, False),
+    "a name that its own folder has": (None, ["g++", "-O3"], {"PATH": "."}, False),
+    "its own file": (None, ["./g++", "-O3"], {}, False),
+    "a shell": (None, ["sh", "-c", "true"], {}, True),
+    "a shell that is none": (None, ["./sh", "-c", "true"], {}, False),
+    "its own file in a shell": (None, ["sh", "-c", "./g++ -O3"], {}, False),
 }
 
 
-@pytest.mark.parametrize(("how", "is_allowed"), [*((how, False) for how in DISGUISES), *((how, True) for how in PLAIN)])
-def test_a_program_is_the_file_that_runs(how: str, is_allowed: bool, tmp_path: Path) -> None:
-    line = (PLAIN if is_allowed else DISGUISES)[how].format(python=os.path.realpath(sys.executable))
-    candidate = f"import os, shutil, subprocess\nos.chdir({str(tmp_path)!r})\n{line}\n"
-    watch = WATCH.replace('== "subprocess.Popen"', 'in ("subprocess.Popen", "os.posix_spawn")')
-    done = subprocess.run([sys.executable, "-c", watch, candidate], capture_output=True, text=True, check=True)
-    (seen,) = json.loads(done.stdout.splitlines()[-1])
-    assert (spoken_against("subprocess.Popen", seen) == "") == is_allowed
+@pytest.mark.parametrize("made", ["a link", "a copy", "a script"])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_program_is_the_file_that_runs(name: str, made: str, tmp_path: Path) -> None:
+    executable, command, more, is_allowed = COMMANDS[name]
+    programs = Programs()
+    for own in ("g++", "sh"):
+        if made == "a link":
+            (tmp_path / own).symlink_to(os.path.realpath(sys.executable))
+        elif made == "a copy":
+            shutil.copy(os.path.realpath(sys.executable), tmp_path / own)
+        else:
+            (tmp_path / own).write_text(f"#!{sys.executable}\n")
+            (tmp_path / own).chmod(0o755)
+    told = programs.command(executable, command, tmp_path, {**os.environ, **more})
+    assert (spoken_against("subprocess.Popen", " ".join(told)) == "") == is_allowed
+
+
+def test_a_link_to_a_compiler_is_one(tmp_path: Path) -> None:
+    programs = Programs()
+    (tmp_path / "mine").symlink_to(str(shutil.which("g++")))
+    assert spoken_against("subprocess.Popen", " ".join(programs.command(None, ["./mine", "-O3"], tmp_path))) == ""
+
+
+SETTINGS = {
+    "a default": ("${CXX:-g++} --version", {}, True),
+    "a setting": ("if $CXX -O3 --version; then true; fi", {"CXX": "g++"}, True),
+    "a setting before the default": ("${CXX:-g++} --version", {"CXX": "sleep 0;"}, False),
+    "a setting that is another program": ("${CXX:-g++}", {"CXX": "sleep 0"}, False),
+    "no setting": ("$CXX --version", {}, False),
+    "its own setting": ("CXX='sleep 0'; $CXX", {"CXX": "g++"}, False),
+    "a setting that is read": ("read -r CXX < flags; $CXX", {"CXX": "g++"}, False),
+    "a quote in a setting": ("echo '$X'; sleep 0; echo ''", {"X": "'"}, False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("command", [["sh", "build.sh"], ["./build.sh"], ["sh", "-c", "$(text)"]])
+def test_a_variable_is_what_it_stands_for(name: str, command: list[str], tmp_path: Path) -> None:
+    text, given, is_allowed = SETTINGS[name]
+    (tmp_path / "build.sh").write_text(f"#!/bin/sh\n{text}\n")
+    words = [text if word == "$(text)" else word for word in command]
+    told = Programs().command(None, words, tmp_path, {"PATH": os.environ["PATH"], **given})
+    assert (spoken_against("subprocess.Popen", " ".join(told)) == "") == is_allowed

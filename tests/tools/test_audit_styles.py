@@ -119,6 +119,44 @@ CAPTURE = """
             LIB.scale(pointer(x), pointer(self.out), ctypes.c_long(x.numel()))
         self.graph = graph
 """
+CLASS_PROPERTY = """
+class classproperty:
+    def __init__(self, function):
+        self.function = function
+
+    def __get__(self, instance, owner):
+        return self.function(owner)
+
+
+class Kernels:
+    _scale = None
+
+    @classproperty
+    def scale(cls):
+        if cls._scale is None:
+            cls._scale = make().scale
+        return cls._scale
+"""
+CHECKED = """
+def checked(function):
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def inner(*given, **named):
+        bound = signature.bind(*given, **named)
+        return function(*bound.args, **bound.kwargs)
+
+    return inner
+
+
+LIB = make()
+"""
+MARKED = (
+    INIT
+    + """        self.stale = True
+        self.register_load_state_dict_post_hook(lambda module, keys: setattr(module, "stale", True))
+"""
+)
 SELF_TEST = """
 def reference(x):
     return torch.relu(x) * 2
@@ -197,6 +235,9 @@ load_inline(name="my_scale", cpp_sources=CPP, is_python_module=False)
 '''
 
 STYLES = {
+    "a property of a class": model("Kernels.scale", top=CLASS_PROPERTY),
+    "arguments bound to a signature": "import functools\nimport inspect\n"
+    + model(top=CHECKED).replace("    def forward", "    @checked\n    def forward"),
     "library in the class": model("self.library.scale", members="    library = make()\n", top=""),
     "library given to the class": model("self.lib.scale", members=INIT + "        ModelNew.lib = make()\n", top=""),
     "library of the type": model("self.lib.scale", members=INIT + "        type(self).lib = make()\n", top=""),
@@ -399,6 +440,21 @@ def load():
 LIB = load()
 """
 NEAR_MISSES = {
+    "a mark that a hook sets": (
+        model(members=MARKED),
+        ('setattr(module, "stale", True)', 'setattr(torch, "allclose", None)'),
+        "global_state",
+    ),
+    "a mark that is a method": (
+        model(members=MARKED),
+        ('setattr(module, "stale", True)', 'setattr(module, "forward", make)'),
+        "global_state",
+    ),
+    "a method that a compiler leaves alone": (
+        model().replace("    def forward", "    @torch.jit.ignore\n    def forward"),
+        ("@torch.jit.ignore", "@torch.jit.script_method"),
+        "dynamic_code",
+    ),
     "functions in a namespace of its own": (
         model(top=NAMESPACE),
         ("held = types.SimpleNamespace()", "held = torch"),

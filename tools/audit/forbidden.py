@@ -154,7 +154,10 @@ _HARMLESS = words(
     "threading.local threading.Lock threading.RLock threading.get_ident threading.current_thread "
     "torch._C._cuda_getCurrentRawStream torch._C._cuda_getDevice traceback.print_exc traceback.format_exc "
     "zlib.crc32 zlib.adler32 base64.b64encode base64.b32encode base64.b16encode base64.urlsafe_b64encode "
-    "base64.b85encode inspect.cleandoc inspect.getdoc inspect.signature inspect.isclass inspect.isfunction weakref.ref "
+    "base64.b85encode inspect.cleandoc inspect.getdoc inspect.signature inspect.Signature inspect.Parameter "
+    "inspect.BoundArguments inspect.Signature.bind inspect.Signature.bind_partial inspect.BoundArguments.args "
+    "inspect.BoundArguments.kwargs inspect.BoundArguments.apply_defaults torch.jit.ignore torch.jit.unused "
+    "torch.jit.export torch.jit.is_scripting torch.jit.is_tracing inspect.isclass inspect.isfunction weakref.ref "
     "multiprocessing.cpu_count multiprocessing.current_process threading.Event threading.Condition threading.Semaphore "
     "threading.main_thread threading.active_count gc.collect pickle.dumps"
 )

@@ -107,6 +107,8 @@ class Observer:
                 words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
                 if event == "subprocess.Popen":
                     words = self._programs.command(*arguments)
+                elif event == "os.system":
+                    words = self._programs.command("/bin/sh", ["sh", "-c", arguments[0]])[2:]
                 elif event == "os.posix_spawn":
                     words = self._programs.command(arguments[0], arguments[1], None, arguments[2])
                 self._seen[(self.phase, event, " ".join(words), line)] = None

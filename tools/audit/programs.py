@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foundry.tools.audit import shell
+
 TICK_NS = 10_000_000  # file systems take their times from the kernel's tick, at most 10 ms late (CONFIG_HZ=100)
 MOST_TEXT = 4000  # of a command, a path or a script
 _TOOLS = ("c++", "g++", "cc", "gcc", "clang++", "clang", "nvcc", "ninja", "cmake", "make", "ld")
@@ -47,13 +49,14 @@ class Programs:
                 return [tool, *words[1:]]
             real = place.resolve()
             if place.name in _SHELLS and not self._is_own(place):
-                return _script_of(words, here) or ["sh", *words[1:]]
+                told = _script_of(words, here) or ["sh", *words[1:]]
+                return [shell.expanded(word, _variables(environment)) for word in told]
             if str(real.parent) in _SYSTEM:
                 return [place.name if str(place.parent) in _SYSTEM else real.name, *words[1:]]
             if text := _script(place):
-                return ["sh", "-c", text]
+                return ["sh", "-c", shell.expanded(text, _variables(environment))]
             is_own = self._is_own(place) or self._is_own(real)
-            return [f"./{place.name}" if is_own else name, *words[1:]]
+            return [f"./{place.name} (its own)" if is_own else name, *words[1:]]
         except OSError:  # nor can it be run
             return [name, *words[1:]]
 
@@ -78,9 +81,14 @@ def _place(name: str, here: Path, environment: Any) -> Path:
     """Where the system finds a program of this name."""
     if "/" in name:
         return here / name
+    path = _variables(environment).get("PATH", os.defpath)
+    found = shutil.which(name, path=os.pathsep.join(str(here / entry) for entry in path.split(os.pathsep)))
+    return Path(found or name)
+
+
+def _variables(environment: Any) -> dict[str, str]:
     given = environment if isinstance(environment, Mapping) else os.environ
-    found = shutil.which(name, path=given.get("PATH"))
-    return here / found if found else Path(name)
+    return {os.fsdecode(name): os.fsdecode(value) for name, value in given.items()}
 
 
 def _identity(place: Path) -> tuple[int, ...]:

@@ -114,10 +114,27 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         yield Finding("introspection", node.lineno, f"names {node.value} in a string")
 
 
+def _sets_a_mark(source: CandidateSource, node: ast.expr) -> bool:
+    """`lambda module, keys: setattr(module, "stale", True)`: what `module.stale = True` is in a function."""
+    call = source.above(node)
+    above: ast.AST | None = call
+    while above is not None and not isinstance(above, ast.Lambda):
+        above = source.above(above)
+    if not (isinstance(call, ast.Call) and call.func is node and len(call.args) == 3) or above is None:
+        return False
+    owner, name, value = call.args
+    is_argument = isinstance(owner, ast.Name) and owner.id in {item.arg for item in above.args.args}
+    word = name.value if isinstance(name, ast.Constant) else None
+    is_plain = isinstance(word, str) and word.isidentifier() and word not in PRIVATE_ATTRIBUTES
+    return is_argument and is_plain and isinstance(value, ast.Constant)
+
+
 def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
     """`threading` inside `threading.Lock`: the longer name is judged. A copy between tensors' memory."""
     if is_own_registration(source, node, path):
         return True
+    if path == "setattr":
+        return _sets_a_mark(source, node)
     if path == "ctypes.CFUNCTYPE":
         return _is_prototype(source, node)
     if path in ("torch.cuda.Stream", "torch.cuda.stream"):

@@ -7,6 +7,7 @@ that no command hides in what looks like text; what is text is no command.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _ENDS = ";|&\n(){}"  # of a command
 _REDIRECTION = re.compile(r"\d?(?:>>?|<)(?:&\d|\s*[^\s;|&()]+)")
@@ -52,3 +53,24 @@ def commands(text: str) -> list[str]:
         else:
             command += symbol
     return [one.strip() for one in (*found, command, *(part for part, _ in outer)) if one.strip()]
+
+
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)(?::?[-=](?P<default>[\w./+=-]*))?\}|(?P<bare>[A-Za-z_]\w*))")
+_ASSIGNED = re.compile(r"(?:^|[\s;&|({])(?:(?:for|read|export|local|getopts \S+)\s+)*(\w+)(?:=|\s+in\s)|\bread\s+(.*)")
+_PLAIN = re.compile(r"[\w./+=-]*(?: [\w./+=-]+)*")
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """The text with the variables that it takes from the environment, or their defaults, in place.
+
+    Those that the text itself sets stay as they are, and so do values that hold more than words: what a quote or a
+    semicolon in them would do depends on what surrounds them.
+    """
+    own = {name for found in _ASSIGNED.findall(text) for part in found for name in part.split()}
+
+    def value(found: re.Match[str]) -> str:
+        name = found["braced"] or found["bare"]
+        given = environment.get(name) or found["default"] or ""
+        return given if name not in own and given and _PLAIN.fullmatch(given) else found[0]
+
+    return _VARIABLE.sub(value, text)

@@ -230,7 +230,8 @@ def _pass_on(flow: Flow, flows: dict[str, Flow]) -> None:
         callee = flows.get(name)
         if callee is None:
             continue
-        names = _parameters(callee.function, skip_self=name.startswith("self."))
+        is_of_class = callee.owner is not None and [item.arg for item in callee.function.args.args[:1]] == ["cls"]
+        names = _parameters(callee.function, skip_self=name.startswith("self.") or is_of_class)
         for position, argument in enumerate(node.args):
             receiving = names[position:] if isinstance(argument, ast.Starred) else names[position : position + 1]
             _receive(flow, callee, argument, receiving)
