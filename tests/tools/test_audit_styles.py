@@ -445,6 +445,38 @@ NEAR_MISSES = {
         ('setattr(module, "stale", True)', 'setattr(torch, "allclose", None)'),
         "global_state",
     ),
+    "types that a lambda gives": (
+        model(top="typed = lambda function: (setattr(function, 'argtypes', POINTERS), function)[1]\nLIB = make()"),
+        ("setattr(function, 'argtypes', POINTERS)", "setattr(function, 'forward', POINTERS)"),
+        "global_state",
+    ),
+    "every name of a module that is known": (
+        "from ctypes import *\n" + model(),
+        ("from ctypes import *", "from ctypes.util import *"),
+        "dynamic_code",
+    ),
+    "a name that came with all others": (
+        "from ctypes import *\n" + model(top="LIB = make()\nsizeof(c_float)"),
+        ("sizeof(c_float)", "string_at(7, 8)"),
+        "introspection",
+    ),
+    "settings one after another": (
+        model(top="for name in ('OMP_NUM_THREADS', 'POOL_THREADS'):\n    print(os.environ.get(name))\nLIB = make()"),
+        ("'POOL_THREADS')", "'PYTEST_CURRENT_TEST')"),
+        "files",
+    ),
+    "settings that are known": (
+        model(top="for name in ('OMP_NUM_THREADS',):\n    print(os.environ.get(name))\nLIB = make()"),
+        ("print(os.environ.get(name))", "name = make()\n    print(os.environ.get(name))"),
+        "files",
+    ),
+    "a prototype with its type said": (
+        model(
+            top="kind: object = ctypes.CFUNCTYPE(None, ctypes.c_void_p)\nRUN = kind(('scale', make()))\nLIB = make()"
+        ),
+        ("kind(('scale', make()))", "kind(make().address)"),
+        "introspection",
+    ),
     "a mark that is a method": (
         model(members=MARKED),
         ('setattr(module, "stale", True)', 'setattr(module, "forward", make)'),

@@ -227,7 +227,8 @@ _LOCKS = re.compile(  # a binding may be safe for threads
 )
 _ARRAY_MEMORY = re.compile(  # what NumPy may do for a binding: make, view and point to memory
     r"numpy\..*(?:ctypes|_internal)\S*|numpy\.(?:\w+\.)*(?:empty|zeros|asarray|ascontiguousarray|asanyarray|frombuffer|"
-    r"empty_like|zeros_like|dtype|_?array_equal(?:_dispatcher)?|(?:may_share|shares)_memory)|numpy\.ndarray\.(?:reshape|view|ravel|transpose|copy|fill|squeeze|setflags)"
+    r"empty_like|zeros_like|dtype|_?array_equal(?:_dispatcher)?|(?:may_share|shares)_memory)|"
+    r"numpy\.ndarray\.(?:reshape|view|ravel|transpose|copy|fill|squeeze|setflags)"
 )
 _COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl pandas onnxruntime"))
 

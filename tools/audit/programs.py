@@ -43,8 +43,8 @@ class Programs:
         words = [plain(word) for word in command[:40]] if isinstance(command, list | tuple) else [plain(command)]
         name = os.fsdecode(executable or (command[0] if isinstance(command, list | tuple) and command else command))
         here = Path(os.fsdecode(folder or "."))
-        place = _place(name, here, environment)
         try:
+            place = _place(name, here, environment)
             if tool := self._tools.get(_identity(place)):
                 return [tool, *words[1:]]
             real = place.resolve()
@@ -57,7 +57,7 @@ class Programs:
                 return ["sh", "-c", shell.expanded(text, _variables(environment))]
             is_own = self._is_own(place) or self._is_own(real)
             return [f"./{place.name} (its own)" if is_own else name, *words[1:]]
-        except OSError:  # nor can it be run
+        except (OSError, ValueError):  # nor can it be run
             return [name, *words[1:]]
 
     def _is_own(self, place: Path) -> bool:

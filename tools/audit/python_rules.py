@@ -6,6 +6,7 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from foundry.tools.audit.chance import is_random, passing_numbers
 from foundry.tools.audit.forbidden import (
@@ -18,6 +19,7 @@ from foundry.tools.audit.forbidden import (
 )
 from foundry.tools.audit.registered import is_own_registration
 from foundry.tools.audit.source import (
+    READABLE_WHOLE,
     CandidateSource,
     Finding,
     Function,
@@ -81,7 +83,7 @@ def _imports(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
         names = [f"{node.module}.{alias.name}" for alias in node.names]
-        if any(alias.name == "*" for alias in node.names):
+        if any(alias.name == "*" for alias in node.names) and node.module not in READABLE_WHOLE:
             yield Finding("dynamic_code", node.lineno, f"imports every name of {node.module}, so none can be checked")
     for name in names:
         rule = forbidden(name)
@@ -126,7 +128,7 @@ def _sets_a_mark(source: CandidateSource, node: ast.expr) -> bool:
     is_argument = isinstance(owner, ast.Name) and owner.id in {item.arg for item in above.args.args}
     word = name.value if isinstance(name, ast.Constant) else None
     is_plain = isinstance(word, str) and word.isidentifier() and word not in PRIVATE_ATTRIBUTES
-    return is_argument and is_plain and isinstance(value, ast.Constant)
+    return is_argument and is_plain and (isinstance(value, ast.Constant) or word in ("argtypes", "restype"))
 
 
 def _is_harmless(source: CandidateSource, node: ast.expr, path: str) -> bool:
@@ -205,8 +207,10 @@ def _is_prototype(source: CandidateSource, node: ast.expr) -> bool:
         return False
     above = source.above(made)
     uses: list[ast.AST | None] = [above]
-    if isinstance(above, ast.Assign) and len(above.targets) == 1 and isinstance(above.targets[0], ast.Name):
-        name = above.targets[0].id
+    named = above.targets[0] if isinstance(above, ast.Assign) and len(above.targets) == 1 else None
+    named = above.target if isinstance(above, ast.AnnAssign) else named
+    if isinstance(named, ast.Name):
+        name = named.id
         if [value for value in source.assigned.get(name, ()) if value is not made]:
             return False
         loads = [part for part in ast.walk(source.tree) if isinstance(part, ast.Name) and part.id == name]
@@ -284,10 +288,34 @@ def _environment(
         key = node.left
     if key is None:
         return
-    name = str(key.value) if isinstance(key, ast.Constant) else ""
-    if SETTINGS.fullmatch(name) or (name and reads and may_ask_for(name)):
+    names = _words_of(source, key)
+    if names and all(SETTINGS.fullmatch(name) or (name and reads and may_ask_for(name)) for name in names):
         return
     yield Finding("files", _line(node), f"reads or sets the environment variable {ast.unparse(key)}")
+
+
+def _words_of(source: CandidateSource, key: ast.expr) -> list[str]:
+    """The words that a name may stand for: a constant's own, or those of the rows of constants that loops take it
+    from. Nothing where it may be more."""
+    if isinstance(key, ast.Constant):
+        return [str(key.value)]
+    if not isinstance(key, ast.Name) or any(item.arg == key.id for item in ast.walk(source.tree) if _is_arg(item)):
+        return []
+    found: list[ast.expr] = []
+    for part in ast.walk(source.tree):
+        if isinstance(part, ast.Name) and part.id == key.id and not isinstance(part.ctx, ast.Load):
+            above = source.above(part)
+            if isinstance(above, ast.For | ast.comprehension) and isinstance(above.iter, ast.Tuple | ast.List):
+                found += above.iter.elts
+            elif isinstance(above, ast.Assign) and above.targets == [part]:
+                found.append(above.value)
+            else:
+                return []
+    return [str(item.value) if isinstance(item, ast.Constant) else "" for item in found]
+
+
+def _is_arg(node: ast.AST) -> TypeGuard[ast.arg]:
+    return isinstance(node, ast.arg)
 
 
 def _is_handed_on(source: CandidateSource, node: ast.Attribute | ast.Name) -> bool:

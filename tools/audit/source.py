@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import functools
 import importlib.resources
+import math
 import re
+import typing
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -377,7 +380,13 @@ def defined_names(node: ast.stmt) -> list[str]:
     return [item.id for item in parts if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)]
 
 
+READABLE_WHOLE = {module.__name__: module for module in (ctypes, math, typing)}  # what `import *` takes is known
+
+
 def _import_aliases(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    if isinstance(node, ast.ImportFrom) and node.module in READABLE_WHOLE and node.names[0].name == "*":
+        taken = [name for name in dir(READABLE_WHOLE[node.module]) if not name.startswith("_")]
+        return {name: f"{node.module}.{name}" for name in taken}
     if isinstance(node, ast.Import):
         return {
             alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
