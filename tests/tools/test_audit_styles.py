@@ -470,6 +470,33 @@ NEAR_MISSES = {
         ("print(os.environ.get(name))", "name = make()\n    print(os.environ.get(name))"),
         "files",
     ),
+    "settings that a pattern names": (
+        model(top="for name in ('OMP_NUM_THREADS',):\n    print(os.environ.get(name))\nLIB = make()"),
+        ("print(os", "match 'PYTEST_CURRENT' + '_TEST':\n        case name:\n            print(os"),
+        "files",
+    ),
+    "parameters that are compared": (
+        "import numpy as np\n"
+        + model().replace("        y =", "        np.array_equal(self.old, self.weight)\n        y ="),
+        ("np.array_equal(self.old, self.weight)", "np.array_equal(self.old, x.numpy())"),
+        "imports",
+    ),
+    "strides of an array": (
+        model().replace("        y =", "        x = x if x.numpy().strides[0] == 4 else x.contiguous()\n        y ="),
+        ("x.numpy().strides[0] == 4", "x.numpy()[0] == 4"),
+        "input_shortcut",
+    ),
+    "a signature that is looked at": (
+        "import functools\nimport inspect\n"
+        + model(top=CHECKED).replace("    def forward", "    @checked\n    def forward"),
+        ("inspect.signature(function)", "inspect.stack()"),
+        "introspection",
+    ),
+    "what a property of a class gives": (
+        model("Kernels.scale", top=CLASS_PROPERTY),
+        ("def scale(cls):", "def scale(cls, x):\n        cls._last = x"),
+        "result_cache",
+    ),
     "a prototype with its type said": (
         model(
             top="kind: object = ctypes.CFUNCTYPE(None, ctypes.c_void_p)\nRUN = kind(('scale', make()))\nLIB = make()"

@@ -6,7 +6,6 @@ import ast
 import builtins
 import re
 from collections.abc import Iterator
-from typing import TypeGuard
 
 from foundry.tools.audit.chance import is_random, passing_numbers
 from foundry.tools.audit.forbidden import (
@@ -23,6 +22,7 @@ from foundry.tools.audit.source import (
     CandidateSource,
     Finding,
     Function,
+    bound_names,
     defined_names,
     imported_by,
     methods_of,
@@ -296,26 +296,25 @@ def _environment(
 
 def _words_of(source: CandidateSource, key: ast.expr) -> list[str]:
     """The words that a name may stand for: a constant's own, or those of the rows of constants that loops take it
-    from. Nothing where it may be more."""
+    from. Nothing where something else binds it too."""
     if isinstance(key, ast.Constant):
         return [str(key.value)]
-    if not isinstance(key, ast.Name) or any(item.arg == key.id for item in ast.walk(source.tree) if _is_arg(item)):
+    if not isinstance(key, ast.Name) or key.id in source.aliases:
         return []
     found: list[ast.expr] = []
+    times = 0
     for part in ast.walk(source.tree):
-        if isinstance(part, ast.Name) and part.id == key.id and not isinstance(part.ctx, ast.Load):
-            above = source.above(part)
-            if isinstance(above, ast.For | ast.comprehension) and isinstance(above.iter, ast.Tuple | ast.List):
-                found += above.iter.elts
-            elif isinstance(above, ast.Assign) and above.targets == [part]:
-                found.append(above.value)
-            else:
-                return []
+        if isinstance(part, ast.For | ast.comprehension) and isinstance(part.iter, ast.Tuple | ast.List):
+            row, is_bound = part.iter.elts, ast.unparse(part.target) == key.id
+        elif isinstance(part, ast.Assign) and len(part.targets) == 1:
+            row, is_bound = [part.value], ast.unparse(part.targets[0]) == key.id
+        else:
+            continue
+        if is_bound:
+            times, found = times + 1, [*found, *row]
+    if times != list(bound_names(ast.walk(source.tree))).count(key.id):
+        return []
     return [str(item.value) if isinstance(item, ast.Constant) else "" for item in found]
-
-
-def _is_arg(node: ast.AST) -> TypeGuard[ast.arg]:
-    return isinstance(node, ast.arg)
 
 
 def _is_handed_on(source: CandidateSource, node: ast.Attribute | ast.Name) -> bool:

@@ -10,7 +10,7 @@ import math
 import re
 import typing
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
@@ -62,7 +62,7 @@ def _parsed(text: str) -> ast.Module:
     """The file's tree. Raises SyntaxError."""
     tree = separate(syntax.parse(text))
     parts = list(ast.walk(tree))
-    bound = Counter(_bound(parts))
+    bound = Counter(bound_names(parts))
     imported = {part.asname or part.name.split(".")[0] for part in parts if isinstance(part, ast.alias)}
     if {"setattr", "__import__"} & (bound.keys() | imported):
         return tree
@@ -72,7 +72,7 @@ def _parsed(text: str) -> ast.Module:
     return ast.fix_missing_locations(plain)
 
 
-def _bound(parts: Sequence[ast.AST]) -> Iterator[str]:
+def bound_names(parts: Iterable[ast.AST]) -> Iterator[str]:
     """Every name that the file binds other than by an import, as often as it does."""
     for part in parts:
         if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
