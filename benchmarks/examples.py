@@ -47,7 +47,7 @@ def solve(example: Path, arguments: argparse.Namespace, scratch: Path, gpus: Que
     if arguments.scale:
         command += ["--scale", str(arguments.scale)]
     gpu = gpus.get() if arguments.gpus else None
-    own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu), "FOUNDRY_HOME": str(scratch / f"home-{gpu}")}
+    own = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": str(gpu)}
     begun = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **own})
     wall_s = time.monotonic() - begun

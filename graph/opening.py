@@ -119,6 +119,16 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     return run
 
 
+def _device_here(run: RunDirectory, begun_on: Device, here: Device) -> Device:
+    """The device that a run goes on with. Raises NotComparable when it is of another kind."""
+    if here.key != begun_on.key:
+        raise NotComparable(f"run {run.id} was begun on {begun_on.key}, this is {here.key}", "start a new run here")
+    if here.unit == begun_on.unit:
+        return begun_on
+    run.set("device", encode(here))  # of several GPUs of a kind, each has its own lock and ceilings
+    return here
+
+
 async def open_services(
     run: RunDirectory,
     parts: Parts,
@@ -135,8 +145,8 @@ async def open_services(
     if request.policy is not None:  # the receipt names the task as it was read
         task = replace(task, options=replace(task.options, policy=request.policy))
     device = decode(Device, run.get("device"))
-    if recorded is None and (here := parts.device(request)).key != device.key:
-        raise NotComparable(f"run {run.id} was begun on {device.key}, this is {here.key}", "start a new run here")
+    if recorded is None:
+        device = _device_here(run, device, parts.device(request))
     log = EventLog(run.database, on_event, began=began)
     thoughts = request.model is not None
     journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)

@@ -22,7 +22,8 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Device:
-    """Identity and limits; `key` names it in stores, locks and receipts."""
+    """Identity and limits. `key` names its kind in stores and receipts: what is learnt on one holds for all alike.
+    `unit` names this very one where that matters: two GPUs of a host do not disturb each other's timings."""
 
     target: TargetName
     name: str
@@ -34,10 +35,17 @@ class Device:
     present: bool = True  # False: kernels compile for it, but nothing can run
     ceilings: Ceilings | None = None
     facts: dict[str, str] = field(default_factory=dict)  # compiler, driver, torch versions
+    uuid: str = ""  # of the GPU, or of the MIG instance; "" on a CPU
 
     @property
     def key(self) -> str:
+        """Names the kind of device: in stores, receipts and runs."""
         return f"{self.target}:{self.name}:{self.cores}"
+
+    @property
+    def unit(self) -> str:
+        """Names one physical device: in locks and ceilings."""
+        return f"{self.key}:{self.uuid}" if self.uuid else self.key
 
     def floor_ms(self, flops: float, traffic_bytes: float, *, tf32: bool = False) -> float | None:
         """Roofline floor (Williams, Waterman, Patterson 2009) in ms: the larger of the arithmetic and memory times."""

@@ -33,7 +33,7 @@ _X86_LEVELS = (
 
 # Asks the driver in a process of its own: a process that called cuInit cannot fork workers that use the GPU.
 _ASK_DRIVER = """
-import ctypes, json
+import ctypes, json, uuid
 cuda = ctypes.CDLL("libcuda.so.1")
 if cuda.cuInit(0): raise SystemExit(1)
 device, name, total, value = ctypes.c_int(), ctypes.create_string_buffer(256), ctypes.c_size_t(), ctypes.c_int()
@@ -43,9 +43,13 @@ cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
 def attribute(number):
     cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
     return value.value
-version = ctypes.c_int()
+version, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
 cuda.cuDriverGetVersion(ctypes.byref(version))
+# The second version gives a MIG instance's own; drivers before 11.4 have the first only.
+get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
+known = get_uuid(raw, device) == 0
 print(json.dumps({
+    "uuid": str(uuid.UUID(bytes=bytes(raw))) if known else "",
     "name": name.value.decode(), "memory": total.value, "cores": attribute(16), "cache": attribute(38),
     "major": attribute(75), "minor": attribute(76), "shared_per_block": attribute(97), "driver": version.value,
 }))
@@ -232,12 +236,13 @@ def _describe_cuda() -> Device:
         vector_bytes=16,
         memory_bytes=int(gpu["memory"]),
         facts=facts,
+        uuid=str(gpu["uuid"]),
     )
 
 
 @functools.cache
 def _gpu() -> dict[str, int | str]:
-    """What the driver says of device 0, {} when there is no driver or no device."""
+    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, {} when there is no driver or none."""
     try:
         done = subprocess.run(
             [sys.executable, "-I", "-c", _ASK_DRIVER], capture_output=True, text=True, timeout=SECONDS_TO_ANSWER

@@ -236,7 +236,7 @@ def _critical_rank(count: int) -> int:
 
 
 class DeviceLock:
-    """Readers (compile, verify) and one writer (time) on a device, across processes and tasks of this one.
+    """Readers (compile, verify) and one writer (time) on one physical device, across processes and tasks of this one.
 
     Two files: everyone passes the gate first, and whoever waits to time holds the gate until the readers have left,
     so that a stream of compilations cannot starve it. Locks vanish with the process that holds them.
@@ -245,7 +245,8 @@ class DeviceLock:
     def __init__(self, device: Device, home: Path | None = None) -> None:
         folder = (home or foundry_home()) / "locks"
         folder.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.key)
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.unit)
+        self._is_cpu = device.target == "cpu"
         self._gate = folder / f"{name}.gate"
         self._room = folder / f"{name}.lock"
         self._queue: asyncio.Lock | None = None
@@ -254,6 +255,15 @@ class DeviceLock:
     async def shared(self) -> AsyncIterator[None]:
         """Held while something runs that would disturb a timing."""
         async with self._held(fcntl.LOCK_SH):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def compiling(self) -> AsyncIterator[None]:
+        """Held while a compiler runs: it takes cores from what is timed on a CPU, and nothing from a GPU."""
+        if not self._is_cpu:
+            yield
+            return
+        async with self.shared():
             yield
 
     @contextlib.asynccontextmanager

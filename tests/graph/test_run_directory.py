@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -131,6 +132,22 @@ async def test_a_run_begun_on_another_device_is_not_resumed(make_request: MakeRe
     other.machine.device = replace(other.machine.device, name="Other CPU")
     with pytest.raises(NotComparable, match="was begun on cpu:Test CPU:2, this is cpu:Other CPU:2"):
         await resume(Path(first.run), parts=other)
+
+
+async def test_a_run_goes_on_with_the_gpu_that_is_here(make_request: MakeRequest, parts: Any) -> None:
+    """Of several GPUs of one kind any may resume a run; its lock and its ceilings are that one's own."""
+    import asyncio
+    from dataclasses import replace
+
+    stop = asyncio.Event()
+    stop.set()
+    first = parts()
+    first.machine.device = replace(first.machine.device, uuid="first")
+    begun = await solve(make_request(), stop=stop, parts=first)
+    other = parts()
+    other.machine.device = replace(other.machine.device, uuid="second")
+    await resume(Path(begun.run), parts=other)
+    assert json.loads(RunDirectory.open(Path(begun.run)).get("device"))["uuid"] == "second"
 
 
 def test_runs_are_found_by_path_id_beginning_and_as_the_last(make_request: MakeRequest, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -68,9 +69,38 @@ def test_cuda_without_a_gpu_is_compile_only(monkeypatch: pytest.MonkeyPatch) -> 
 @needs_nvcc
 def test_auto_takes_the_gpu_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"name": "H", "memory": 1, "cores": 132, "cache": 2, "major": 9, "minor": 0, "shared_per_block": 232448}
-    monkeypatch.setattr(device_module, "_gpu", lambda: {**answer, "driver": 13000})
+    monkeypatch.setattr(device_module, "_gpu", lambda: {**answer, "driver": 13000, "uuid": "0e1b7a2c-6f2f"})
     gpu = describe("auto")
     assert (gpu.target, gpu.arch, gpu.cores, gpu.facts["driver"]) == ("cuda", "sm_90", 132, "CUDA 13.0")
+    assert (gpu.key, gpu.unit) == ("cuda:H:132", "cuda:H:132:0e1b7a2c-6f2f")
+
+
+DRIVER = """
+#include <cstring>
+extern "C" {
+int cuInit(unsigned) { return 0; }
+int cuDeviceGet(int* device, int) { return *device = 0; }
+int cuDeviceGetName(char* name, int, int) { strcpy(name, "NVIDIA H200"); return 0; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = 1 << 30; return 0; }
+int cuDeviceGetAttribute(int* value, int, int) { *value = 9; return 0; }
+int cuDriverGetVersion(int* version) { *version = 13000; return 0; }
+int cuDeviceGetUuid@VERSION@(unsigned char* bytes, int) { for (int i = 0; i < 16; ++i) bytes[i] = i; return 0; }
+}
+"""
+
+
+@needs_nvcc
+@pytest.mark.parametrize("version", ["_v2", ""])
+def test_the_driver_is_asked_for_the_uuid(version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for libcuda; drivers before CUDA 11.4 know the first version of the call only."""
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=DRIVER.replace("@VERSION@", version), text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    device_module._gpu.cache_clear()
+    try:
+        assert describe("cuda").uuid == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+    finally:
+        device_module._gpu.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +149,23 @@ def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.M
     assert gpu.ceilings is not None
     assert gpu.ceilings.tf32_flops_per_s > gpu.ceilings.ieee_flops_per_s > 1e12
     assert gpu.ceilings.copy_bytes_per_s > 1e11
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_told_by_its_uuid_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's and PyTorch's are one, and CUDA_VISIBLE_DEVICES moves both."""
+    if device_module.nvcc_path() is None or not describe("cuda").present:
+        pytest.skip("no NVIDIA GPU here")
+    import torch
+
+    expected = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
+    found = []
+    for name in expected:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"GPU-{name}")
+        device_module._gpu.cache_clear()
+        found.append(describe("cuda").uuid)
+    device_module._gpu.cache_clear()
+    assert found == expected and len(set(found)) == len(found)
 
 
 def test_measuring_again_keeps_the_better_rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

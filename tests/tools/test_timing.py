@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +29,7 @@ from foundry.tools.timing import (
 
 Pair = tuple[float, float]
 DEVICE = Device("cpu", "Test CPU / 3 GHz", "x86-64-v3", 2, 1 << 20, 32, 1 << 30)
-
-
+H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 TRIALS = 400
 HONEST = (92.0, 98.0)  # percent of 95 % intervals that must hold the truth
 NOISE = ("normal", "heavy tails", "bursts", "drift")
@@ -191,6 +191,34 @@ async def test_a_cancelled_wait_lets_the_lock_go(tmp_path: Path) -> None:
         await asyncio.gather(waiting, return_exceptions=True)
     async with asyncio.timeout(1.0), lock.exclusive():
         pass
+
+
+async def is_free(held: AbstractAsyncContextManager[None]) -> bool:
+    """Whether a lock is to be had at once."""
+    try:
+        async with asyncio.timeout(0.05), held:
+            return True
+    except TimeoutError:
+        return False
+
+
+async def test_each_gpu_of_a_host_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    """Two of one kind differ in their UUID only, as the driver gave it on a host with several H200."""
+    first = replace(H200, uuid="0e1b7a2c-6f2f-2d0d-9c5f-6d7f3a0c51e4")
+    second = replace(H200, uuid="5c3e9d11-90a4-8b1e-1f0a-2b9c4d7e8f60")
+    assert first.key == second.key and first.unit != second.unit
+    async with DeviceLock(first, tmp_path).exclusive():
+        assert await is_free(DeviceLock(second, tmp_path).exclusive())
+        assert not await is_free(DeviceLock(first, tmp_path).exclusive())
+        assert not await is_free(DeviceLock(first, tmp_path).shared())
+
+
+async def test_compiling_waits_for_timings_on_a_cpu_only(tmp_path: Path) -> None:
+    for device, waits in ((DEVICE, True), (H200, False)):
+        async with DeviceLock(device, tmp_path).exclusive():
+            assert await is_free(DeviceLock(device, tmp_path).compiling()) is not waits
+        async with DeviceLock(device, tmp_path).compiling():
+            assert await is_free(DeviceLock(device, tmp_path).exclusive()) is not waits
 
 
 async def test_the_lock_reaches_other_processes_and_dies_with_them(tmp_path: Path) -> None:
