@@ -159,8 +159,8 @@ def _failed_at_once(task: Task, text: str, device: Device, policy: Policy, probl
 
 
 async def _build_early(device: Device, text: str) -> Build:
-    """Compiles while the worker process starts and the task is traced; timing waits for it by the device lock."""
-    async with DeviceLock(device).shared():
+    """Compiles while the worker process starts and the task is traced; on a CPU timing waits for it."""
+    async with DeviceLock(device).compiling():
         return await asyncio.to_thread(target_of(device).build, text)
 
 

@@ -1,7 +1,7 @@
 """The one door to the machine: everything a search does with a task and its candidates. Free of torch.
 
-A workbench belongs to one run and one target. It holds the device lock while it times and shares it while it compiles
-and checks, so that any number of islands may call it at once.
+A workbench belongs to one run and one target. It holds the device lock while it times and shares it while it checks
+(and compiles, where the device is the CPU), so that any number of islands may call it at once.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LocalWorkbench:
         if self._target is None:
             self._target = target_of(self.device)
         target = self._target
-        async with self._shared():
+        async with self._counted(self._lock.compiling()):
             return await self._in_thread(lambda: target.build(text))
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
@@ -219,17 +219,17 @@ class LocalWorkbench:
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    @contextlib.asynccontextmanager
-    async def _exclusively(self) -> AsyncIterator[None]:
-        start = time.monotonic()
-        async with self._lock.exclusive():
-            self.waited_s += time.monotonic() - start
-            yield
+    def _exclusively(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._counted(self._lock.exclusive())
+
+    def _shared(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._counted(self._lock.shared())
 
     @contextlib.asynccontextmanager
-    async def _shared(self) -> AsyncIterator[None]:
+    async def _counted(self, held: contextlib.AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        """`held`, with the time that it took to get it added to what was waited."""
         start = time.monotonic()
-        async with self._lock.shared():
+        async with held:
             self.waited_s += time.monotonic() - start
             yield
 

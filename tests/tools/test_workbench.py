@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from foundry.knowledge.candidate import Build
-from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools import grader
 from foundry.tools.device import describe
+from foundry.tools.grader import Grader
 from foundry.tools.task_file import read_task
+from foundry.tools.timing import DeviceLock
 from foundry.tools.workbench import LocalWorkbench, open_workbench
 
 TASK = """
@@ -159,6 +163,19 @@ async def test_a_scalar_loss_is_no_degenerate_task(tmp_path: Path) -> None:
         ).correct
     finally:
         await bench.aclose()
+
+
+@pytest.mark.parametrize(("target", "waits"), [("cpu", True), ("cuda", False)])
+async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: TargetName, waits: bool) -> None:
+    device = replace(describe("cpu"), target=target)
+    text = "class ModelNew: pass"  # nothing to compile: what is left is the wait
+    bench = LocalWorkbench(write(tmp_path, TASK), device, cast(Grader, None))
+    async with DeviceLock(device).exclusive():
+        building = asyncio.ensure_future(bench.build(text))
+        done, _ = await asyncio.wait([building], timeout=0.3 if waits else 10.0)
+    assert (not done) is waits
+    assert isinstance(await building, Build)
+    bench._threads.shutdown()
 
 
 async def test_compile_is_reported_or_its_failure_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
