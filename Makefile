@@ -7,13 +7,17 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: solve test lint environment check-tools clean
+.PHONY: solve test test-all lint environment check-tools clean
 
 solve: $(VENV)/.run-ready
 	$(BIN)/foundry agent solve $(TASK) $(ARGS)
 
 test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
+# Everything this machine can run, the tests marked `slow` among it.
+test-all: $(VENV)/.test-ready lint
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .

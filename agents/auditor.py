@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Task
 
-FLOOR_MARGIN = 1.15  # measured ceilings + 15 % (design section 5)
+FLOOR_MARGIN = 1.15  # measured ceilings + 15 %: what a second measurement of the same ceiling may differ by
 WALL_RATIO = (0.8, 1.5)  # the grader's clock over the runner's own: outside, one of the two lies
 LONG_ENOUGH_MS = 0.2  # below it the grader's clock mostly sees the pipe between the processes
 

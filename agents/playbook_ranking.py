@@ -18,7 +18,7 @@ from foundry.knowledge.experience.record import MoveLift
 from foundry.knowledge.thought import Aspect, Move
 
 LIFT_POWER = 4.0  # a measured lift of 1.2 counts like a card's weight of 2
-# Which aspects move a candidate along a coordinate of the archive (design section 4).
+# Which aspects move a candidate along a coordinate of the archive.
 COORDINATES: dict[str, tuple[Aspect, ...]] = {
     "d_mem": ("tile", "vector", "memory"),
     "d_algo": ("algorithm", "fusion", "rewrite"),

@@ -1,4 +1,4 @@
-"""The graph, assembled: it reads as the picture in the design."""
+"""The graph, assembled: it reads as the picture in ARCHITECTURE.md."""
 
 from __future__ import annotations
 

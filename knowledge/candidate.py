@@ -45,7 +45,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """MAP-Elites cell, each 0-3 (design section 4): memory use, algorithm, synchronisation."""
+    """MAP-Elites cell, each 0-3: memory use, algorithm, synchronisation."""
 
     d_mem: int
     d_algo: int

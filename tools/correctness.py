@@ -1,4 +1,4 @@
-"""Correctness of one candidate by the protocol (design section 5), seen from the judge. Imports torch.
+"""Correctness of one candidate by the protocol, seen from the judge. Imports torch.
 
 Failing facts end the examination: the first one is the evidence. Nothing a candidate does raises out of here.
 """

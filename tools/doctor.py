@@ -104,7 +104,7 @@ def _devices() -> list[Finding]:
 
 
 def _profilers() -> list[Finding]:
-    """The ladder of design section 3: Nsight Compute, CUPTI, compiler report and roofline."""
+    """The ladder of profilers: Nsight Compute, CUPTI, compiler report and roofline."""
     ncu = shutil.which("ncu")
     objdump = shutil.which("objdump")
     findings = [

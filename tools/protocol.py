@@ -1,4 +1,4 @@
-"""What "correct" means here: input distributions, tolerances, and the rule that accepts an output (design section 5).
+"""What "correct" means here: input distributions, tolerances, and the rule that accepts an output.
 
 Free of torch, so that the main process and receipts can use it. The numbers come from measurements of eager PyTorch
 against float64: a fixed tolerance against a float32 or TF32 reference rejects the more accurate kernel, so the budget

@@ -1,4 +1,4 @@
-"""What the policies open, fair and strict make of practices that are no cheats (research: what is debatable).
+"""What the policies open, fair and strict make of practices that are no cheats.
 
 Integrity holds at every level. A practice is named by a label; a policy allows it, or a gate says why it does not.
 """
