@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from foundry.knowledge.candidate import Coordinates, Evaluation
+from foundry.knowledge.candidate import Coordinates
 
 Gain = Literal["new cell", "better elite", ""]
-REFERENCE = "c0"  # the task's own module, the parent of a model's first kernel
 
 
 class Elite(TypedDict):
-    """The best candidate of one cell, as it stands in the graph's state: an id and a number."""
+    """The best candidate of one cell, as it stands in the graph's state: an id and its merit (graph/merit.py)."""
 
     candidate: str
     merit: float
@@ -23,16 +22,6 @@ Archive = dict[str, Elite]  # cell name -> elite
 def cell_of(coordinates: Coordinates) -> str:
     """`"120"`: d_mem, d_algo, d_sync."""
     return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}"
-
-
-def merit(evaluation: Evaluation) -> float:
-    """The search's order: not compiled (0) < wrong (0.1) < correct, by the lower bound of the speedup's interval, so
-    that a lucky screen of few pairs does not displace a proven elite."""
-    if not evaluation.build.ok:
-        return 0.0
-    if not evaluation.accepted or evaluation.timing is None:
-        return 0.1
-    return 1.0 + max(0.0, evaluation.timing.speedup_ci95[0])
 
 
 def insert(archive: Archive, candidate: str, coordinates: Coordinates, value: float) -> tuple[Archive, Gain]:

@@ -8,6 +8,7 @@ from foundry.agents.ledger import Ledger as Thinking
 from foundry.agents.ledger import Spent as Thought
 from foundry.graph.events import EventLog
 from foundry.graph.inbox import granted
+from foundry.graph.merit import estimate_of
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
 from foundry.knowledge.candidate import Evaluation
@@ -87,8 +88,9 @@ class Ledger:
         if best is None or best.timing is None:
             return ""
         target = self._request.limits.target_speedup
-        if target is not None and best.timing.speedup_ci95[0] >= target:
-            return f"target: at least {best.timing.speedup_ci95[0]:.2f}x"
+        known = estimate_of(self._run.records(best.candidate.id))
+        if target is not None and known is not None and known.low >= target:
+            return f"target: at least {known.low:.2f}x"
         share = best.profile.fraction_of_floor if best.profile is not None else 0.0
         if share >= FLOOR_REACHED and self._run.evaluation_count() >= FLOOR_TRUSTED:
             return f"floor: {100 * share:.0f} % of the roofline floor"

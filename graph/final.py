@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.graph.island_search import evaluation_facts
 from foundry.graph.lessons import lesson
+from foundry.graph.merit import estimate_of, merit
 from foundry.graph.services import Services
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
 from foundry.knowledge.library.lowered import Lowered
@@ -43,14 +45,14 @@ async def finish_run(services: Services, ending: str) -> str:
 
 async def _prove(services: Services) -> Evaluation | None:
     """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up; the
-    best lower bound wins."""
+    highest merit among the proven wins."""
     count = services.effort.finalists
 
     async def choose() -> Finalists:
         return Finalists(tuple(services.run.ranking(2 * count)))
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
-    proven: list[Evaluation] = []
+    proven: dict[str, Evaluation] = {}
     for number, name in enumerate(finalists.candidates):
         if len(proven) == count or (proven and not _can_win(services, name, proven)):
             break
@@ -58,14 +60,16 @@ async def _prove(services: Services) -> Evaluation | None:
             break
         evaluation = await _prove_one(services, name)
         if evaluation.accepted:
-            proven.append(evaluation)
-    return max(proven, key=_bound, default=None)
+            proven[name] = evaluation
+    winner = max(proven, key=lambda name: merit(services.run.records(name)), default=None)
+    return proven[winner] if winner else None
 
 
-def _can_win(services: Services, name: str, proven: list[Evaluation]) -> bool:
-    """Whether a candidate's interval so far reaches above the best proven lower bound."""
-    timing = services.run.evaluation(name).timing
-    return timing is not None and timing.speedup_ci95[1] > max(map(_bound, proven))
+def _can_win(services: Services, name: str, proven: Iterable[str]) -> bool:
+    """Whether the interval of a candidate, by all its timings, reaches above the best lower end of a proven one's."""
+    found = estimate_of(services.run.records(name))
+    known = [estimate_of(services.run.records(other)) for other in proven]
+    return found is not None and found.high > max(item.low for item in known if item is not None)
 
 
 def _is_time(services: Services, done: int) -> bool:
@@ -73,10 +77,6 @@ def _is_time(services: Services, done: int) -> bool:
     spans = [event for event in services.log.read(kind="tool") if event.step.startswith("final/")]
     each_s = sum(event.seconds or 0.0 for event in spans) / done
     return services.ledger.spent().minutes + each_s / 60 <= services.request.total_minutes
-
-
-def _bound(evaluation: Evaluation) -> float:
-    return evaluation.timing.speedup_ci95[0] if evaluation.timing else 0.0
 
 
 async def _prove_one(services: Services, name: str) -> Evaluation:

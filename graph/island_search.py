@@ -8,16 +8,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from foundry.graph.archive import REFERENCE, Gain, cell_of, insert, merit
+from foundry.graph.archive import Gain, cell_of, insert
 from foundry.graph.briefing import brief_for, recalled_for
 from foundry.graph.gradients import Transition, choose_parent, remember
 from foundry.graph.inbox import wanted_state
 from foundry.graph.lessons import lesson
+from foundry.graph.merit import CORRECT, WRONG, merit
 from foundry.graph.migration import PROBABILITY, Migrant, abroad, choose, publish
 from foundry.graph.run_directory import Decision
 from foundry.graph.services import Services
 from foundry.graph.state import IslandReport, IslandState
-from foundry.knowledge.candidate import Candidate, Coordinates, Evaluation, Recipe
+from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
@@ -84,7 +85,7 @@ async def select(state: IslandState, services: Services) -> Update:
     if state.get("broken"):
         return {**update, **fresh, "parent": state["broken"]}
     open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
-    correct = {name: place for name, place in open_parents.items() if place[1] >= 1.0}
+    correct = {name: place for name, place in open_parents.items() if place[1] >= CORRECT}
     if len(correct) > 1:
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
@@ -291,10 +292,12 @@ async def learn(state: IslandState, services: Services) -> Update:
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
     evaluation = await services.measure.evaluation(candidate, text, "screen", lowered)
     services.run.add_evaluation(evaluation, "screen", step)
+    records = [evaluation]
     if state.get("proven"):
         evaluation = await services.measure.evaluation(candidate, text, "full", lowered)
         services.run.add_evaluation(evaluation, "full", step)
-    value = merit(evaluation)
+        records.append(evaluation)
+    value = merit(records)
     placed, gain = _place(state, evaluation, value)
     services.log.note_once(
         "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
@@ -302,7 +305,7 @@ async def learn(state: IslandState, services: Services) -> Update:
     await _teach(state, services, evaluation)
     better = value > GAIN * state.get("best", 0.0)
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
-    mend = value < 1.0 and repairs < REPAIRS[candidate.origin]
+    mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
     return {
         **placed,
         "best": value if better else state.get("best", 0.0),
@@ -315,8 +318,8 @@ async def learn(state: IslandState, services: Services) -> Update:
 def _place(state: IslandState, evaluation: Evaluation, value: float) -> tuple[Update, Gain]:
     """The candidate in the population and, when it is correct, in the archive and the transitions."""
     name, parent = evaluation.candidate.id, state["parent"]
-    before = state["population"].get(parent, ("000", 0.1))
-    if evaluation.coordinates is None or value < 1.0:
+    before = state["population"].get(parent, ("000", WRONG))
+    if evaluation.coordinates is None or value < CORRECT:
         return {"population": _kept({**state["population"], name: (before[0], value)})}, ""
     archive, gain = insert(state["archive"], name, evaluation.coordinates, value)
     cell = cell_of(evaluation.coordinates)

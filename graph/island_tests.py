@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from foundry.graph.merit import Estimate, estimate_of
 from foundry.graph.services import Services
 from foundry.graph.state import IslandState
 from foundry.knowledge.candidate import Evaluation
 
-CLEARLY = 1.03  # a screen's lower bound must beat the best candidate by this much to deserve the full protocol
+CLEARLY = 1.03  # a candidate deserves the full protocol when it is so much faster than the best so far,
+LIKELY = 0.84  # with this probability
 LATE = 0.85  # of the budget: what is found later is proven at the end, among the finalists
 
 Update = dict[str, Any]
@@ -51,28 +53,33 @@ async def profile(state: IslandState, services: Services) -> Update:
 
 async def prove(state: IslandState, services: Services) -> Update:
     """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
-    evaluation = await screened(state, services)
+    found = estimate_of([await screened(state, services)])
     bar = services.journal.plain(f"{_step(state)}/bar", "outside", lambda: _bar(services))
-    if bar is None or _bound(evaluation) < CLEARLY * bar:
+    if found is None or not bar["is_open"]:
+        return {}
+    if bar["best"] and found.chance_beyond(Estimate(*bar["best"]), CLEARLY) < LIKELY:
         return {}
     text = services.run.text(state["text"])
     verdict = await services.measure.verify(text, "full")
     if not verdict.correct:
         return {"proven": True, "outcome": verdict.outcome}
-    found = await services.measure.audit(text, "full")
-    if not found.clean:
+    audited = await services.measure.audit(text, "full")
+    if not audited.clean:
         return {"proven": True, "outcome": "cheating"}
     timing = await services.measure.time(text, "full")
     return {"proven": True, "outcome": "untimed" if timing.problem else ""}
 
 
-def _bar(services: Services) -> float | None:
-    """The speedup to beat for a proof; None when no proof is left, or no time to use one."""
+def _bar(services: Services) -> dict[str, Any]:
+    """Whether a proof is left, and time to use one; and the estimate to beat for it, empty while there is none."""
     spent, allowed = services.ledger.spent(), services.ledger.allowed()
     late = spent.minutes > LATE * allowed.minutes or spent.evaluations > LATE * allowed.evaluations
-    if late or services.run.count("full") >= services.effort.proofs:
-        return None
-    return _bound(services.best())
+    best = services.best()
+    known = estimate_of(services.run.records(best.candidate.id)) if best else None
+    return {
+        "is_open": not late and services.run.count("full") < services.effort.proofs,
+        "best": [known.log_speedup, known.deviation] if known else [],
+    }
 
 
 async def screened(state: IslandState, services: Services) -> Evaluation:
@@ -80,10 +87,6 @@ async def screened(state: IslandState, services: Services) -> Evaluation:
     candidate = services.candidate(state["candidate"])
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
     return await services.measure.evaluation(candidate, services.run.text(state["text"]), "screen", lowered)
-
-
-def _bound(evaluation: Evaluation | None) -> float:
-    return evaluation.timing.speedup_ci95[0] if evaluation and evaluation.timing else 0.0
 
 
 def _step(state: IslandState) -> str:

@@ -22,7 +22,7 @@ class Migrant:
 
 
 def publish(database: Database, migrant: Migrant) -> None:
-    """Offers an elite to the other islands; its merit is refreshed when it was proven further."""
+    """Offers an elite to the other islands; its merit is refreshed when it was timed again."""
     database.run(
         "INSERT OR REPLACE INTO elites (candidate, island, merit, cell) VALUES (?, ?, ?, ?)",
         (migrant.candidate, migrant.island, migrant.merit, migrant.cell),

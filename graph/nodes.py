@@ -7,17 +7,19 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.archive import REFERENCE, Archive, cell_of, insert, merit
+from foundry.graph.archive import Archive, cell_of, insert
 from foundry.graph.final import finish_run
 from foundry.graph.inbox import wanted_state
 from foundry.graph.instructions import split_instructions
 from foundry.graph.island_search import evaluation_facts
 from foundry.graph.lessons import lesson, localised, query, winners
+from foundry.graph.merit import CORRECT, merit
 from foundry.graph.request import role_of
 from foundry.graph.run_directory import Decision
 from foundry.graph.services import Services
 from foundry.graph.state import IslandReport, IslandState, RunState
 from foundry.knowledge.candidate import (
+    REFERENCE,
     Audit,
     Baseline,
     Build,
@@ -246,14 +248,14 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
     population: dict[str, tuple[str, float]] = {}
     for name in state.get("seeds", []):
         evaluation = services.evaluation(name, "screen")
-        value = merit(evaluation)
+        value = merit([evaluation])
         cell = cell_of(evaluation.coordinates) if evaluation.coordinates else "000"
         population[name] = (cell, value)
-        if evaluation.coordinates is not None and value >= 1.0:
+        if evaluation.coordinates is not None and value >= CORRECT:
             archive, _ = insert(archive, name, evaluation.coordinates, value)
     if not population:
-        archive, _ = insert(archive, REFERENCE, Coordinates(0, 0, 0), 1.0)
-        population = {REFERENCE: ("000", 1.0)}
+        archive, _ = insert(archive, REFERENCE, Coordinates(0, 0, 0), CORRECT)
+        population = {REFERENCE: ("000", CORRECT)}
     return IslandReport(
         generation=0, archive=archive, population=population, dry=[], transitions=[], directives=[], inbox_after=0
     )

@@ -8,20 +8,21 @@ import hashlib
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.graph import events as event_log
-from foundry.graph.archive import REFERENCE, merit
 from foundry.graph.database import Database, storage_failure
 from foundry.graph.inbox import Inbox
+from foundry.graph.merit import merit
 from foundry.graph.request import SolveRequest
-from foundry.knowledge.candidate import Candidate, Evaluation, Stage
+from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "1"
+FORMAT = "2"
 SCHEMA = (
     event_log.SCHEMA
     + """
@@ -226,7 +227,9 @@ class RunDirectory:
         return up_to, frozenset(row[0] for row in rows)
 
     def add_evaluation(self, evaluation: Evaluation, stage: Stage, step: str) -> bool:
-        """Records what is known of a candidate at a stage; True the first time."""
+        """Records what is known of a candidate at a stage, with the merit of all its records up to this one; True the
+        first time."""
+        earlier = self.records(evaluation.candidate.id, STAGES[: STAGES.index(stage)])
         return bool(
             self.database.insert(
                 "INSERT OR IGNORE INTO evaluations (candidate, stage, island, step, at, merit, body)"
@@ -237,7 +240,7 @@ class RunDirectory:
                     evaluation.candidate.island,
                     step,
                     time.time(),
-                    merit(evaluation),
+                    merit([*earlier, evaluation]),
                     encode(evaluation),
                 ),
             )
@@ -263,7 +266,8 @@ class RunDirectory:
         return [decode(Decision, row[0]) for row in rows]
 
     def ranking(self, limit: int) -> list[str]:
-        """Ids of the accepted candidates at their highest stage, best lower bound first; the reference is none."""
+        """Ids of the candidates that no record rejects, highest merit over all their records first; the reference is
+        none."""
         rows = self.database.run(
             f"SELECT candidate FROM (SELECT candidate, merit, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
             f" {LATEST_FIRST}) AS place FROM evaluations) WHERE place = 1 AND merit >= 1 AND candidate != ?"
@@ -281,6 +285,12 @@ class RunDirectory:
         if not rows:
             raise UsageError(f"run {self.id} has no candidate {candidate}", "see `foundry agent trace`")
         return decode(Evaluation, rows[0][0])
+
+    def records(self, candidate: str, stages: Sequence[Stage] = STAGES) -> list[Evaluation]:
+        """What is known of a candidate at each of these stages, the screen first."""
+        rows = self.database.run("SELECT stage, body FROM evaluations WHERE candidate = ?", (candidate,))
+        found = {stage: body for stage, body in rows}
+        return [decode(Evaluation, found[stage]) for stage in stages if stage in found]
 
     def evaluations(self) -> list[tuple[Evaluation, Stage]]:
         """Every candidate at its highest stage, in the order of their ids."""

@@ -13,7 +13,7 @@ from foundry.graph.events import EventLog
 from foundry.graph.journal import Journal
 from foundry.graph.measure import Measurements
 from foundry.graph.request import Effort, SolveRequest
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run_directory import STAGES, RunDirectory
 from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
@@ -112,6 +112,12 @@ class Services:
                 raise
             return self.recorded.evaluation(candidate, stage)
 
+    def records(self, candidate: str, up_to: Stage | None = None) -> list[Evaluation]:
+        """A candidate's records up to a stage, the screen first; a replay's as `evaluation` finds them."""
+        stages = STAGES[: STAGES.index(up_to) + 1] if up_to else STAGES
+        found = self.run.records(candidate, stages)
+        return self.recorded.records(candidate, stages) if self.recorded and not found else found
+
     def candidate(self, name: str) -> Candidate:
         """A candidate that this run has decided on; raises UsageError when it has not."""
         decision = self.run.decision(name)
@@ -137,7 +143,7 @@ class Services:
             return self.recorded.text(evaluation.candidate.source)
 
     def best(self) -> Evaluation | None:
-        """The accepted candidate with the highest lower bound so far."""
+        """The candidate with the highest merit so far, as its highest stage found it."""
         ranked = self.run.ranking(1)
         return self.run.evaluation(ranked[0]) if ranked else None
 

@@ -14,6 +14,7 @@ from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import AccuracyClass
 
 Choice = int | str
+REFERENCE = "c0"  # the task's own module, the parent of a model's first kernel
 Stage = Literal["screen", "full", "final"]
 Outcome = Literal[
     "correct",
@@ -192,15 +193,6 @@ class Evaluation:
     def speedup(self) -> float | None:
         """Over PyTorch eager; None unless correct, clean and timed."""
         return self.timing.speedup if self.accepted and self.timing else None
-
-    @property
-    def fitness(self) -> float:
-        """Search order: not compiled (0) < wrong (0.1) < correct by speedup (1 + speedup)."""
-        if not self.build.ok:
-            return 0.0
-        if self.speedup is None:
-            return 0.1
-        return 1.0 + self.speedup
 
 
 @dataclass(frozen=True)

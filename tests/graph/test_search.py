@@ -5,29 +5,9 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from foundry.graph.archive import Archive, best, cell_of, insert, merit
+from foundry.graph.archive import Archive, best, cell_of, insert
 from foundry.graph.gradients import Transition, choose_parent, gradient, hints, remember
-from foundry.knowledge.candidate import Audit, Build, Candidate, Coordinates, Evaluation, Timing, Verdict
-
-
-def evaluation(speedup: float | None, *, clean: bool = True, ok: bool = True) -> Evaluation:
-    timing = None
-    if speedup is not None:
-        timing = Timing("screen", 10 / speedup, 10, speedup, (speedup * 0.9, speedup * 1.1), 9, 0.01, 1.0)
-    candidate = Candidate("c1", 0, 1, "cpu", "library", "0" * 64)
-    verdict = Verdict("correct" if speedup is not None else "wrong_result", "screen")
-    return Evaluation(candidate, Build(ok, 0.1), verdict, Audit(clean, "fair"), timing)
-
-
-def test_merit_orders_not_compiled_wrong_vetoed_slow_fast() -> None:
-    ordered = [
-        merit(evaluation(None, ok=False)),
-        merit(evaluation(None)),
-        merit(evaluation(0.5)),
-        merit(evaluation(2.0)),
-    ]
-    assert ordered == sorted(ordered) and len(set(ordered)) == 4
-    assert merit(evaluation(100.0, clean=False)) == merit(evaluation(None))
+from foundry.knowledge.candidate import Coordinates
 
 
 def test_a_cell_keeps_its_best_and_a_tie_keeps_the_older() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from foundry.agents.playbook import PlaybookBrain
-from foundry.graph.archive import merit
 from foundry.graph.events import Event, EventLog
+from foundry.graph.merit import merit
 from foundry.graph.replay import replay
 from foundry.graph.request import EFFORTS, QUICK, Limits, SolveRequest, role_of
 from foundry.graph.run_directory import RunDirectory
@@ -42,8 +42,8 @@ async def test_a_run_finds_a_faster_kernel_and_leaves_everything_in_its_director
     assert summary.kernel == str(run.path / "kernel.py")
     assert (run.path / "kernel.py").read_text() == run.text(winner.candidate.source)
     assert winner.timing is not None and winner.timing.stage == "final"
-    best_first = sorted((merit(item) for item, stage in run.evaluations() if stage == "final"), reverse=True)
-    assert merit(winner) == best_first[0]
+    finals = [item.candidate.id for item, stage in run.evaluations() if stage == "final"]
+    assert summary.candidate == max(finals, key=lambda name: merit(run.records(name)))
     kinds = {event.kind for event in events}
     assert {"node", "expert", "tool", "proposal", "evaluation", "migration", "note"} <= kinds
     assert [event for event in EventLog(run.database, reading=True).read() if event.ended is None] == []
