@@ -5,13 +5,14 @@
     python benchmarks/examples.py --store STORE --seed 1 --out benchmarks/results/cpu-warm.json   # a second, warm round
 
 Each example is one `foundry agent solve` in its own process, with `--json`; the store starts empty unless named. With
-two result files of a cold and a warm round, `--compare COLD WARM` prints what experience brought.
+result files of cold and warm rounds, `--compare COLD WARM` (once a seed) prints what experience brought.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sqlite3
 import statistics
@@ -115,20 +116,33 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def compare(cold: Path, warm: Path) -> str:
-    """Evaluations to 90 % of the best speedup, cold against warm, with median and mean."""
+def compare(rounds: list[list[Path]]) -> str:
+    """Evaluations to 90 % of the best speedup, cold against warm, over all pairs of rounds: a seed each."""
     pairs = []
-    known = {row["example"]: row for row in json.loads(warm.read_text())["rows"]}
-    for row in json.loads(cold.read_text())["rows"]:
-        other = known.get(row["example"], {})
-        if row.get("evaluations_to_90") and other.get("evaluations_to_90"):
-            pairs.append((row["example"], row["evaluations_to_90"], other["evaluations_to_90"]))
+    for cold, warm in rounds:
+        known = {row["example"]: row for row in json.loads(warm.read_text())["rows"]}
+        for row in json.loads(cold.read_text())["rows"]:
+            other = known.get(row["example"], {})
+            if row.get("evaluations_to_90") and other.get("evaluations_to_90"):
+                pairs.append((row["example"], row["evaluations_to_90"], other["evaluations_to_90"]))
     lines = ["| example | cold | warm |", "|---|---|---|"]
     lines += [f"| {name} | {before} | {after} |" for name, before, after in pairs]
     for name, summary in (("median", statistics.median), ("mean", statistics.mean)):
         before, after = (summary([pair[i] for pair in pairs]) for i in (1, 2))
         lines.append(f"| **{name}** | **{before:.3g}** | **{after:.3g}** |")
-    return "\n".join(lines)
+    fewer = sum(after < before for _, before, after in pairs)
+    more = sum(after > before for _, before, after in pairs)
+    equal = len(pairs) - fewer - more
+    return "\n".join(
+        [*lines, f"warm: fewer in {fewer}, more in {more}, equal in {equal}; sign test p = {_p(fewer, more):.2f}"]
+    )
+
+
+def _p(fewer: int, more: int) -> float:
+    """How often a fair coin is at least as uneven as this (two-sided sign test; ties say nothing)."""
+    count = fewer + more
+    tail = sum(math.comb(count, number) for number in range(min(fewer, more) + 1))
+    return min(1.0, 2 * tail / 2**count)
 
 
 def main() -> None:
@@ -142,10 +156,10 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=0, help="so many runs at a time, each on a GPU of its own")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, help="print the table of a result file")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("COLD", "WARM"))
+    parser.add_argument("--compare", nargs=2, type=Path, action="append", metavar=("COLD", "WARM"))
     arguments = parser.parse_args()
     if arguments.compare:
-        print(compare(*arguments.compare))
+        print(compare(arguments.compare))
         return
     if arguments.table:
         print(table(json.loads(arguments.table.read_text())["rows"]))

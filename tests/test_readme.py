@@ -57,6 +57,19 @@ def test_the_measured_table_is_the_one_of_the_result_file(name: str) -> None:
     assert shown and shown[1].strip() == done.stdout.strip()
 
 
+def test_what_the_readme_says_of_experience_is_what_its_data_says() -> None:
+    """An effect may be claimed once the sign test over the recorded rounds shows one."""
+    rounds = [str(ROOT / "benchmarks/results" / name) for name in ("cpu.json", "cpu-warm.json")]
+    command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--compare", *rounds]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    found = re.search(r"fewer in (\d+), more in (\d+), equal in (\d+); sign test p = ([\d.]+)", done.stdout)
+    assert found, done.stdout + done.stderr
+    fewer, more, equal, p = found.groups()
+    told = " ".join(README.split())
+    assert f"in {fewer} examples, more in {more} and as many in {equal} (sign test p = {p})" in told
+    assert float(p) < 0.05 or "has not been shown" in told
+
+
 def test_every_option_of_a_task_is_listed() -> None:
     shown = re.search(r"```toml\n(.*?)```", README, re.DOTALL)
     assert shown and set(tomllib.loads(shown[1])) == set(OptionsFile.model_fields)
