@@ -300,7 +300,7 @@ def agent_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> 
     rows = []
     for run in list_runs(runs):
         summary = summarise(run)
-        status = "running" if run.is_active else run.get("status")
+        status = summary.verdict if summary.verdict in ("running", "interrupted", "failed") else "finished"
         rows.append({"id": run.id, "created": run.get("created"), "status": status, **summary.to_json()})
         run.close()
     if as_json:
@@ -308,7 +308,8 @@ def agent_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> 
         return
     for row in rows:
         gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
-        typer.echo(f"{row['id']}  {row['status']}  {row['task']}  {row['target']}  {row['verdict']}  {gain}")
+        why = f": {row['ending']}" if row["verdict"] == "failed" else ""
+        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}")
     if not rows:
         typer.echo(f"no runs in {runs}")
 

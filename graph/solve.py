@@ -17,7 +17,7 @@ from foundry.graph.opening import Opened, Parts, create, open_services
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
 from foundry.graph.summary import Summary, summarise
-from foundry.knowledge.errors import FoundryError, UsageError
+from foundry.knowledge.errors import FoundryError, NotComparable, UsageError
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -69,6 +69,8 @@ async def _work(
 ) -> Summary:
     try:
         with _one_line(run):
+            if run.get("status") == "failed":
+                run.set("ending", "")  # what failed may be mended by now
             run.set("status", "running")
             imported = asyncio.ensure_future(asyncio.to_thread(_import_graph))  # while the workers start
             opened = await open_services(run, parts, on_event, began=began)
@@ -79,6 +81,9 @@ async def _work(
                 await opened.close()
             run.set("status", "finished" if finished else "interrupted")
             return summarise(run)
+    except NotComparable:  # nothing was begun: the run waits for its own device
+        run.set("status", "interrupted")
+        raise
     except FoundryError as error:
         with contextlib.suppress(FoundryError):  # the disk may be what failed
             run.set("status", "failed")

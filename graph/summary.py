@@ -10,7 +10,7 @@ from foundry.graph.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.codec import decode, to_plain
 
-RunVerdict = Literal["accepted", "nothing accepted", "unproven", "interrupted"]
+RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Summary:
     fraction_of_floor: float | None = None
     accuracy_class: str | None = None
     first_verified_s: float | None = None  # from the start of the run
-    ending: str = ""  # why the search ended
+    ending: str = ""  # why the search ended; of a failed run the line that it failed with
     notes: list[str] = field(default_factory=list)  # what the user should know
     islands: dict[str, str] = field(default_factory=dict)  # island -> why it ended
     tokens: int = 0
@@ -122,8 +122,11 @@ def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
 
 
 def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
-    if run.get("status") != "finished":
-        return "interrupted"
+    status = run.get("status")
+    if status == "failed":
+        return "failed"
+    if status != "finished":  # a killed run was never told that it does not run any more
+        return "running" if status == "running" and run.is_active else "interrupted"
     if winner:
         return "accepted"
     return "unproven" if run.get("present") == "no" else "nothing accepted"

@@ -37,7 +37,7 @@ def test_every_command_of_the_readme_exists() -> None:
 def test_the_contract_of_solve_is_the_summary_s() -> None:
     fields = {field.name for field in dataclasses.fields(Summary)}
     contract = README.split("`foundry agent solve TASK --json`")[1].split("`foundry verify")[0]
-    named = set(re.findall(r"`(\w+)`", contract)) - {"accepted", "unproven", "interrupted"}
+    named = set(re.findall(r"`(\w+)`", contract)) - {"accepted", "unproven", "interrupted", "running", "failed"}
     assert {"run", "verdict", "speedup", "speedup_ci95", "evaluations", "wall_s", "kernel", "receipt"} <= named
     assert named <= fields
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from foundry.cli import app
 from foundry.graph.database import Database, StorageFailed
 from foundry.graph.events import Event, EventLog, time_split
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory, find_run, list_runs
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.errors import NotComparable, UsageError
+from foundry.graph.summary import summarise
+from foundry.knowledge.errors import NotComparable, TaskError, UsageError
 
 MakeRequest = Callable[..., SolveRequest]
 
@@ -132,6 +135,43 @@ async def test_a_run_begun_on_another_device_is_not_resumed(make_request: MakeRe
     other.machine.device = replace(other.machine.device, name="Other CPU")
     with pytest.raises(NotComparable, match="was begun on cpu:Test CPU:2, this is cpu:Other CPU:2"):
         await resume(Path(first.run), parts=other)
+    assert (await resume(Path(first.run), stop=stop, parts=parts())).verdict == "interrupted"
+
+
+def listed(root: Path) -> list[str]:
+    return CliRunner().invoke(app, ["agent", "runs", "--runs", str(root)]).output.splitlines()
+
+
+async def test_a_listed_run_says_how_it_stands(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
+    """Bad input is a failure with its line; what nobody works on any more is interrupted, however it was ended."""
+
+    class Broken(type(parts().machine)):  # type: ignore[misc]
+        async def intake(self) -> Any:
+            raise TaskError("relu_add.py, line 3: forward divides by zero", "mend it")
+
+    with pytest.raises(TaskError):
+        await solve(make_request(), parts=parts(Broken()))
+    (line,) = listed(tmp_path / "runs")
+    assert line.endswith("  failed: relu_add.py, line 3: forward divides by zero (mend it)")
+    killed = RunDirectory.create(make_request(runs=str(tmp_path / "killed")))
+    assert listed(tmp_path / "killed")[0].endswith("  running")
+    killed.close()  # as a kill leaves it: the lock is gone, the last word was "running"
+    assert listed(tmp_path / "killed")[0].endswith("  interrupted")
+
+
+async def test_a_failed_run_that_is_mended_is_not_failed_any_more(make_request: MakeRequest, parts: Any) -> None:
+    request, gone = make_request(6), TaskError("no task file relu_add.py")
+
+    class Once(type(parts().machine)):  # type: ignore[misc]
+        async def baseline(self) -> Any:
+            raise gone
+
+    with pytest.raises(TaskError):
+        await solve(request, parts=parts(Once()))
+    (failed,) = list_runs(Path(request.runs))
+    assert summarise(failed).verdict == "failed"
+    failed.close()
+    assert (await resume(failed.path, parts=parts())).verdict == "accepted"
 
 
 async def test_a_run_goes_on_with_the_gpu_that_is_here(make_request: MakeRequest, parts: Any) -> None:
