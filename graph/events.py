@@ -188,7 +188,8 @@ def _event(row: tuple[Any, ...]) -> Event:
 @dataclass(frozen=True)
 class TimeSplit:
     """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
-    the wall; `overhead_s` is the wall during which no tool was at work, `waiting_s` time spent on locks."""
+    the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
+    which neither a tool nor an expert was at work."""
 
     wall_s: float
     compile_s: float
@@ -205,21 +206,20 @@ class TimeSplit:
 
 
 def time_split(events: list[Event], wall_s: float) -> TimeSplit:
-    """Sums the closed tool and expert spans by category; the overhead is the wall minus the union of tool spans."""
+    """Sums the closed tool and expert spans by category; the overhead is the wall minus the union of all of them."""
     sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
     waiting = thinking = covered = 0.0
     end = 0.0
     for event in sorted(events, key=lambda item: item.started):
-        if event.ended is None:
+        if event.ended is None or event.kind not in ("tool", "expert"):
             continue
         length = event.ended - event.started
         if event.kind == "expert":
             thinking += length
-        if event.kind != "tool":
-            continue
-        waited = float(event.data.get("wait_s", 0.0))
-        sums[event.data.get("category", "run")] += length - waited
-        waiting += waited
+        else:
+            waited = float(event.data.get("wait_s", 0.0))
+            sums[event.data.get("category", "run")] += length - waited
+            waiting += waited
         covered += max(0.0, event.ended - max(event.started, end))
         end = max(end, event.ended)
     return TimeSplit(

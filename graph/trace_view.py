@@ -64,14 +64,14 @@ def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[s
         ("time", split.time_s),
         ("profile", split.profile_s),
         ("waiting for the device", split.waiting_s),
-        ("experts", split.thinking_s),
+        ("experts thinking", split.thinking_s),
     )
     lines = [f"  {name:<24}{seconds:8.1f} s" for name, seconds in rows]
     share = 100 * split.overhead_share
     return [
         f"wall time {split.wall_s:.1f} s (islands overlap, so the parts may add up to more):",
         *lines,
-        f"  {'no tool at work':<24}{split.overhead_s:8.1f} s = {share:.1f} % overhead",
+        f"  {'nobody at work':<24}{split.overhead_s:8.1f} s = {share:.1f} % overhead",
     ]
 
 

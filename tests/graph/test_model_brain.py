@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +11,9 @@ from typing import Any
 
 from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.agents.brief import Brief
+from foundry.graph import trace_view
+from foundry.graph.answers import answer
+from foundry.graph.ending import ending_lines
 from foundry.graph.events import EventLog
 from foundry.graph.replay import replay
 from foundry.graph.request import SolveRequest
@@ -90,6 +94,26 @@ async def test_a_model_starts_from_the_reference_where_the_library_has_nothing(
     thoughts = brain.thoughts
     assert (await replay(Path(summary.run), parts(brain=brain, library=bare(library)))).exact
     assert brain.thoughts == thoughts, "a replay asked the model again"
+
+
+async def test_what_a_model_takes_to_answer_is_thinking_and_no_overhead(
+    make_request: MakeRequest, parts: Any, library: Any
+) -> None:
+    class Slow(Writer):
+        async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
+            await asyncio.sleep(0.3)
+            return await super().propose(expert, brief)
+
+    request = make_request(20, islands=1, model="test-model")
+    summary = await solve(request, parts=parts(brain=Slow(), library=bare(library)))
+    thinking_s, overhead_s = summary.time["thinking_s"], summary.time["overhead_s"]
+    assert thinking_s >= 0.9 and overhead_s <= summary.wall_s - thinking_s + 0.01
+    assert f"thinking {thinking_s:.0f} s" in "\n".join(ending_lines(summary, request.task))
+    run = RunDirectory.inspect(Path(summary.run))
+    shown = trace_view.split_lines(run, EventLog(run.database, reading=True).read(), summary.wall_s)
+    assert f"experts thinking {thinking_s:15.1f} s" in "\n".join(shown)
+    assert f"thinking {thinking_s:.1f} s" in (answer(run, "cost") or "")
+    run.close()
 
 
 async def test_a_doubt_of_the_auditor_vetoes(make_request: MakeRequest, parts: Any, library: Any) -> None:

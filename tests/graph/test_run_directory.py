@@ -227,6 +227,9 @@ def test_the_time_split_counts_overlapping_tools_once() -> None:
     split = time_split([tool("compile", 0, 4), tool("time", 2, 6, wait=2), tool("run", 8, 9)], wall_s=10)
     assert (split.compile_s, split.time_s, split.run_s, split.waiting_s) == (4, 2, 1, 2)
     assert split.overhead_s == 3 and split.overhead_share == 0.3
+    thought = Event(2, "expert", "tiling", 1, "s", None, 5, 8.5, {})
+    split = time_split([tool("compile", 0, 4), thought, tool("run", 8, 9)], wall_s=10)
+    assert (split.thinking_s, split.overhead_s) == (3.5, 2)  # nobody was at work from 4 to 5 and from 9 to 10
 
 
 RUN_SCHEMA = """
