@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from foundry.knowledge.opgraph import DType
+
 Policy = Literal["fair", "open", "strict"]
 AccuracyClass = Literal["ieee", "tf32"]
 Mode = Literal["as_given", "train", "eval"]
+
+# Elementwise, relative to the truth and its spread, where a task names no tolerance of its own.
+TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
 
 
 @dataclass(frozen=True)

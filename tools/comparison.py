@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from foundry.knowledge.opgraph import DType
-from foundry.tools.protocol import EPSILON, TOLERANCE, OutputError
+from foundry.knowledge.task import TOLERANCE
+from foundry.tools.protocol import EPSILON, OutputError
 
 CHUNK = 1 << 17  # elements compared at a time: their float64 copies stay in the cache
 GPU_CHUNK = 1 << 24

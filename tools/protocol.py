@@ -14,13 +14,13 @@ from typing import Literal
 
 from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
+from foundry.knowledge.task import TOLERANCE
 
 PROTOCOL_VERSION = "foundry-7"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
 EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
-TOLERANCE: dict[DType, float] = {"float64": 1e-6, "float32": 1e-3, "float16": 1e-2, "bfloat16": 1e-2}
 NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
 ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
 

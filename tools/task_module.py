@@ -21,7 +21,7 @@ from torch import nn
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import Task
-from foundry.tools.task_file import overridden_source
+from foundry.knowledge.task_text import overridden_source
 
 _LOADED = itertools.count()
 _DTYPES: dict[torch.dtype, DType] = {

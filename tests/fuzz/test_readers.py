@@ -24,6 +24,7 @@ from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import FoundryError, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Task, TaskOptions
+from foundry.knowledge.task_text import overridden_source
 from foundry.tools.audit.gates import static_gates
 from foundry.tools.plain_file import read_bytes, read_source
 from foundry.tools.receipt import (
@@ -36,7 +37,7 @@ from foundry.tools.receipt import (
     read_receipt,
 )
 from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.task_file import OptionsFile, overridden_source, read_task
+from foundry.tools.task_file import OptionsFile, read_task
 from foundry.tools.verification import hopeless
 
 ASKED = int(os.environ.get("FOUNDRY_FUZZ", "0"))

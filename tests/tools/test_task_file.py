@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.task_file import overridden_source, read_task
+from foundry.knowledge.task_text import overridden_source
+from foundry.tools.task_file import read_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
