@@ -19,7 +19,7 @@ class AnswerError(Exception):
 
 
 class EditAnswer(BaseModel):
-    """Replace `old`, which occurs exactly once in the parent's file, by `new`."""
+    """Replace `old`, which occurs exactly once in the parent's file as it was shown, by `new`."""
 
     model_config = ConfigDict(extra="ignore")
     old: str

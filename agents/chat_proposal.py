@@ -11,7 +11,7 @@ from functools import cached_property
 
 from foundry.agents.answers import AnswerError, ProposalAnswer
 from foundry.agents.brief import Brief
-from foundry.agents.chat_source import unfolded
+from foundry.agents.chat_source import folded
 from foundry.agents.chat_words import MOST_MOVES
 from foundry.agents.expert import Expert
 from foundry.agents.obedience import Obedience
@@ -20,7 +20,7 @@ from foundry.agents.playbook_ranking import rank
 from foundry.agents.situation import Situation
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal
+from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, edited
 
 LONGEST_FILE_CHARS = 400_000
 
@@ -60,10 +60,10 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_checked(unfolded(answer.source), brief))
+        return replace(proposal, source=_checked(folded(brief.parent_text).restored(answer.source), brief))
     if answer.edits:
-        edits = tuple(Edit(unfolded(edit.old), unfolded(edit.new)) for edit in answer.edits)
-        _checked(edited(brief.parent_text, edits), brief)
+        edits = placed(answer, brief.parent_text)
+        _checked(_edited(edits, brief.parent_text), brief)
         return replace(proposal, edits=edits)
     if answer.moves:
         moves, recipe = _chosen(answer.moves, menu)
@@ -71,14 +71,30 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
     raise AnswerError("it changes nothing: give moves, edits or source")
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
-    """The parent's file after the edits; raises AnswerError when an `old` does not occur exactly once."""
-    for number, edit in enumerate(edits):
-        count = text.count(edit.old) if edit.old else 0
-        if count != 1:
-            raise AnswerError(f"edits[{number}].old occurs {count} times in the parent's file, it must occur once")
-        text = text.replace(edit.old, edit.new)
-    return text
+def placed(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
+    """The answer's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
+    `old` must occur exactly once; the hidden text may hold it any number of times. Raises AnswerError."""
+    file = folded(parent_text)
+    found = []
+    for number, edit in enumerate(answer.edits):
+        start = file.text.find(edit.old) if edit.old else -1
+        if start < 0 or file.text.find(edit.old, start + 1) >= 0:
+            count = file.text.count(edit.old) if edit.old else 0
+            raise AnswerError(
+                f"edits[{number}].old occurs {count} times in the parent's file as it was shown, it must occur once"
+            )
+        place = file.place(start, start + len(edit.old))
+        if place is None:
+            raise AnswerError(f"edits[{number}].old cuts a line that stands for text which is not shown: keep it whole")
+        found.append(Edit(parent_text[slice(*place)], file.restored(edit.new), place[0]))
+    return tuple(found)
+
+
+def _edited(edits: Sequence[Edit], parent_text: str) -> str:
+    try:
+        return edited(parent_text, edits)
+    except ValueError as error:
+        raise AnswerError(str(error)) from error
 
 
 def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:

@@ -5,10 +5,11 @@ That saves about 7,000 tokens a step in both directions: an answer may use the l
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-SOURCE_CHARS = 60_000  # about 15,000 tokens; longer files are shown by their two ends
+SOURCE_CHARS = 60_000  # about 15,000 tokens; of longer files only the two ends are shown
 _HEADERS = {"cpu": "cpu_runtime.h", "cuda": "cuda_runtime.cuh"}
 
 
@@ -17,16 +18,85 @@ def mark(target: str) -> str:
     return f"// @foundry {target} runtime header@ keep this line: it stands for the library's {_HEADERS[target]}"
 
 
-def shown(text: str) -> str:
-    """The file with its runtime header folded, and its two ends only when it is still too long."""
+@dataclass(frozen=True)
+class Part:
+    """A piece of a file: as a model sees it, and as it stands in the file."""
+
+    seen: str
+    real: str
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A file as a model sees it, and the way back."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.seen for part in self.parts)
+
+    def place(self, start: int, end: int) -> tuple[int, int] | None:
+        """Where in the file the characters start..end of the shown text stand; None when they end inside a line that
+        stands for hidden text."""
+        first, last = self._real(start, is_end=False), self._real(end, is_end=True)
+        return None if first is None or last is None else (first, last)
+
+    def _real(self, position: int, *, is_end: bool) -> int | None:
+        seen = real = 0
+        for part in self.parts:
+            after = seen + len(part.seen)
+            if position < after or (is_end and position == after):
+                if part.seen == part.real:
+                    return real + position - seen
+                return {seen: real, after: real + len(part.real)}.get(position)
+            seen, real = after, real + len(part.real)
+        return real if position == seen else None
+
+    def restored(self, text: str) -> str:
+        """An answer's text with everything that was hidden back in its place."""
+        for part in self.parts:
+            if part.seen != part.real:
+                text = text.replace(part.seen, part.real)
+        return unfolded(text)
+
+
+def folded(text: str) -> Folded:
+    """The file with its runtime header as one line, and its two ends only when it is still too long."""
+    parts = [Part(text, text)]
     for target in _HEADERS:
         header = _header(target)
-        if header and header in text:
-            text = text.replace(header, mark(target), 1)
-    if len(text) <= SOURCE_CHARS:
-        return text
-    half = SOURCE_CHARS // 2
-    return f"{text[:half]}\n# ... {len(text) - 2 * half} characters are not shown ...\n{text[-half:]}"
+        before, found, after = text.partition(header) if header else (text, "", "")
+        if found:
+            parts = [Part(before, before), Part(mark(target), header), Part(after, after)]
+            break
+    length = sum(len(part.seen) for part in parts)
+    return Folded(tuple(parts if length <= SOURCE_CHARS else _cut(parts, length)))
+
+
+def _cut(parts: list[Part], length: int) -> list[Part]:
+    """The parts with the middle hidden; a part that is hidden already goes with the side on which it begins."""
+    first, last = SOURCE_CHARS // 2, length - SOURCE_CHARS // 2
+    head: list[Part] = []
+    middle: list[Part] = []
+    tail: list[Part] = []
+    at = 0
+    for part in parts:
+        end = at + len(part.seen)
+        if part.seen != part.real:
+            (head if at < first else middle if at < last else tail).append(part)
+        else:
+            cuts = [min(max(cut - at, 0), len(part.seen)) for cut in (0, first, last)] + [len(part.seen)]
+            for side, start, stop in zip((head, middle, tail), cuts, cuts[1:], strict=False):
+                side += [Part(part.seen[start:stop], part.seen[start:stop])] if stop > start else []
+        at = end
+    hidden = "".join(part.real for part in middle)
+    return [*head, Part(f"\n# ... {len(hidden)} characters are not shown ...\n", hidden), *tail]
+
+
+def shown(text: str) -> str:
+    """The file as a model sees it."""
+    return folded(text).text
 
 
 def unfolded(text: str) -> str:

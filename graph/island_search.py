@@ -20,7 +20,7 @@ from foundry.graph.services import Services
 from foundry.graph.state import IslandReport, IslandState
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
+from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal, edited
 
 GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
@@ -245,13 +245,7 @@ async def text_of(proposal: Proposal, parent_text: str, services: Services) -> t
         return lowered.source, lowered.recipe
     if proposal.source:
         return proposal.source, None
-    text = parent_text
-    for number, edit in enumerate(proposal.edits, 1):
-        if text.count(edit.old) != 1:
-            raise ValueError(
-                f"edit {number} of {proposal.id}: its old text occurs {text.count(edit.old)} times, not once"
-            )
-        text = text.replace(edit.old, edit.new)
+    text = edited(parent_text, proposal.edits)
     if text == parent_text:
         raise ValueError(f"proposal {proposal.id} changes nothing")
     return text, None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from foundry.knowledge.candidate import Choice, Recipe
@@ -63,10 +65,32 @@ class Move:
 
 @dataclass(frozen=True)
 class Edit:
-    """Replace `old` (which must occur exactly once in the parent's file) by `new`."""
+    """Replace `old` by `new`: the one that begins at character `at` of the parent's file, or, where that is None, the
+    only one there is."""
 
     old: str
     new: str
+    at: int | None = None
+
+
+def edited(text: str, edits: Sequence[Edit]) -> str:
+    """The parent's file after the edits, each found in the file as it was before all of them. Raises ValueError when
+    one does not fit or two overlap."""
+    spans: list[tuple[int, int, str]] = []
+    for number, edit in enumerate(edits, 1):
+        count = text.count(edit.old) if edit.old else 0
+        if edit.at is None and count != 1:
+            raise ValueError(f"edit {number}: its old text occurs {count} times, not once")
+        at = text.index(edit.old) if edit.at is None else edit.at
+        if not text.startswith(edit.old, at):
+            raise ValueError(f"edit {number}: its old text is not at character {at} of the parent's file")
+        spans.append((at, at + len(edit.old), edit.new))
+    spans.sort()
+    if any(after[0] < before[1] for before, after in pairwise(spans)):
+        raise ValueError("two edits change the same text")
+    for start, end, new in reversed(spans):
+        text = text[:start] + new + text[end:]
+    return text
 
 
 @dataclass(frozen=True)

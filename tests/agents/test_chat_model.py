@@ -106,7 +106,7 @@ async def test_edits_must_hit_the_parents_file_exactly_once(toy: Any, scripted: 
     bad = move(moves=[], edits=[{"old": "torch", "new": "touch"}])
     session = Session(toy, scripted(answer(bad), answer(good)))
     proposal = await session.propose()
-    assert proposal.edits == (Edit("x * 2.0", "x + x"),) and proposal.recipe is None and proposal.source == ""
+    assert proposal.edits == (Edit("x * 2.0", "x + x", 89),) and proposal.recipe is None and proposal.source == ""
     assert "occurs 2 times" in session.server.prompt(1)
     assert [call.outcome for call in session.calls] == ["repaired"]
     assert session.ledger.spent.requests == 2 and session.ledger.spent.failed_steps == 0
@@ -281,7 +281,7 @@ async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: An
     broken = toy.evaluation(None, outcome="wrong_result", error="twice too large")
     found = Diagnosis("c1", "wrong_result", None, "twice too large", "drop one")
     proposal = await session.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))
-    assert proposal is not None and proposal.edits == (Edit("x * 2.0", "x"),)
+    assert proposal is not None and proposal.edits == (Edit("x * 2.0", "x", 89),)
     assert "You are the debugging diagnostician" in session.server.prompt()
     moves = Session(toy, scripted(answer(move(0))))
     none = await moves.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))

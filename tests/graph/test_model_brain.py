@@ -88,7 +88,7 @@ async def test_a_model_starts_from_the_reference_where_the_library_has_nothing(
     assert winner.parents == ("c1",)
     notes = EventLog(run.database, reading=True).read(kind="note")
     failed = [event.data["reason"] for event in notes if event.name == "proposal failed"]
-    assert failed == ["edit 1 of p-i0g3: its old text occurs 0 times, not once"]
+    assert failed == ["edit 1: its old text occurs 0 times, not once"]
     assert all(item.candidate.id != "c0" for item, stage in run.evaluations() if stage == "final")
     run.close()
     thoughts = brain.thoughts
