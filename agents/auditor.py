@@ -12,6 +12,7 @@ from foundry.agents.expert import Expert
 from foundry.knowledge.candidate import Audit, Evaluation, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
 FLOOR_MARGIN = 1.15  # measured ceilings + 15 %: what a second measurement of the same ceiling may differ by
@@ -31,6 +32,7 @@ class AuditEvidence:
     text: str  # the candidate's file
     lowered: Lowered | None = None
     floor_ms: float | None = None
+    graphs: tuple[OpGraph, ...] = ()  # of the task's cases, none when it could not be captured
 
 
 @dataclass(frozen=True)

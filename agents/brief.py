@@ -18,7 +18,7 @@ class Brief:
     """`tried` holds digests of recipes and sources this run has evaluated; nothing is proposed twice."""
 
     task: Task
-    graph: OpGraph | None
+    graph: OpGraph | None  # of the file's own shapes; None when the task could not be captured
     device: Device
     baseline: Baseline
     role: Role
@@ -36,3 +36,8 @@ class Brief:
     hints: tuple[str, ...] = ()  # archive gradients in words
     elites: tuple[Evaluation, ...] = ()  # of this island and migrants, best first: partners for crossover
     tried: frozenset[str] = frozenset()
+    further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+
+    @property
+    def graphs(self) -> tuple[OpGraph, ...]:
+        return () if self.graph is None else (self.graph, *self.further_graphs)

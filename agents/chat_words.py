@@ -9,6 +9,7 @@ from foundry.agents.brief import Brief
 from foundry.agents.chat_source import shown
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import Situation
+from foundry.agents.task_words import asked, reference
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.cards import cards
 from foundry.knowledge.device import Device
@@ -22,6 +23,11 @@ RULES = {
 }
 
 
+def contract(target: str) -> str:
+    """What a candidate file for this target must be."""
+    return render("contract", {"files": template(f"contract_{target}")})
+
+
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> str:
     """The user message that asks an expert for its next step; `moves` are those it may choose by number."""
     return render(
@@ -32,7 +38,8 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "instructions": f"The user says: {brief.task.options.instructions}\n"
             if brief.task.options.instructions
             else "",
-            "reference": shown(brief.task.source),
+            "asked": asked(brief.task, brief.graphs),
+            "reference": shown(reference(brief.task)),
             "device": _device(brief.device),
             "baseline": f"PyTorch eager {brief.baseline.eager_ms:.4g} ms",
             "island": str(brief.island),
@@ -49,7 +56,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "hints": _hints(brief),
             "policy": brief.task.options.policy,
             "rules": RULES[brief.task.options.policy],
-            "contract": template("contract"),
+            "contract": contract(brief.device.target),
             "source": shown(brief.parent_text),
         },
     )
@@ -65,7 +72,8 @@ def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> str:
             "failure": diagnosis.failure or "",
             "evidence": diagnosis.evidence,
             "card": _card(diagnosis),
-            "reference": shown(brief.task.source),
+            "asked": asked(brief.task, brief.graphs),
+            "reference": shown(reference(brief.task)),
             "source": shown(brief.parent_text),
         },
     )
@@ -85,7 +93,8 @@ def judge_prompt(evidence: AuditEvidence, numbers: str) -> str:
             "rules": RULES[evidence.task.options.policy],
             "gates": "\n".join(gates) or "none ran",
             "numbers": numbers,
-            "reference": shown(evidence.task.source),
+            "asked": asked(evidence.task, evidence.graphs),
+            "reference": shown(reference(evidence.task)),
             "source": shown(evidence.text),
         },
     )

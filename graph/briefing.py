@@ -60,6 +60,7 @@ async def brief_for(
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
         ),
         tried=services.tried(view["tried"]),
+        further_graphs=tuple(graphs[1:]),
     )
 
 

@@ -102,7 +102,8 @@ async def judged(services: Services, evaluation: Evaluation, text: str, lowered:
     if lowered is not None:
         tf32 = services.device.target == "cuda"
         floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, tf32=tf32)
-    evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms)
+    graphs = tuple(await services.graphs())
+    evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms, graphs)
     with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
         judgement = await services.journal.record(
             f"judge/{evaluation.candidate.id}", "thought", Judgement, lambda: services.brain.judge(evidence)

@@ -1,0 +1,91 @@
+"""A task as it is asked in this run, in words: sizes, shapes, dtypes, mode, tolerance, whatever its file says first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.task import TOLERANCE, Task
+from foundry.knowledge.task_text import overridden_source
+
+MOST_CASES = 8  # further shapes and dtypes that are spelt out; the rest is counted
+MODES = {
+    "as_given": "as the file leaves it",
+    "train": "training: `model.train()` is called",
+    "eval": "evaluation: `model.eval()` is called",
+}
+
+
+def reference(task: Task) -> str:
+    """The task's text with its module constants as they are set for this run."""
+    return overridden_source(task.source, task.overrides)
+
+
+def asked(task: Task, graphs: Sequence[OpGraph] = ()) -> str:
+    """What a kernel of this task must do. `graphs`: one a case as captured, the file's own case first; none where
+    the task could not be captured."""
+    options = task.options
+    lines = []
+    if task.overrides:
+        lines.append(f"Sizes: {_constants(task.overrides)}, set for this run; the reference below shows it.")
+    lines += _signature(graphs[0]) if graphs else ["The reference could not be captured: its text says the shapes."]
+    lines += _further_cases(task, graphs[1:])
+    lines.append(f"Mode: {MODES[options.mode]}" + _captured_mode(graphs) + ".")
+    if options.input_range is not None:
+        low, high = options.input_range
+        lines.append(f"Floating-point inputs are drawn uniformly from {low:g} to {high:g} instead of by get_inputs.")
+    lines.append(_tolerance(task))
+    if options.accuracy is not None:
+        lines.append(f"Accuracy: class {options.accuracy} or better is accepted, nothing less.")
+    return "\n".join(line if line.startswith(" ") else f"- {line}" for line in lines)
+
+
+def _constants(values: dict[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
+
+
+def _signature(graph: OpGraph) -> list[str]:
+    """Inputs and outputs of a captured case."""
+    lines = [f"Input {value.source}: {_spec(value.spec)}" for value in graph.inputs]
+    lines += [f"Input {position}: {value!r}, the same in every call" for position, value in graph.fixed.items()]
+    values = graph.values
+    lines += [f"Output {number}: {_spec(values[name].spec)}" for number, name in enumerate(graph.output_names)]
+    return lines
+
+
+def _spec(spec: TensorSpec) -> str:
+    layout = "contiguous" if spec.is_contiguous else "not contiguous"
+    return f"{spec.dtype} {list(spec.shape)}, strides {list(spec.strides)} ({layout})"
+
+
+def _further_cases(task: Task, graphs: Sequence[OpGraph]) -> Iterator[str]:
+    """One line a further shape or dtype: one file must be right for all of them."""
+    options = task.options
+    cases = [_constants(shape) for shape in options.extra_shapes]
+    cases += [f"{dtype}: parameters and floating-point inputs are converted to it" for dtype in options.dtypes]
+    if not cases:
+        return
+    yield f"The same file must be right for {len(cases)} further case{'s' if len(cases) > 1 else ''}:"
+    for number, case in enumerate(cases[:MOST_CASES]):
+        shapes = f" ({'; '.join(_signature(graphs[number]))})" if number < len(graphs) else ""
+        yield f"  - {case}{shapes}"
+    if len(cases) > MOST_CASES:
+        yield f"  - and {len(cases) - MOST_CASES} more"
+
+
+def _captured_mode(graphs: Sequence[OpGraph]) -> str:
+    if not graphs:
+        return ""
+    return f" (captured in {'training' if graphs[0].training else 'evaluation'} mode)"
+
+
+def _tolerance(task: Task) -> str:
+    told = task.options.tolerance
+    if told is not None:
+        size = f"{told:g}, as the task sets it"
+    else:
+        size = ", ".join(f"{value:g} for {dtype}" for dtype, value in TOLERANCE.items())
+    return (
+        f"Tolerance of an element, relative to |truth| + the output's standard deviation: {size}; "
+        "more only where PyTorch itself errs by more than half of it."
+    )
