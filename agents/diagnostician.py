@@ -143,6 +143,7 @@ EXPERT = Expert(
         "wrong_result": 3.0,
         "inaccurate": 3.0,
         "nondeterministic": 3.0,
+        "stale_weights": 3.0,
         "cheating": 3.0,
     },
     calls=("build", "verify", "profile"),

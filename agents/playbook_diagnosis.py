@@ -28,6 +28,7 @@ _FAILURES: dict[Outcome, Failure] = {
     "wrong_result": "wrong_result",
     "inaccurate": "inaccurate",
     "nondeterministic": "nondeterministic",
+    "stale_weights": "stale_weights",
     "cheating": "cheating",
 }
 # Words in a profiler's stall facts -> what they mean.

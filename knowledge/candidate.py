@@ -21,6 +21,7 @@ Outcome = Literal[
     "wrong_result",
     "inaccurate",
     "nondeterministic",
+    "stale_weights",  # right for the parameters of before, wrong for those that were loaded since
     "compile_error",
     "launch_failure",
     "crash",

@@ -12,7 +12,15 @@ from foundry.knowledge.candidate import Choice, Recipe
 ExpertName = str  # of agents/*.py: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file
 Role = Literal["fusion", "memory", "parameters", "algorithm"]
 Failure = Literal[
-    "compile_error", "launch_failure", "crash", "timeout", "wrong_result", "inaccurate", "nondeterministic", "cheating"
+    "compile_error",
+    "launch_failure",
+    "crash",
+    "timeout",
+    "wrong_result",
+    "inaccurate",
+    "nondeterministic",
+    "stale_weights",
+    "cheating",
 ]
 Limiter = Literal[
     "memory_bandwidth",

@@ -20,11 +20,11 @@ from foundry.knowledge.task import Task
 from foundry.tools import bundle, comparison, patterns, task_module
 from foundry.tools.channel import Message
 from foundry.tools.comparison import Expected
+from foundry.tools.drawn_parameters import few_of, is_constant, randomised
 from foundry.tools.index_ranges import NUMBERS, index_ranges
 from foundry.tools.overflow import MOST_LOST, Overflow, overflowing, unasked
 from foundry.tools.protocol import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 
-FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 FEW_MORE = 3  # of each tensor, however large
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
 OFFSET = 16.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
@@ -145,7 +145,7 @@ class Case:
     def constant_parameter(self) -> str:
         """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
         for key, tensor in self._states["seeded"].items():
-            if self._is_randomised(key, tensor) and tensor.numel() > 1 and _is_constant(tensor):
+            if self._is_randomised(key, tensor) and tensor.numel() > 1 and is_constant(tensor):
                 return key
         return ""
 
@@ -153,12 +153,12 @@ class Case:
         """Draws the parameters of the trials to come: all of them others, few, few more, larger, ..."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-        changed = _randomised(seeded, chosen, seed)
+        changed = randomised(seeded, chosen, seed)
         if kind in ("few changed", "few more"):
             stream = torch.Generator().manual_seed(seed ^ 0xFE3)
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded
             most = FEW_MORE if kind == "few more" else None
-            changed = {key: _few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+            changed = {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
         elif kind == "few bits":
             changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
         elif kind == "large":
@@ -241,6 +241,25 @@ class Case:
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
         packed = bundle.pack(inputs)  # last: shared memory that a refusal would leave open
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
+
+    def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of one kind, as last drawn, that differ from those of another."""
+        later = self._states[now]
+        return {
+            key: tensor for key, tensor in self._asked_for(self._states[before]).items() if not tensor.equal(later[key])
+        }
+
+    def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
+        """The answer to the same question where these parameters are still those of another kind. Raises TaskError."""
+        older, now = self._states[before], self._states[trial.distribution.parameters]
+        self._states["as before"] = {key: older[key] if key in names else tensor for key, tensor in now.items()}
+        placed = _moved(bundle.unpack(*trial.inputs), self._device)
+        eager = self._run(self._model, "as before", _copied(placed))
+        truth, _, _ = self._truth("as before", placed, eager, [])
+        expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
+        ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        tf32 = self._tf32_errors("as before", placed, expected)
+        return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
 
     def inputs(self, seed: int) -> tuple[Message, int]:
         """Inputs as given, in sealed memory, for timing."""
@@ -405,41 +424,6 @@ def _worse(one: OutputError, other: OutputError) -> OutputError:
     return OutputError(
         max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
     )
-
-
-def _randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
-    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
-    biases of zero) become different elements. Running variances stay positive."""
-    generator = torch.Generator().manual_seed(seed)
-    changed: dict[str, torch.Tensor] = {}
-    for key, tensor in state.items():
-        if key not in chosen:
-            changed[key] = tensor
-            continue
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.device)
-        if "var" in key.rsplit(".", 1)[-1]:
-            value = tensor.float() * (0.5 + torch.rand(tensor.shape, generator=generator).to(tensor.device))
-        elif _is_constant(tensor):
-            value = tensor.float() + 0.3 * noise
-        else:
-            value = tensor.float() * (1.0 + 0.5 * noise)
-        changed[key] = value.to(tensor.dtype)
-    return changed
-
-
-def _few_of(
-    changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
-) -> torch.Tensor:
-    """`tensor` with one in FEW_EVERY of its elements, and one at least, or at most `most`, taken from `changed`."""
-    count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
-    places = torch.randint(0, max(1, tensor.numel()), (count,), generator=stream)
-    taken = torch.zeros(tensor.numel(), dtype=torch.bool)
-    taken[places[: tensor.numel()]] = True
-    return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)
-
-
-def _is_constant(tensor: torch.Tensor) -> bool:
-    return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())
 
 
 def _cloned(model: nn.Module) -> dict[str, torch.Tensor]:

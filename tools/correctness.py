@@ -20,9 +20,10 @@ from foundry.tools import comparison
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
 from foundry.tools.process_state import GATES
-from foundry.tools.protocol import OutputError, Pattern, accepts, allowed, failure, stress_limit
+from foundry.tools.protocol import OutputError, Parameters, Pattern, accepts, allowed, failure, stress_limit
 from foundry.tools.runner import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
+from foundry.tools.stale_weights import find_stale
 
 SLOTS = (0, 1)
 REST_S = 0.06  # what is put off until after the call is done by then
@@ -71,6 +72,7 @@ class Examination:
     operators: list[Any] = field(default_factory=list)
     accuracy: AccuracyClass = "ieee"
     last: list[torch.Tensor] = field(default_factory=list)  # outputs of the trial before
+    held: list[Parameters] = field(default_factory=list)  # kinds of parameters that the case's model held so far
 
     def run(self, load: Message, cases: Iterable[Case], trials: TrialSource) -> Verdict:
         """Loads the candidate and asks every trial of every case."""
@@ -110,7 +112,7 @@ class Examination:
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
         suffix = f" ({case.name})" if case.name else ""
         is_matched = True
-        self.last = []
+        self.last, self.held = [], ["seeded"]
         for position, trial in enumerate(trials):
             if position == 0:  # the reference has run by now, so it is known which buffers it writes to
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
@@ -121,6 +123,7 @@ class Examination:
                 continue
             if is_randomised:
                 self._step("parameters", lambda: self.link.state(number, case, kind))  # noqa: B023
+                self.held.append(kind)
             asked = _Asked(number, case, trial, suffix, SLOTS[position // 2 % 2], is_matched)
             self._trial(asked, is_first=position == 0)
             if is_randomised:
@@ -245,16 +248,7 @@ class Examination:
 
     def _check_errors(self, outputs: list[torch.Tensor], asked: _Asked) -> None:
         trial, gate = asked.trial, asked.gate
-        found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
-        limits = [_limit(own, trial, index) for index, own in enumerate(trial.ieee)]
-        if not _all_accepted(found, limits):  # where few elements make the norm, their rounding is luck, not an average
-            limits = [
-                _limit(own, trial, index, elements=_weighing(trial, index)) for index, own in enumerate(trial.ieee)
-            ]
-        accuracy: AccuracyClass = "ieee"
-        if not _all_accepted(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
-            limits = [_limit(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
-            accuracy = "tf32"
+        found, limits, accuracy = self._errors(outputs, trial)
         own_errors = trial.tf32 if accuracy == "tf32" and trial.tf32 is not None else trial.ieee
         worst = max(range(len(found)), key=lambda index: _pressure(found[index], limits[index]))
         if not math.isinf(limits[worst].norm):
@@ -270,13 +264,44 @@ class Examination:
         if not accepts(found[worst], limits[worst]):
             wrong = [index for index in range(len(found)) if not accepts(found[index], limits[index])]
             self._explain(outputs, wrong, asked)
+            stale = self._check_prepared(outputs, asked)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
-            raise _Failed(gate, failure(found[worst], expected.dtype), name + text)
+            raise _Failed(gate, failure(found[worst], expected.dtype), f"{name}{text}{stale}")
         if accuracy == "tf32":
             self.accuracy = "tf32"
         self.gates.append(Gate(gate, True, _passed(found[worst], own_errors[worst], limits[worst], trial.note)))
+
+    def _errors(
+        self, outputs: list[torch.Tensor], trial: Trial
+    ) -> tuple[list[OutputError], list[OutputError], AccuracyClass]:
+        """Each output's error and what it may be, and the accuracy class that these limits are of."""
+        found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
+        limits = [_limit(own, trial, index) for index, own in enumerate(trial.ieee)]
+        if not _all_accepted(found, limits):  # where few elements make the norm, their rounding is luck, not an average
+            limits = [
+                _limit(own, trial, index, elements=_weighing(trial, index)) for index, own in enumerate(trial.ieee)
+            ]
+        if not _all_accepted(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
+            limits = [_limit(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
+            return found, limits, "tf32"
+        return found, limits, "ieee"
+
+    def _check_prepared(self, outputs: list[torch.Tensor], asked: _Asked) -> str:
+        """Fails when wrong outputs are right for parameters that were replaced; says what else their values explain."""
+        now = asked.trial.distribution.parameters
+        earlier = list(dict.fromkeys(kind for kind in ("seeded", *reversed(self.held)) if kind != now))
+        if not asked.is_matched or not earlier:
+            return ""
+        stale = find_stale(
+            outputs, asked.trial, asked.case, earlier, lambda *then: _all_accepted(*self._errors(*then)[:2])
+        )
+        if stale is None:
+            return ""
+        if stale.is_certain:
+            raise _Failed(f"{asked.gate}: prepared weights", "stale_weights", stale.words)
+        return f"; {stale.words}"
 
     def _explain(self, outputs: list[torch.Tensor], wrong: list[int], asked: _Asked) -> None:
         """A wrong output may be no mistake: it is an earlier call's, or it was not finished yet."""

@@ -29,7 +29,7 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
 STEADY_VIOLATION = 0.2
 
-Parameters = Literal["seeded", "randomised", "few changed", "few more", "large", "high", "low", "few bits"]
+Parameters = Literal["seeded", "randomised", "few changed", "few more", "large", "high", "low", "few bits", "as before"]
 Pattern = Literal[
     "",
     "constant",

@@ -43,6 +43,7 @@ _RULINGS: dict[Outcome, Ruling] = {
     "wrong_result": "incorrect",
     "inaccurate": "incorrect",
     "nondeterministic": "incorrect",
+    "stale_weights": "incorrect",
     "cheating": "rejected",
 }
 
