@@ -12,12 +12,12 @@ BIN := $(VENV)/bin
 solve: $(VENV)/.run-ready
 	$(BIN)/foundry agent solve $(TASK) $(ARGS)
 
-test: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
-
-# Everything this machine can run, the tests marked `slow` among it.
-test-all: $(VENV)/.test-ready lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+# `slow` tests take long and rarely break; `make test-all` runs them too, and whatever else this machine can run.
+test: MARKED := -m "not slow"
+test test-all: $(VENV)/.test-ready
+	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(MARKED); tests=$$?; \
+	wait $$lint && echo "lint, format and types: clean" || { cat $(VENV)/lint.log; exit 1; }; exit $$tests
 
 lint: $(VENV)/.test-ready
 	$(BIN)/ruff check .
