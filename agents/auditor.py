@@ -23,7 +23,8 @@ LONG_ENOUGH_MS = 0.2  # below it the grader's clock mostly sees the pipe between
 @dataclass(frozen=True)
 class AuditEvidence:
     """What is known of a candidate when it is judged. `audit` holds the executable gates' results; `floor_ms` is the
-    roofline floor of the graph as rewritten, None where there are no ceilings."""
+    roofline floor of the graph as rewritten, at the fastest arithmetic that the policy allows; None where there are
+    no ceilings."""
 
     task: Task
     device: Device
@@ -112,8 +113,9 @@ def _speed(evidence: AuditEvidence) -> str:
         return f"It could not be timed: {tried.problem}" if tried else "Not timed yet."
     low, high = timing.speedup_ci95
     text = f"Speedup {timing.speedup:.2f} ({low:.2f} to {high:.2f}, {timing.pairs} pairs)"
-    if evidence.floor_ms is not None:
-        text += f", {100 * evidence.floor_ms / timing.candidate_ms:.0f} % of the roofline floor"
+    profile = evidence.evaluation.profile
+    if profile is not None and profile.fraction_of_floor > 0:
+        text += f", {100 * profile.fraction_of_floor:.0f} % of the roofline floor of its arithmetic"
     return text + (", not proven faster than the baseline." if low <= 1 else ".")
 
 

@@ -109,6 +109,7 @@ def _device(device: Device) -> str:
         lines.append(
             f"measured: copy {top.copy_bytes_per_s / 1e9:.4g} GB/s, in cache {top.cache_bytes_per_s / 1e9:.4g} GB/s, "
             f"float32 {top.ieee_flops_per_s / 1e9:.4g} GFLOP/s, TF32 {top.tf32_flops_per_s / 1e9:.4g} GFLOP/s, "
+            f"16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "
             f"one launch {1e3 * top.launch_ms:.3g} us"
         )
     return "\n".join(lines)

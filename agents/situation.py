@@ -10,6 +10,7 @@ from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.thought import Diagnosis, Move
 
 FLOAT_BYTES = 4
@@ -116,10 +117,11 @@ class Situation:
 
     @property
     def flops_ceiling(self) -> float | None:
+        """The rate of the arithmetic that the candidate uses (FLOP/s)."""
         if self.ceilings is None:
             return None
-        tf32 = self.brief.device.target == "cuda" and self.brief.task.options.policy != "strict"
-        return self.ceilings.tf32_flops_per_s if tf32 else self.ceilings.ieee_flops_per_s
+        labels = self.brief.lowered.labels if self.brief.lowered else ()
+        return self.ceilings.flops_per_s(used_precision(self.brief.graph, labels))
 
     @cached_property
     def achieved_bytes_per_s(self) -> float | None:

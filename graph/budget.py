@@ -91,7 +91,8 @@ class Ledger:
         known = estimate_of(self._run.records(best.candidate.id))
         if target is not None and known is not None and known.low >= target:
             return f"target: at least {known.low:.2f}x"
-        share = best.profile.fraction_of_floor if best.profile is not None else 0.0
+        floor_ms = best.profile.allowed_floor_ms if best.profile is not None else 0.0
+        share = floor_ms / best.timing.candidate_ms if best.timing.candidate_ms > 0 else 0.0
         if share >= FLOOR_REACHED and self._run.evaluation_count() >= FLOOR_TRUSTED:
             return f"floor: {100 * share:.0f} % of the roofline floor"
         return ""

@@ -13,6 +13,7 @@ from foundry.graph.merit import estimate_of, merit
 from foundry.graph.services import Services
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.roofline import allowed_precision
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ async def judged(services: Services, evaluation: Evaluation, text: str, lowered:
     if audit is None:
         return evaluation
     floor_ms = None
-    if lowered is not None:
-        tf32 = services.device.target == "cuda"
-        floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, tf32=tf32)
     graphs = tuple(await services.graphs())
+    if lowered is not None:
+        allowed = allowed_precision(graphs[0], services.task.options.policy)
+        floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, allowed)
     evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms, graphs)
     with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
         judgement = await services.journal.record(

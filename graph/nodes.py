@@ -31,6 +31,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.errors import CannotLower, TaskError, UsageError
+from foundry.knowledge.roofline import allowed_precision
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
@@ -68,13 +69,14 @@ async def capture(state: RunState, services: Services) -> Update:
         services.log.note_once("note", "not captured", reason=found.capture_note)
         return {"lowerable": False, "ending": f"the task could not be captured: {found.capture_note}"}
     graph = found.graphs[0]
+    allowed = allowed_precision(graph, services.task.options.policy)
     services.log.note_once(
         "note",
         "graph",
         operators=graph.op_counts(),
         flops=graph.flops,
         min_bytes=graph.min_bytes,
-        floor_ms=services.device.floor_ms(graph.flops, graph.min_bytes),
+        floor_ms=services.device.floor_ms(graph.flops, graph.min_bytes, allowed),
         signature=graph.signature,
         tracer=graph.tracer,
         shapes=len(found.graphs),

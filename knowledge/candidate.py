@@ -168,9 +168,10 @@ class Profile:
     achieved_bytes_per_s: float
     achieved_flops_per_s: float
     fraction_of_floor: float  # floor_ms / candidate_ms, 1.0 is the roofline
-    floor_ms: float
+    floor_ms: float  # at the rate of the arithmetic that the candidate uses
     launches: int
     facts: dict[str, float | str] = field(default_factory=dict)
+    allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 where it is unknown
 
 
 @dataclass(frozen=True)
@@ -207,4 +208,4 @@ class Baseline:
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over compile
     compile_note: str = ""  # why torch.compile could not be timed
-    floor_ms: float | None = None
+    floor_ms: float | None = None  # roofline floor of the graph

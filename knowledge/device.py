@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 TargetName = Literal["cpu", "cuda"]
+Precision = Literal["ieee", "tf32", "half"]  # of a matrix product: float32, float32 in TF32, 16-bit floats
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,18 @@ class Ceilings:
     cache_bytes_per_s: float  # the same over a buffer that fits the last-level cache
     ieee_flops_per_s: float  # float32 matrix product, IEEE
     tf32_flops_per_s: float  # float32 matrix product with TF32 allowed (equal to IEEE where there is none)
+    half_flops_per_s: float  # matrix product of 16-bit floats, the faster kind (equal to IEEE on a CPU)
     launch_ms: float  # shortest time of one kernel launch or parallel region
     measured_on: str  # ISO date
+
+    def flops_per_s(self, precision: Precision) -> float:
+        """The rate of arithmetic in a precision."""
+        rates: dict[Precision, float] = {
+            "ieee": self.ieee_flops_per_s,
+            "tf32": self.tf32_flops_per_s,
+            "half": self.half_flops_per_s,
+        }
+        return rates[precision]
 
 
 @dataclass(frozen=True)
@@ -47,11 +58,14 @@ class Device:
         """Names one physical device: in locks and ceilings."""
         return f"{self.key}:{self.uuid}" if self.uuid else self.key
 
-    def floor_ms(self, flops: float, traffic_bytes: float, *, tf32: bool = False) -> float | None:
-        """Roofline floor (Williams, Waterman, Patterson 2009) in ms: the larger of the arithmetic and memory times."""
+    def floor_ms(self, flops: float, traffic_bytes: float, precision: Precision) -> float | None:
+        """Roofline floor (Williams, Waterman, Patterson 2009) in ms: the larger of the arithmetic and memory times.
+
+        `roofline` says which precision bounds what.
+        """
         if self.ceilings is None:
             return None
-        rate = self.ceilings.tf32_flops_per_s if tf32 else self.ceilings.ieee_flops_per_s
+        rate = self.ceilings.flops_per_s(precision)
         fits = traffic_bytes <= self.cache_bytes
         bandwidth = self.ceilings.cache_bytes_per_s if fits else self.ceilings.copy_bytes_per_s
         return 1e3 * max(flops / rate, traffic_bytes / bandwidth)

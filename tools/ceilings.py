@@ -15,13 +15,16 @@ import tempfile
 from pathlib import Path
 
 from foundry.knowledge.codec import decode, encode
-from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import FoundryError, MissingTool, UsageError
 from foundry.knowledge.experience.store import foundry_home
 from foundry.tools.device import gxx_path
 from foundry.tools.timing import DeviceLock
 
-BENCHMARK = Path(__file__).with_name("ceilings_cpu.cpp")
+BENCHMARKS: dict[TargetName, Path] = {
+    "cpu": Path(__file__).with_name("ceilings_cpu.cpp"),
+    "cuda": Path(__file__).with_name("ceilings_cuda.py"),
+}
 CPU_SECONDS = 1.5
 LIMIT_SECONDS = 120.0
 
@@ -76,21 +79,22 @@ def _better(one: Ceilings, other: Ceilings) -> Ceilings:
         cache_bytes_per_s=max(one.cache_bytes_per_s, other.cache_bytes_per_s),
         ieee_flops_per_s=max(one.ieee_flops_per_s, other.ieee_flops_per_s),
         tf32_flops_per_s=max(one.tf32_flops_per_s, other.tf32_flops_per_s),
+        half_flops_per_s=max(one.half_flops_per_s, other.half_flops_per_s),
         launch_ms=min(one.launch_ms, other.launch_ms),
     )
 
 
 def _path(device: Device) -> Path:
-    """One file a device and version of the benchmark."""
-    version = hashlib.sha256(BENCHMARK.read_bytes()).hexdigest()[:8]
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", device.key).strip("-").lower()
+    """One file a physical device and version of its benchmark."""
+    version = hashlib.sha256(BENCHMARKS[device.target].read_bytes()).hexdigest()[:8]
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", device.unit).strip("-").lower()
     return foundry_home() / "ceilings" / f"{slug}-{version}.json"
 
 
 def _kept(path: Path) -> Ceilings | None:
     try:
         return decode(Ceilings, path.read_bytes())
-    except (OSError, UsageError):  # absent, or written by a process that was killed: measure again
+    except (OSError, UsageError):  # absent, cut short, or without a rate that is measured today: measure again
         return None
 
 
@@ -109,7 +113,7 @@ def _measure_cpu(device: Device) -> Ceilings:
     with tempfile.TemporaryDirectory(prefix="foundry-ceilings-") as folder:
         program = Path(folder) / "ceilings"
         _answer(
-            [str(gxx_path()), "-O3", "-march=native", "-fopenmp", str(BENCHMARK), "-o", str(program)],
+            [str(gxx_path()), "-O3", "-march=native", "-fopenmp", str(BENCHMARKS["cpu"]), "-o", str(program)],
             "the benchmark did not compile",
         )
         environment = {**os.environ, "OMP_NUM_THREADS": str(device.cores), "OMP_DYNAMIC": "false"}
@@ -122,6 +126,7 @@ def _measure_cpu(device: Device) -> Ceilings:
         cache_bytes_per_s=max(rates["cache_bytes_per_s"], rates["copy_bytes_per_s"]),
         ieee_flops_per_s=rates["flops_per_s"],
         tf32_flops_per_s=rates["flops_per_s"],
+        half_flops_per_s=rates["flops_per_s"],
         launch_ms=rates["launch_ms"],
         measured_on=datetime.date.today().isoformat(),
     )

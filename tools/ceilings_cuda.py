@@ -1,6 +1,7 @@
-"""Best rates of GPU 0, printed as one JSON object; run as a process of its own: python -m foundry.tools.ceilings_cuda.
+"""Best rates of the first GPU as one JSON object; run as a process of its own: python -m foundry.tools.ceilings_cuda.
 
-Copy through memory, copy within the L2 cache, float32 matrix product in IEEE and with TF32, shortest launch.
+Copy through memory, copy within the L2 cache, matrix product of float32 in IEEE and with TF32 and of 16-bit floats,
+shortest launch.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ def copy_rate(count: int, repeats: int, inner: int) -> float:
     return 2 * 4 * count / (1e-3 * best_ms(lambda: target.copy_(source), repeats=repeats, inner=inner))
 
 
-def product_rate(allow_tf32: bool) -> float:
-    """FLOP/s of a SIZE-cubed float32 matrix product."""
+def product_rate(dtype: torch.dtype, *, allow_tf32: bool = False) -> float:
+    """FLOP/s of a SIZE-cubed matrix product."""
     torch.backends.cuda.matmul.allow_tf32 = allow_tf32
-    a, b = torch.randn(SIZE, SIZE, device="cuda"), torch.randn(SIZE, SIZE, device="cuda")
+    a, b = (torch.randn(SIZE, SIZE, device="cuda").to(dtype) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * SIZE**3 / (1e-3 * best_ms(lambda: torch.mm(a, b, out=out), repeats=8))
 
@@ -60,8 +61,9 @@ def main() -> None:
     rates = {
         "copy_bytes_per_s": copy,
         "cache_bytes_per_s": max(copy, copy_rate(max(cache // 16, 1 << 20), repeats=10, inner=20)),
-        "ieee_flops_per_s": product_rate(False),
-        "tf32_flops_per_s": product_rate(True),
+        "ieee_flops_per_s": product_rate(torch.float32),
+        "tf32_flops_per_s": product_rate(torch.float32, allow_tf32=True),
+        "half_flops_per_s": max(product_rate(torch.float16), product_rate(torch.bfloat16)),
         "launch_ms": launch_ms,
     }
     print(json.dumps(rates))

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 
 from foundry.knowledge.candidate import Build, Profile, Timing
-from foundry.knowledge.device import Device
+from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.roofline import allowed_precision, used_precision
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.policies import practices
 from foundry.tools.audit.source import Finding, foundry_literals, read_source
 from foundry.tools.coordinates import native_code
 
@@ -23,16 +26,20 @@ def profile(
     device: Device,
     graph: OpGraph | None = None,
     lowered: Lowered | None = None,
+    *,
+    policy: Policy,
 ) -> Profile:
-    """The analytic profile of a timed candidate.
+    """The analytic profile of a timed candidate under a policy.
 
     Rung "roofline" on a CPU, "ptxas" where the compiler reported each kernel's registers. Without a graph rates are 0
     and the fraction of the floor is 0 (unknown); without ceilings the floor is 0.
     """
     flops, traffic_bytes = _work(graph, lowered)
     seconds = timing.candidate_ms / 1e3
-    floor_ms = device.floor_ms(flops, traffic_bytes, tf32=_uses_tf32(lowered)) or 0.0
-    facts = {**_roofline_facts(device, flops, traffic_bytes, seconds), **_build_facts(build)}
+    used = used_precision(graph, _labels(text))
+    floor_ms = device.floor_ms(flops, traffic_bytes, used) or 0.0
+    allowed = allowed_precision(graph, policy) if graph is not None else used
+    facts = {**_roofline_facts(device, flops, traffic_bytes, seconds, used), **_build_facts(build)}
     return Profile(
         rung="ptxas" if build.resources.kernels else "roofline",
         achieved_bytes_per_s=traffic_bytes / seconds if seconds > 0 else 0.0,
@@ -41,6 +48,7 @@ def profile(
         floor_ms=floor_ms,
         launches=launches(text, lowered),
         facts=facts,
+        allowed_floor_ms=device.floor_ms(flops, traffic_bytes, allowed) or 0.0,
     )
 
 
@@ -51,16 +59,27 @@ def _work(graph: OpGraph | None, lowered: Lowered | None) -> tuple[int, int]:
     return (graph.flops, graph.min_bytes) if graph is not None else (0, 0)
 
 
-def _uses_tf32(lowered: Lowered | None) -> bool:
-    return lowered is not None and "tf32" in lowered.labels
+def _labels(text: str) -> set[str]:
+    """What the file declares of itself, and what its kernels show."""
+    source = read_source(text)
+    return set() if isinstance(source, Finding) else practices(source)
 
 
-def _roofline_facts(device: Device, flops: int, traffic_bytes: int, seconds: float) -> dict[str, float | str]:
+def _roofline_facts(
+    device: Device, flops: int, traffic_bytes: int, seconds: float, precision: Precision
+) -> dict[str, float | str]:
     """Both sides of the roofline in ms, and which is higher (Williams, Waterman, Patterson 2009)."""
-    facts: dict[str, float | str] = {"flops": float(flops), "traffic_bytes": float(traffic_bytes)}
+    facts: dict[str, float | str] = {
+        "flops": float(flops),
+        "traffic_bytes": float(traffic_bytes),
+        "precision": precision,
+    }
     if traffic_bytes:
         facts["flops_per_byte"] = flops / traffic_bytes
-    memory_ms, arithmetic_ms = device.floor_ms(0, traffic_bytes), device.floor_ms(flops, 0)
+    memory_ms, arithmetic_ms = (
+        device.floor_ms(0, traffic_bytes, precision),
+        device.floor_ms(flops, 0, precision),
+    )
     if memory_ms is not None and arithmetic_ms is not None:
         facts["memory_floor_ms"] = memory_ms
         facts["arithmetic_floor_ms"] = arithmetic_ms

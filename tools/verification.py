@@ -26,6 +26,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
+from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.ceilings import ceilings, known, measured_alone
 from foundry.tools.grader import Notes
@@ -229,9 +230,9 @@ async def verify_in(
     if intake.graphs:
         device = await measured_alone(device)  # kept from the first time on a machine
         floor_ms = await checked_floor_ms(device, intake.graphs[0].min_bytes, timing)
-        is_tf32 = device.target == "cuda" and policy != "strict"
-        roofline_ms = device.floor_ms(intake.graphs[0].flops, intake.graphs[0].min_bytes, tf32=is_tf32)
-        baseline = replace(baseline, floor_ms=roofline_ms)
+        used = used_precision(intake.graphs[0], audit.labels)
+        roofline_ms = device.floor_ms(intake.graphs[0].flops, intake.graphs[0].min_bytes, used)
+        baseline = replace(baseline, floor_ms=roofline_ms)  # what the receipt's share of the floor is of
         clock.note("ceilings")
     report = replace(report, baseline=baseline)
     return _ruled(report, Evaluation(candidate, build, verdict, audit, timing), device, floor_ms)
@@ -240,7 +241,7 @@ async def verify_in(
 def traffic_floor_ms(device: Device, min_bytes: int) -> float | None:
     """The time that moving inputs, parameters and outputs once takes at best: no algebra avoids it (arithmetic can be
     avoided by other algorithms, so it sets no hard floor)."""
-    return device.floor_ms(0.0, float(min_bytes))
+    return device.floor_ms(0.0, float(min_bytes), "half")
 
 
 async def checked_floor_ms(device: Device, min_bytes: int, timing: Timing) -> float | None:

@@ -19,6 +19,7 @@ from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Gat
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.roofline import allowed_precision
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
 from foundry.tools.targets.base import Target
@@ -172,7 +173,8 @@ class LocalWorkbench:
 
         graphs = (await self.intake()).graphs
         graph = graphs[0] if graphs else None
-        made = await self._in_thread(lambda: profile(text, build, timing, self.device, graph, lowered))
+        policy = self._task.options.policy
+        made = await self._in_thread(lambda: profile(text, build, timing, self.device, graph, lowered, policy=policy))
         return made, read_coordinates(text, build, lowered)
 
     async def aclose(self) -> None:
@@ -210,8 +212,8 @@ class LocalWorkbench:
         if not intake.graphs:
             return baseline
         graph = intake.graphs[0]
-        is_tf32 = self.device.target == "cuda" and self._task.options.policy != "strict"
-        return replace(baseline, floor_ms=self.device.floor_ms(graph.flops, graph.min_bytes, tf32=is_tf32))
+        allowed = allowed_precision(graph, self._task.options.policy)
+        return replace(baseline, floor_ms=self.device.floor_ms(graph.flops, graph.min_bytes, allowed))
 
     def _absent(self, purpose: str) -> str:
         return f"there is no {self.device.target} device here to {purpose}"

@@ -126,7 +126,7 @@ CPU = Device(
     cache_bytes=8 * MB,
     vector_bytes=64,
     memory_bytes=16_000 * MB,
-    ceilings=Ceilings(20e9, 80e9, 100e9, 100e9, 0.005, "2026-11-20"),
+    ceilings=Ceilings(20e9, 80e9, 100e9, 100e9, 100e9, 0.005, "2026-11-20"),
 )
 
 

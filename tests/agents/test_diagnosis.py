@@ -118,7 +118,7 @@ def test_the_auditor_repeats_failed_gates_and_doubts_impossible_numbers(toy: Any
     failed = judge_by_numbers(evidence(toy, gate=False))
     assert failed.text.startswith("Vetoed by 1 of 1 gates") and "0.1 % of the first" in failed.text
     fine = judge_by_numbers(evidence(toy))
-    assert fine.doubt == "" and "85 % of the roofline floor" in fine.text
+    assert fine.doubt == "" and "of the roofline floor of its arithmetic" in fine.text
     assert "1.90 times faster than the roofline floor" in judge_by_numbers(evidence(toy, floor_ms=3.8)).doubt
     assert judge_by_numbers(evidence(toy, floor_ms=2.2)).doubt == ""  # within the 15 % by which ceilings may err
     assert "clock" in judge_by_numbers(evidence(toy, wall_ratio=3.0)).doubt

@@ -41,7 +41,15 @@ if TYPE_CHECKING:
     from foundry.tools.workbench import Intake, Workbench
 
 DEVICE = Device(
-    "cpu", "Test CPU", "x86-64-v3", 2, 1 << 25, 32, 1 << 33, True, Ceilings(2e10, 1e11, 1e11, 1e11, 0.002, "2026-01-01")
+    "cpu",
+    "Test CPU",
+    "x86-64-v3",
+    2,
+    1 << 25,
+    32,
+    1 << 33,
+    True,
+    Ceilings(2e10, 1e11, 1e11, 1e11, 1e11, 0.002, "2026-01-01"),
 )
 SPEC = TensorSpec((1024, 1024), (1024, 1), "float32")
 TILES, UNROLLS, VECTORS, THREADS = (16, 32, 64, 128), (1, 2, 4, 8), (4, 8, 16), (1, 2)

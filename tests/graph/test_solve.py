@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from foundry.agents.playbook import PlaybookBrain
+from foundry.graph.budget import Ledger
 from foundry.graph.events import Event, EventLog
 from foundry.graph.merit import merit
 from foundry.graph.replay import replay
@@ -119,6 +120,24 @@ async def test_islands_stop_at_the_target_and_say_so(make_request: MakeRequest, 
     assert summary.evaluations < 60
     assert summary.speedup is not None and summary.speedup >= 1.4
     assert summary.ending.startswith("target: at least 1.")
+
+
+async def test_only_the_floor_that_the_policy_allows_ends_a_search(make_request: MakeRequest, parts: Any) -> None:
+    """A kernel at its own arithmetic's roof is not done where the policy allows faster arithmetic."""
+    request = make_request(44)
+    summary = await solve(request, parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    ledger = Ledger(request, run, EventLog(run.database, reading=True))
+    best = next(item for item, _ in run.evaluations() if item.profile is not None)
+    assert best.timing is not None and best.profile is not None
+    at_its_roof = replace(best.profile, fraction_of_floor=1.0, floor_ms=best.timing.candidate_ms)
+
+    def ending(allowed_floor_ms: float) -> str:
+        return ledger.satisfied(replace(best, profile=replace(at_its_roof, allowed_floor_ms=allowed_floor_ms)))
+
+    assert ending(0.25 * best.timing.candidate_ms) == ""
+    assert ending(0.98 * best.timing.candidate_ms) == "floor: 98 % of the roofline floor"
+    run.close()
 
 
 async def test_islands_stop_on_time(make_request: MakeRequest, parts: Any, machine: Any) -> None:

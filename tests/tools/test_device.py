@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import time
@@ -14,7 +15,7 @@ from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import MissingTool
 from foundry.tools import device as device_module
-from foundry.tools.ceilings import ceilings, measured
+from foundry.tools.ceilings import ceilings, known, measured
 from foundry.tools.device import describe, usable_cores
 
 needs_nvcc = pytest.mark.skipif(device_module.nvcc_path() is None, reason="nvcc is not installed")
@@ -120,7 +121,7 @@ def test_ceilings_are_plausible_and_kept(
     assert device.ceilings is not None
     rates = device.ceilings
     assert 1e9 < rates.copy_bytes_per_s <= rates.cache_bytes_per_s < 1e14
-    assert 1e9 < rates.ieee_flops_per_s == rates.tf32_flops_per_s < 1e14
+    assert 1e9 < rates.ieee_flops_per_s == rates.tf32_flops_per_s == rates.half_flops_per_s < 1e14
     assert 0 < rates.launch_ms < 10
     (kept,) = (home / "ceilings").iterdir()
     assert decode(Ceilings, kept.read_bytes()) == rates
@@ -136,8 +137,8 @@ def test_the_floor_follows_the_slower_side(cpu_with_ceilings: tuple[Device, Path
     device, _, _ = cpu_with_ceilings
     assert device.ceilings is not None
     traffic = 100 * device.cache_bytes
-    assert device.floor_ms(0, traffic) == pytest.approx(1e3 * traffic / device.ceilings.copy_bytes_per_s)
-    assert device.floor_ms(1e15, 8) == pytest.approx(1e18 / device.ceilings.ieee_flops_per_s)
+    assert device.floor_ms(0, traffic, "ieee") == pytest.approx(1e3 * traffic / device.ceilings.copy_bytes_per_s)
+    assert device.floor_ms(1e15, 8, "half") == pytest.approx(1e18 / device.ceilings.half_flops_per_s)
 
 
 @pytest.mark.gpu
@@ -147,7 +148,8 @@ def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     gpu = measured(describe("cuda"))
     assert gpu.ceilings is not None
-    assert gpu.ceilings.tf32_flops_per_s > gpu.ceilings.ieee_flops_per_s > 1e12
+    rates = gpu.ceilings
+    assert rates.half_flops_per_s > 1.5 * rates.tf32_flops_per_s > 1.5 * rates.ieee_flops_per_s > 1.5e12
     assert gpu.ceilings.copy_bytes_per_s > 1e11
 
 
@@ -173,10 +175,39 @@ def test_measuring_again_keeps_the_better_rate(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     device = describe("cpu")
     rates = iter(
-        [Ceilings(10e9, 900e9, 5e11, 5e11, 0.001, "2026-01-01"), Ceilings(80e9, 300e9, 4e11, 4e11, 0.002, "x")]
+        [
+            Ceilings(10e9, 900e9, 5e11, 5e11, 5e11, 0.001, "2026-01-01"),
+            Ceilings(80e9, 300e9, 4e11, 4e11, 4e11, 0.002, "x"),
+        ]
     )
     monkeypatch.setattr("foundry.tools.ceilings._measure_cpu", lambda _: next(rates))
     assert ceilings(device).copy_bytes_per_s == 10e9
     better = ceilings(device, again=True)
+    assert better.half_flops_per_s == 5e11
     assert (better.copy_bytes_per_s, better.cache_bytes_per_s, better.launch_ms) == (80e9, 900e9, 0.001)
     assert ceilings(device) == better
+
+
+def test_ceilings_without_a_rate_of_today_are_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
+    device = describe("cpu")
+    rates = iter([Ceilings(10e9, 10e9, 5e11, 5e11, rate, 0.001, "2026-01-01") for rate in (5e11, 6e11)])
+    monkeypatch.setattr("foundry.tools.ceilings._measure_cpu", lambda _: next(rates))
+    ceilings(device)
+    (kept,) = (tmp_path / "ceilings").iterdir()
+    old = json.loads(kept.read_text())
+    del old["half_flops_per_s"]
+    kept.write_text(json.dumps(old))
+    assert known(device).ceilings is None
+    assert ceilings(device).half_flops_per_s == 6e11
+    assert json.loads(kept.read_text())["half_flops_per_s"] == 6e11
+
+
+def test_each_gpu_keeps_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One of two like GPUs may be throttled or shared by others."""
+    monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
+    rates = iter([Ceilings(rate, rate, 5e13, 4e14, 8e14, 0.001, "2026-01-01") for rate in (4e12, 3e12)])
+    monkeypatch.setattr("foundry.tools.ceilings._measure_cuda", lambda: next(rates))
+    first = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, uuid="0e1b7a2c")
+    second = dataclasses.replace(first, uuid="5c3e9d11")
+    assert [ceilings(gpu).copy_bytes_per_s for gpu in (first, second, first)] == [4e12, 3e12, 4e12]

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from foundry.knowledge.candidate import Build, Coordinates, Resources, Timing
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.task import Policy
 from foundry.tools.audit.native_rules import runtime_headers
+from foundry.tools.audit.policies import policy_gates, practices
+from foundry.tools.audit.source import CandidateSource, read_source
 from foundry.tools.coordinates import read_coordinates
 from foundry.tools.profile import launches, profile
 
@@ -24,7 +29,7 @@ GRAPH = OpGraph(
 )
 DEVICE = Device(
     "cpu", "test", "x86-64-v3", 2, 1 << 20, 32, 1 << 30,
-    ceilings=Ceilings(1e10, 1e11, 1e11, 1e11, 0.001, "2026-01-01"),
+    ceilings=Ceilings(1e10, 1e11, 1e11, 1e11, 1e11, 0.001, "2026-01-01"),
 )  # fmt: skip
 
 
@@ -37,7 +42,7 @@ def candidate(source: str) -> str:
 
 
 def test_the_roofline_of_a_memory_bound_kernel() -> None:
-    made = profile(candidate(""), Build(True, 0.1), timing(1.6), DEVICE, GRAPH)
+    made = profile(candidate(""), Build(True, 0.1), timing(1.6), DEVICE, GRAPH, policy="fair")
     assert made.rung == "roofline"
     assert made.floor_ms == pytest.approx(0.8)  # 8 MB at 10 GB/s
     assert made.fraction_of_floor == pytest.approx(0.5)
@@ -46,16 +51,81 @@ def test_the_roofline_of_a_memory_bound_kernel() -> None:
     assert made.facts["arithmetic_floor_ms"] == pytest.approx(0.08)
 
 
+def product_graph(dtype: DType, after: DType) -> OpGraph:
+    """A product of 1000-cubed matrices in `dtype`, then a softmax in `after`."""
+    spec, last = replace(SPEC, dtype=dtype), replace(SPEC, dtype=after)
+    return OpGraph(
+        inputs=[Value("a", spec, "input", "0"), Value("b", spec, "input", "1")],
+        state=[],
+        ops=[
+            Op("aten.mm.default", [Ref("a"), Ref("b")], {}, [Value("mm", spec, "op")], flops=2_000_000_000),
+            Op("aten.softmax.int", [Ref("mm"), 1], {}, [Value("softmax", last, "op")], flops=5_000_000),
+        ],
+        outputs=[Ref("softmax")],
+        tracer="export",
+    )
+
+
+GPU = Device(
+    "cuda", "test", "sm_90", 132, 1 << 20, 16, 1 << 30,
+    ceilings=Ceilings(1e15, 1e15, 1e12, 8e12, 16e12, 0.001, "2026-01-01"),
+)  # fmt: skip
+DECLARED = "FOUNDRY = {{'target': 'cuda', 'labels': [{label!r}]}}\n"
+USED = {
+    "no label": ("float32", "float32", "", 2.005),
+    "TF32": ("float32", "float32", "tf32", 2.005 / 8),
+    "TF32 through 16 bits": ("float32", "float32", "tf32:half", 2.005 / 16),
+    "a task in 16 bits": ("bfloat16", "bfloat16", "", 2.005 / 16),
+    "a last step in float32": ("float16", "float32", "", 2.005 / 16),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_the_floor_is_of_the_arithmetic_that_the_kernel_uses(name: str) -> None:
+    dtype, after, label, floor_ms = USED[name]
+    graph = product_graph(cast(DType, dtype), cast(DType, after))
+    text = DECLARED.format(label=label) + candidate("")
+    made = profile(text, Build(True, 0.1), timing(4.0), GPU, graph, policy="fair")
+    assert made.floor_ms == pytest.approx(floor_ms)
+    assert made.fraction_of_floor == pytest.approx(floor_ms / 4.0)
+    assert made.facts["arithmetic_floor_ms"] == pytest.approx(floor_ms)
+
+
+def test_tf32_in_inline_assembly_counts_as_declared() -> None:
+    text = candidate('__global__ void k() { asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 ..."); }')
+    source = read_source(text)
+    assert isinstance(source, CandidateSource)
+    assert [gate.gate for gate in policy_gates(practices(source), "strict")] == ["tf32"]
+    made = profile(text, Build(True, 0.1), timing(4.0), GPU, product_graph("float32", "float32"), policy="fair")
+    assert made.floor_ms == pytest.approx(2.005 / 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "policy", "floor_ms"),
+    [
+        ("float32", "strict", 2.005),
+        ("float32", "fair", 2.005 / 16),
+        ("float32", "open", 2.005 / 16),
+        ("bfloat16", "strict", 2.005 / 16),
+    ],
+)
+def test_the_policy_bounds_what_is_possible(dtype: DType, policy: Policy, floor_ms: float) -> None:
+    """A policy that allows TF32 allows a kernel that takes its products through the 16-bit units."""
+    graph = product_graph(dtype, "float32")
+    made = profile(candidate(""), Build(True, 0.1), timing(4.0), GPU, graph, policy=policy)
+    assert made.allowed_floor_ms == pytest.approx(floor_ms)
+
+
 def test_a_compilers_report_is_the_next_rung() -> None:
     resources = Resources(40, 0, 4096, 0.5, 16, {}, {"k": {"registers": 40}})
-    made = profile(candidate(""), Build(True, 0.1, resources=resources), timing(1.0), DEVICE, GRAPH)
+    made = profile(candidate(""), Build(True, 0.1, resources=resources), timing(1.0), DEVICE, GRAPH, policy="fair")
     assert made.rung == "ptxas"
     assert made.facts["occupancy"] == 0.5
 
 
 def test_without_graph_or_ceilings_nothing_is_invented() -> None:
     bare = Device("cpu", "test", "x86-64", 2, 1 << 20, 16, 1 << 30)
-    made = profile(candidate(""), Build(True, 0.1), timing(1.0), bare)
+    made = profile(candidate(""), Build(True, 0.1), timing(1.0), bare, policy="fair")
     assert (made.achieved_bytes_per_s, made.floor_ms, made.fraction_of_floor) == (0.0, 0.0, 0.0)
 
 

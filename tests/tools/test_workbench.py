@@ -39,7 +39,7 @@ def get_inputs():
 """
 CANDIDATE = TASK.replace("class Model(", "class ModelNew(")
 BUILT = Build(ok=True, seconds=0.0)
-CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
+CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,7 +80,7 @@ async def test_a_candidate_goes_all_the_way(tmp_path: Path) -> None:
         audit = await bench.audit(CANDIDATE, build, verdict, "fair")
         assert not audit.clean and any("softmax" in gate.evidence for gate in audit.gates if not gate.passed)
         profile, coordinates = await bench.profile(CANDIDATE, build, timing, None)
-        assert profile.floor_ms > 0 and coordinates.d_mem == 0
+        assert profile.floor_ms == profile.allowed_floor_ms > 0 and coordinates.d_mem == 0
     finally:
         await bench.aclose()
     assert list((tmp_path / "scratch").iterdir()) == []

@@ -71,7 +71,12 @@ def practices(source: CandidateSource) -> set[str]:
         labels |= {"prepared-weights"} if tracks else {"prepared-weights", "untracked-weights"}
     if re.search(r"CUDAGraph|cuda\.graph\b|cudaGraphLaunch|cuGraphLaunch|make_graphed_callables", source.text):
         labels.add("cuda-graph")
-    if re.search(r"\.tf32|tf32\b|wmma::precision", native) or _is_tf32_in_triton(source):
+    instructions = "\n".join(strip_comments(part, strings=False) for _, part in native_texts(source))
+    if (
+        re.search(r"\.tf32\b", instructions)  # inline assembly is a string
+        or re.search(r"tf32\b|wmma::precision", native)
+        or _is_tf32_in_triton(source)
+    ):
         labels.add("tf32")
     if re.search(r"MADV_HUGEPAGE|MAP_HUGETLB", native):
         labels.add("huge-pages")
