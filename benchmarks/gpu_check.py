@@ -28,9 +28,9 @@ import torch
 import torch.nn.functional as F
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.cuda_print import print_kernel
 from foundry.knowledge.library.ir import MapKernel, OutputView, Plan, PrintedKernel
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.module_file import Entry
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.tools.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
 from foundry.tools.timing_cuda import time_calls

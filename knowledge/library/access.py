@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 
 from foundry.knowledge.library import views
 from foundry.knowledge.library.ir import (
@@ -157,3 +157,39 @@ def reductions_of(kernel: RowKernel) -> list[Reduction]:
 
 def is_map(step: Step) -> bool:
     return isinstance(step, MapKernel)
+
+
+def step_buffers(step: Step) -> tuple[list[str], list[str]]:
+    """(buffers read, buffers written) by a step, each once."""
+    reads: list[str] = []
+    writes: list[str] = []
+
+    def visit(item: object) -> None:
+        if isinstance(item, Store):
+            writes.append(item.buffer)
+            visit(item.value)
+        elif isinstance(item, Ref):
+            reads.append(item.ref)
+        elif isinstance(item, tuple | list):
+            for part in item:
+                visit(part)
+        elif isinstance(item, dict):
+            visit(list(item.values()))
+        elif is_dataclass(item) and not isinstance(item, type):
+            if id(item) in seen:
+                return
+            seen[id(item)] = item
+            if isinstance(item, Load | Gather):
+                reads.append(item.buffer)
+            for entry in fields(item):
+                visit(getattr(item, entry.name))
+
+    seen: dict[int, object] = {}
+    visit(step)
+    if isinstance(step, ConvKernel):
+        reads += [step.x, step.weight]
+    if isinstance(step, AttentionKernel):
+        reads += [step.q.buffer, step.k.buffer, step.v.buffer]
+    if isinstance(step, TorchCall):
+        writes += step.results
+    return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

@@ -27,6 +27,7 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
+from foundry.knowledge.library.scalar import EXPENSIVE
 from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, Value, contiguous_strides
 
 Shape = tuple[int, ...]
@@ -324,14 +325,6 @@ class Builder:
         copy = self.contiguous(tensor, op)
         assert isinstance(copy.expr, Load)
         return copy, copy.expr
-
-
-# Operations that cost tens of instructions; anything else costs one or two.
-_EXPENSIVE = """
-    exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf gelu gelu_tanh silu softplus mish selu
-    asin acos atan sinh cosh logsigmoid pow atan2 elu
-"""
-EXPENSIVE = frozenset(_EXPENSIVE.split())
 
 
 def loads_nothing(expr: Expr) -> bool:

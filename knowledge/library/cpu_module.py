@@ -7,18 +7,14 @@ import keyword
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 
+from foundry.knowledge.library.access import step_buffers
 from foundry.knowledge.library.ir import (
-    AttentionKernel,
     Buffer,
-    ConvKernel,
-    Gather,
     Kernel,
-    Load,
     Plan,
     PrintedKernel,
-    Store,
     TorchCall,
 )
 from foundry.knowledge.library.module_file import Body, Entry, read_library_text
@@ -101,42 +97,6 @@ def _dispatch(plans: Sequence[Plan]) -> str:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
-
-
-def step_buffers(step: Step) -> tuple[list[str], list[str]]:
-    """(buffers read, buffers written) by a step, each once."""
-    reads: list[str] = []
-    writes: list[str] = []
-
-    def visit(item: object) -> None:
-        if isinstance(item, Store):
-            writes.append(item.buffer)
-            visit(item.value)
-        elif isinstance(item, Ref):
-            reads.append(item.ref)
-        elif isinstance(item, tuple | list):
-            for part in item:
-                visit(part)
-        elif isinstance(item, dict):
-            visit(list(item.values()))
-        elif is_dataclass(item) and not isinstance(item, type):
-            if id(item) in seen:
-                return
-            seen[id(item)] = item
-            if isinstance(item, Load | Gather):
-                reads.append(item.buffer)
-            for entry in fields(item):
-                visit(getattr(item, entry.name))
-
-    seen: dict[int, object] = {}
-    visit(step)
-    if isinstance(step, ConvKernel):
-        reads += [step.x, step.weight]
-    if isinstance(step, AttentionKernel):
-        reads += [step.q.buffer, step.k.buffer, step.v.buffer]
-    if isinstance(step, TorchCall):
-        writes += step.results
-    return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cpu_module import step_buffers
+from foundry.knowledge.library.access import step_buffers
 from foundry.knowledge.library.cuda_dialect import runtime_header
 from foundry.knowledge.library.cuda_launch import KERNEL_PREFIX, Launch, decode
 from foundry.knowledge.library.ir import Buffer, Plan, TorchCall

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from foundry.knowledge.library import views
 from foundry.knowledge.library.access import Step, expressions, fixed_reads, rewritten, store_space
-from foundry.knowledge.library.builder import EXPENSIVE
 from foundry.knowledge.library.fusion_rows import finer_consumer
 from foundry.knowledge.library.fusion_state import FusionState
 from foundry.knowledge.library.ir import (
@@ -28,6 +27,7 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
+from foundry.knowledge.library.scalar import EXPENSIVE
 from foundry.knowledge.library.substitute import replaced_loads, sought
 from foundry.knowledge.library.weight import Weight, limited, weight_of
 

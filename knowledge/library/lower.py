@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.candidate import Choice, Coordinates, Recipe
+from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library import rules_pointwise, rules_shape
@@ -13,12 +13,12 @@ from foundry.knowledge.library.builder import RULES
 from foundry.knowledge.library.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir import Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.plan import plan
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.library.seeds import seed_recipes
 from foundry.knowledge.opgraph import OpGraph
 
-Print = Callable[[Kernel, Plan, Device, dict[str, Choice]], PrintedKernel]
 _SIMPLE_RULES = (rules_pointwise.__name__, rules_shape.__name__)
 
 
@@ -90,20 +90,8 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
     )
 
 
-def printer_of(device: Device) -> Print:
-    """The kernel printer of a device's target."""
-    if device.target == "cpu":
-        from foundry.knowledge.library import cpu_print
-
-        return cpu_print.print_kernel
-    from foundry.knowledge.library import cuda_print
-
-    return cuda_print.print_kernel
-
-
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
     """Plans and prints one shape. Operators whose kernel the printer refuses are left to PyTorch."""
-    print_kernel = printer_of(device)
     refused: set[str] = set()
     while True:
         planned = plan(graph, recipe, refused=frozenset(refused))

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge import syntax
-from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.ir import Plan, PrintedKernel
 
@@ -29,27 +28,6 @@ class Entry:
 
     plan: Plan
     kernels: tuple[PrintedKernel | None, ...]
-
-
-def module_file(
-    task_source: str, entries: Sequence[Entry], device: Device, *, overrides: Mapping[str, int] | None = None
-) -> str:
-    """The text of a candidate that runs `entries`, dispatched on input shapes.
-
-    `overrides` replaces module constants of the task (`SCALE = 1`), so that the model is the one that was captured.
-    Raises CannotLower for a target without a printer.
-    """
-    if device.target == "cpu":
-        from foundry.knowledge.library.cpu_module import cpu_module
-
-        body = cpu_module(entries)
-    elif device.target == "cuda":
-        from foundry.knowledge.library.cuda_module import cuda_module
-
-        body = cuda_module(entries, device)
-    else:
-        raise CannotLower(f"no module template for target {device.target}")
-    return assemble(task_source, body, device.target, overrides or {})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,13 @@ from foundry.knowledge.opgraph import DType
 LoadFn = Callable[[Load | Gather | Iota], str]
 """C text of a leaf. A Gather arrives with its index printed: `leaf.index` is a Named whose name is the C text."""
 
+# Operations that cost tens of instructions; anything else costs one or two.
+_EXPENSIVE = """
+    exp exp2 expm1 log log2 log10 log1p sin cos tan tanh sigmoid erf gelu gelu_tanh silu softplus mish selu
+    asin acos atan sinh cosh logsigmoid pow atan2 elu
+"""
+EXPENSIVE = frozenset(_EXPENSIVE.split())
+
 FLOATING: frozenset[DType] = frozenset({"float64", "float32", "float16", "bfloat16"})
 _NARROW_INTEGERS: frozenset[DType] = frozenset({"int16", "int8", "uint8", "bool"})
 

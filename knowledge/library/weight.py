@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from foundry.knowledge.library import views
-from foundry.knowledge.library.builder import EXPENSIVE
 from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Load
+from foundry.knowledge.library.scalar import EXPENSIVE
 
 _CHEAP_OPERATIONS = 12
 # An expression of more distinct nodes than this is written to memory rather than inlined once more.

@@ -12,10 +12,10 @@ from tests.tools.test_audit_symbols import KERNEL, compiled
 
 from foundry.knowledge.candidate import Build, Gate, Recipe
 from foundry.knowledge.device import Device, TargetName
-from foundry.knowledge.library import cpu_print, cuda_print
 from foundry.knowledge.library.ir import TorchCall
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.plan import plan
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates
@@ -205,8 +205,7 @@ def test_library_candidates_pass_even_strict(name: str, target: TargetName) -> N
     graph = capture(loaded.build_model(0), loaded.inputs(0))
     device = replace(DEVICE, target=target, arch="sm_90" if target == "cuda" else "x86-64-v3")
     steps = plan(graph, Recipe(target))
-    printer = cuda_print if target == "cuda" else cpu_print
-    kernels = [printer.print_kernel(step, steps, device, {}) for step in steps.steps if not isinstance(step, TorchCall)]
+    kernels = [print_kernel(step, steps, device, {}) for step in steps.steps if not isinstance(step, TorchCall)]
     text = module_file(task.source, [Entry(steps, tuple(kernels))], device)
     gates = static_gates(text, "strict", task_source=task.source)
     assert [gate for gate in gates if not gate.passed] == []
@@ -450,9 +449,7 @@ def test_a_binding_of_another_version_needs_no_trust() -> None:
     task = read_task(EXAMPLES / "gemm_bias_relu.py")
     loaded = load(task, overrides={"ROWS": 32})
     steps = plan(capture(loaded.build_model(0), loaded.inputs(0)), Recipe("cpu"))
-    kernels = [
-        cpu_print.print_kernel(step, steps, DEVICE, {}) for step in steps.steps if not isinstance(step, TorchCall)
-    ]
+    kernels = [print_kernel(step, steps, DEVICE, {}) for step in steps.steps if not isinstance(step, TorchCall)]
     text = module_file(task.source, [Entry(steps, tuple(kernels))], DEVICE)
     older = (
         text.replace("leaves", "arguments").replace("asked", "answer").replace("held", "kept").replace("partial", "new")

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.ir import Kernel, Plan, TorchCall
-from foundry.knowledge.library.lower import Printed, lower, print_plan, printer_of, seeds
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.lower import Printed, lower, print_plan, seeds
+from foundry.knowledge.library.module_file import Entry
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
@@ -35,7 +36,7 @@ class Original:
         steps = (*printed.plan.steps[:step], kernel, *printed.plan.steps[step + 1 :])
         plan = replace(printed.plan, steps=steps)
         choices = self.recipe.choices.get(kernel.name, {})
-        text = printer_of(self.device)(kernel, plan, self.device, choices)
+        text = print_kernel(kernel, plan, self.device, choices)
         kernels = (*printed.kernels[:step], text, *printed.kernels[step + 1 :])
         entries = [Entry(item.plan, item.kernels) for item in self.printed]
         entries[entry] = Entry(plan, kernels)

@@ -19,8 +19,8 @@ from tests.knowledge.library.cuda_window_cases import CASES, SIXTEEN_BIT
 from foundry.knowledge.library.cuda_dialect import runtime_header
 from foundry.knowledge.library.cuda_launch import decode
 from foundry.knowledge.library.cuda_module import FLAGS
-from foundry.knowledge.library.cuda_print import print_kernel
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.module_file import Entry
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
 from foundry.tools.targets.emulator import build_emulation

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda_print import print_kernel
 from foundry.knowledge.library.ir import (
     Apply,
     Buffer,
@@ -37,7 +36,8 @@ from foundry.knowledge.library.ir import (
     View,
 )
 from foundry.knowledge.library.lower import lower, seeds
-from foundry.knowledge.library.module_file import Entry, module_file
+from foundry.knowledge.library.module_file import Entry
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import DType, Ref
 from foundry.tools.capture import capture
 from foundry.tools.targets import emulator

@@ -15,7 +15,8 @@ import torch
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library import cpu_print
+from foundry.knowledge.library import lower as lowering
+from foundry.knowledge.library import printers
 from foundry.knowledge.library.ir import Kernel, Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.library.lowered import Lowered
@@ -105,14 +106,14 @@ def test_several_shapes_share_a_file(lab: Callable[[str], Lab]) -> None:
 def test_a_kernel_that_the_printer_refuses_is_left_to_torch(
     lab: Callable[[str], Lab], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = cpu_print.print_kernel
+    original = printers.print_kernel
 
     def refusing(kernel: Kernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
         if isinstance(kernel, ScanKernel):
             raise CannotLower("no scans today")
         return original(kernel, plan, device, choices)
 
-    monkeypatch.setattr(cpu_print, "print_kernel", refusing)
+    monkeypatch.setattr(lowering, "print_kernel", refusing)
     task = lab(NET)
     inputs = [torch.randn(16, 8)]
     lowered = task.lowered(inputs)

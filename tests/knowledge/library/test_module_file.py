@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cpu_print import print_kernel
 from foundry.knowledge.library.ir import (
     Apply,
     Buffer,
@@ -36,7 +35,8 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
-from foundry.knowledge.library.module_file import Entry, module_file, split_task
+from foundry.knowledge.library.module_file import Entry, split_task
+from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import DType, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cpu import CpuTarget

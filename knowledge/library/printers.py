@@ -1,0 +1,92 @@
+"""The printers of the targets: which template prints a kernel, and which writes the candidate's file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library import ir
+from foundry.knowledge.library.ir import Kernel, Plan, PrintedKernel
+from foundry.knowledge.library.module_file import Entry, assemble
+
+Print = Callable[..., PrintedKernel]  # (a kernel of its own class, plan, device, choices)
+
+
+def print_kernel(kernel: Kernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """The text of one kernel for the device's target.
+
+    On the CPU `functions` are C++ functions and `call` is a C++ statement; in CUDA `functions` are extern "C"
+    __global__ kernels and `call` is a JSON list of launch records (cuda_launch.py). Choices that are not legal for the
+    kernel take their defaults. Raises CannotLower for a kernel beyond its template's limits.
+    """
+    return printers(device.target)[type(kernel)](kernel, plan, device, choices)
+
+
+@functools.cache
+def printers(target: str) -> Mapping[type, Print]:
+    """The printer of each class of kernels, imported when its target is first asked for."""
+    return _cpu() if target == "cpu" else _cuda()
+
+
+def _cpu() -> Mapping[type, Print]:
+    from foundry.knowledge.library.cpu_attention import print_attention
+    from foundry.knowledge.library.cpu_conv import print_conv
+    from foundry.knowledge.library.cpu_gemm import print_gemm
+    from foundry.knowledge.library.cpu_map import print_map
+    from foundry.knowledge.library.cpu_pool import print_pool
+    from foundry.knowledge.library.cpu_row import print_row
+    from foundry.knowledge.library.cpu_scan import print_scan
+
+    return {
+        ir.MapKernel: print_map,
+        ir.RowKernel: print_row,
+        ir.ScanKernel: print_scan,
+        ir.PoolKernel: print_pool,
+        ir.GemmKernel: print_gemm,
+        ir.ConvKernel: print_conv,
+        ir.AttentionKernel: print_attention,
+    }
+
+
+def _cuda() -> Mapping[type, Print]:
+    from foundry.knowledge.library.cuda_attention import print_attention
+    from foundry.knowledge.library.cuda_conv import print_conv
+    from foundry.knowledge.library.cuda_gemm import print_gemm
+    from foundry.knowledge.library.cuda_map import print_map
+    from foundry.knowledge.library.cuda_pool import print_pool
+    from foundry.knowledge.library.cuda_row import print_row
+    from foundry.knowledge.library.cuda_scan import print_scan
+
+    return {
+        ir.MapKernel: print_map,
+        ir.RowKernel: print_row,
+        ir.ScanKernel: print_scan,
+        ir.PoolKernel: print_pool,
+        ir.GemmKernel: print_gemm,
+        ir.ConvKernel: print_conv,
+        ir.AttentionKernel: print_attention,
+    }
+
+
+def module_file(
+    task_source: str, entries: Sequence[Entry], device: Device, *, overrides: Mapping[str, int] | None = None
+) -> str:
+    """The text of a candidate that runs `entries`, dispatched on input shapes.
+
+    `overrides` replaces module constants of the task (`SCALE = 1`), so that the model is the one that was captured.
+    Raises CannotLower for a target without a printer.
+    """
+    if device.target == "cpu":
+        from foundry.knowledge.library.cpu_module import cpu_module
+
+        body = cpu_module(entries)
+    elif device.target == "cuda":
+        from foundry.knowledge.library.cuda_module import cuda_module
+
+        body = cuda_module(entries, device)
+    else:
+        raise CannotLower(f"no module template for target {device.target}")
+    return assemble(task_source, body, device.target, overrides or {})
