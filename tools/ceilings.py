@@ -17,9 +17,9 @@ from pathlib import Path
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import FoundryError, MissingTool, UsageError
-from foundry.knowledge.experience.store import foundry_home
+from foundry.knowledge.home import foundry_home
 from foundry.tools.device import gxx_path
-from foundry.tools.timing import DeviceLock
+from foundry.tools.device_lock import DeviceLock
 
 BENCHMARKS: dict[TargetName, Path] = {
     "cpu": Path(__file__).with_name("ceilings_cpu.cpp"),

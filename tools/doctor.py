@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.experience.store import foundry_home
+from foundry.knowledge.home import foundry_home
 from foundry.tools.sandbox import available
 from foundry.tools.sandbox_kernel import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS, TEMPORARY
 

@@ -1,21 +1,15 @@
-"""Paired statistics of timings, and the lock that keeps a device quiet while something is timed. Free of torch."""
+"""Paired statistics of timings: intervals, screens, when to stop. Free of torch."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import fcntl
 import math
-import os
-import re
 import statistics
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
 
 from foundry.knowledge.candidate import Stage
-from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.device import TargetName
 
 CONFIDENCE = 0.95
 MIN_GROUPS = 6  # fewer cannot exclude anything with 95 % confidence: 2 / 2**5 > 0.05
@@ -36,7 +30,6 @@ PRIOR_SCORES: dict[TargetName, tuple[float, ...]] = {
 TWO_SPEEDS = 2.0  # ratio of the slowest fast call and the fastest slow one
 MIN_SPEED_SAMPLES = 20
 
-POLL_S = 0.004
 
 Pairs = Sequence[tuple[float, float]]
 
@@ -233,73 +226,3 @@ def _critical_rank(count: int) -> int:
         if below / 2.0**count > tail:
             return max(1, total)
     raise AssertionError("the distribution sums to one")
-
-
-class DeviceLock:
-    """Readers (compile, verify) and one writer (time) on one physical device, across processes and tasks of this one.
-
-    Two files: everyone passes the gate first, and whoever waits to time holds the gate until the readers have left,
-    so that a stream of compilations cannot starve it. Locks vanish with the process that holds them.
-    """
-
-    def __init__(self, device: Device, home: Path | None = None) -> None:
-        folder = (home or foundry_home()) / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.unit)
-        self._is_cpu = device.target == "cpu"
-        self._gate = folder / f"{name}.gate"
-        self._room = folder / f"{name}.lock"
-        self._queue: asyncio.Lock | None = None
-
-    @contextlib.asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
-        """Held while something runs that would disturb a timing."""
-        async with self._held(fcntl.LOCK_SH):
-            yield
-
-    @contextlib.asynccontextmanager
-    async def compiling(self) -> AsyncIterator[None]:
-        """Held while a compiler runs: it takes cores from what is timed on a CPU, and nothing from a GPU."""
-        if not self._is_cpu:
-            yield
-            return
-        async with self.shared():
-            yield
-
-    @contextlib.asynccontextmanager
-    async def exclusive(self) -> AsyncIterator[None]:
-        """Held while something is timed."""
-        async with self._held(fcntl.LOCK_EX):
-            yield
-
-    @contextlib.asynccontextmanager
-    async def _held(self, kind: int) -> AsyncIterator[None]:
-        if self._queue is None:
-            self._queue = asyncio.Lock()
-        room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            async with self._queue:  # first come, first served in this process
-                gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
-                    await _acquire(gate, fcntl.LOCK_EX)
-                    await _acquire(room, kind)
-                finally:
-                    os.close(gate)
-            yield
-        finally:
-            os.close(room)
-
-
-def foundry_home() -> Path:
-    """Where caches, locks and stores live: $FOUNDRY_HOME or ~/.foundry."""
-    return Path(os.environ.get("FOUNDRY_HOME") or Path.home() / ".foundry")
-
-
-async def _acquire(handle: int, kind: int) -> None:
-    """Polls, so that a cancelled task leaves no thread behind that would take the lock later."""
-    while True:
-        try:
-            fcntl.flock(handle, kind | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            await asyncio.sleep(POLL_S)

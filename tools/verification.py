@@ -29,11 +29,11 @@ from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.ceilings import ceilings, known, measured_alone
+from foundry.tools.device_lock import DeviceLock
 from foundry.tools.grader import Notes
 from foundry.tools.receipt import Receipt, make_receipt, missing_means, sha256
 from foundry.tools.targets.base import read_literals
 from foundry.tools.timed_groups import CLOCK_MIN_MS, clocks_agree
-from foundry.tools.timing import DeviceLock
 from foundry.tools.workbench import LocalWorkbench, Workbench, open_workbench, target_of
 
 FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible

@@ -21,10 +21,10 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.roofline import allowed_precision
 from foundry.knowledge.task import Policy, Task
+from foundry.tools.device_lock import DeviceLock
 from foundry.tools.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
 from foundry.tools.targets.base import Target
 from foundry.tools.timed_groups import is_doubtful
-from foundry.tools.timing import DeviceLock
 from foundry.tools.zygote import Zygote
 
 Result = TypeVar("Result")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -14,14 +13,10 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
 from foundry.knowledge.experience.journal import Journal
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
+from foundry.knowledge.home import foundry_home
 
 FAILED_LIFT = 0.8  # a move whose child failed counts as a 20 % loss
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
-
-
-def foundry_home() -> Path:
-    """$FOUNDRY_HOME, or ~/.foundry."""
-    return Path(os.environ.get("FOUNDRY_HOME") or Path.home() / ".foundry")
 
 
 class ExperienceStore:

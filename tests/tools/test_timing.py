@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.device import Device
+from foundry.tools.device_lock import DeviceLock
 from foundry.tools.timing import (
     EFFORTS,
-    DeviceLock,
     Ratio,
     ScreenHistory,
     centre,

@@ -17,9 +17,9 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools import grader
 from foundry.tools.device import describe
+from foundry.tools.device_lock import DeviceLock
 from foundry.tools.grader import Grader
 from foundry.tools.task_file import read_task
-from foundry.tools.timing import DeviceLock
 from foundry.tools.workbench import LocalWorkbench, open_workbench
 
 TASK = """

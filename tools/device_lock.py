@@ -1,0 +1,81 @@
+"""The lock that keeps a device quiet while something is timed. Free of torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from foundry.knowledge.device import Device
+from foundry.knowledge.home import foundry_home
+
+POLL_S = 0.004
+
+
+class DeviceLock:
+    """Readers (compile, verify) and one writer (time) on one physical device, across processes and tasks of this one.
+
+    Two files: everyone passes the gate first, and whoever waits to time holds the gate until the readers have left,
+    so that a stream of compilations cannot starve it. Locks vanish with the process that holds them.
+    """
+
+    def __init__(self, device: Device, home: Path | None = None) -> None:
+        folder = (home or foundry_home()) / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", device.unit)
+        self._is_cpu = device.target == "cpu"
+        self._gate = folder / f"{name}.gate"
+        self._room = folder / f"{name}.lock"
+        self._queue: asyncio.Lock | None = None
+
+    @contextlib.asynccontextmanager
+    async def shared(self) -> AsyncIterator[None]:
+        """Held while something runs that would disturb a timing."""
+        async with self._held(fcntl.LOCK_SH):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def compiling(self) -> AsyncIterator[None]:
+        """Held while a compiler runs: it takes cores from what is timed on a CPU, and nothing from a GPU."""
+        if not self._is_cpu:
+            yield
+            return
+        async with self.shared():
+            yield
+
+    @contextlib.asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Held while something is timed."""
+        async with self._held(fcntl.LOCK_EX):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _held(self, kind: int) -> AsyncIterator[None]:
+        if self._queue is None:
+            self._queue = asyncio.Lock()
+        room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            async with self._queue:  # first come, first served in this process
+                gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    await _acquire(gate, fcntl.LOCK_EX)
+                    await _acquire(room, kind)
+                finally:
+                    os.close(gate)
+            yield
+        finally:
+            os.close(room)
+
+
+async def _acquire(handle: int, kind: int) -> None:
+    """Polls, so that a cancelled task leaves no thread behind that would take the lock later."""
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            await asyncio.sleep(POLL_S)
