@@ -224,7 +224,7 @@ async def test_compiling_waits_for_timings_on_a_cpu_only(tmp_path: Path) -> None
 async def test_the_lock_reaches_other_processes_and_dies_with_them(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys\nfrom pathlib import Path\nfrom foundry.knowledge.device import Device\n"
-        "from foundry.tools.timing import DeviceLock\n"
+        "from foundry.tools.device_lock import DeviceLock\n"
         f"lock = DeviceLock(Device('cpu', {DEVICE.name!r}, '', 2, 1, 1, 1), Path({str(tmp_path)!r}))\n"
         "async def main():\n    async with lock.exclusive():\n        print('held', flush=True)\n"
         "        await asyncio.sleep(60)\nasyncio.run(main())"
