@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
@@ -81,6 +82,8 @@ def contained(name: str, step: Step) -> Any:
             try:
                 with services.log.span("node", name):
                     return await step(state, services)
+            except GraphBubbleUp:
+                raise  # no failure: LangGraph's way to ask, to drain or to leave for the parent graph
             except StorageFailed:
                 raise  # nothing can be recorded any more: the run must stop and say so
             except Diverged as error:

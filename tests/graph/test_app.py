@@ -6,11 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 
-from foundry.graph import dev_server
+from foundry.graph import dev_server, island
 from foundry.graph.app import make_graph
 from foundry.graph.island import ORDER
+from foundry.graph.opening import create, open_services
 from foundry.graph.run_directory import RunDirectory, list_runs
+from foundry.graph.services import Services
+from foundry.graph.solve import silent
+from foundry.graph.state import IslandState
 
 
 async def test_the_graph_runs_from_a_task_alone_without_our_context(
@@ -33,3 +39,26 @@ def test_the_picture_is_the_design() -> None:
         assert f"{name}({name})" in drawn
     for step in (*ORDER, "leave"):
         assert rf"island\3a{step}" in drawn or f"island:{step}" in drawn
+
+
+async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answer_the_island(
+    parts: Any, make_request: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[str] = []
+
+    async def asking(state: IslandState, services: Services) -> dict[str, Any]:
+        answers.append(interrupt("may I?"))
+        return {"stop": "asked and answered"}
+
+    monkeypatch.setitem(island.STEPS, "route", asking)
+    run = create(make_request(8, islands=1), parts())
+    opened = await open_services(run, parts(), silent)
+    graph = make_graph(InMemorySaver())
+    thread: Any = {"configurable": {"thread_id": run.id}}
+    asked = await graph.ainvoke({"run": str(run.path)}, thread, context=opened.services)
+    assert [question.value for question in asked["__interrupt__"]] == ["may I?"] and answers == []
+    await graph.ainvoke(Command(resume="yes"), thread, context=opened.services)
+    rows = run.database.run("SELECT data FROM events WHERE name IN ('island ends', 'island failed')")
+    assert answers == ["yes"] and len(rows) == 1 and "asked and answered" in rows[0][0]
+    await opened.close()
+    run.close()
