@@ -6,11 +6,12 @@ this device, never of a data sheet.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import get_args
 
 from foundry.agents.brief import Brief
 from foundry.agents.situation import Situation
-from foundry.knowledge.candidate import Evaluation, Outcome
+from foundry.knowledge.candidate import Evaluation, Gate, Outcome
 from foundry.knowledge.cards import cards
 from foundry.knowledge.thought import Diagnosis, Failure, Limiter
 
@@ -54,16 +55,24 @@ def diagnose(brief: Brief) -> Diagnosis:
 
 def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
     """What broke and the first line of evidence; None for a correct or merely unproven candidate."""
+    failure = _FAILURES.get(evaluation.outcome)
+    return (failure, _evidence(evaluation) or failure) if failure else None
+
+
+def _evidence(evaluation: Evaluation) -> str:
+    """What the first record that rejects a candidate says."""
+    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
     if not evaluation.build.ok:
-        return "compile_error", evaluation.build.first_error or "the compiler gave no message"
-    verdict = evaluation.verdict
-    if verdict is not None and verdict.outcome in _FAILURES:
-        failed = [f"{gate.gate}: {gate.evidence}" for gate in verdict.gates if not gate.passed]
-        return _FAILURES[verdict.outcome], verdict.evidence or "; ".join(failed) or verdict.outcome
-    if evaluation.audit is not None and not evaluation.audit.clean:
-        failed = [f"{gate.gate}: {gate.evidence}" for gate in evaluation.audit.gates if not gate.passed]
-        return "cheating", "; ".join(failed) or evaluation.audit.judgement
-    return None
+        return evaluation.build.first_error or "the compiler gave no message"
+    if verdict is not None and not verdict.correct:
+        return verdict.evidence or _failed(verdict.gates)
+    if audit is not None and not audit.clean:
+        return _failed(audit.gates) or audit.judgement
+    return timing.problem if timing is not None else ""
+
+
+def _failed(gates: Sequence[Gate]) -> str:
+    return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in gates if not gate.passed)
 
 
 def limiter_of(situation: Situation) -> Diagnosis:

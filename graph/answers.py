@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from foundry.agents.directives import Understood, parse
-from foundry.graph.island_search import outcome_of
 from foundry.graph.run_directory import Decision, RunDirectory
 from foundry.graph.summary import Summary, summarise
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
@@ -116,7 +115,7 @@ def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
     verdict, audit, timing, profile = evaluation.verdict, evaluation.audit, evaluation.timing, evaluation.profile
     if verdict is not None and not verdict.correct:
         failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in verdict.gates if not gate.passed)
-        return [f"It was rejected as {outcome_of(evaluation)}: {verdict.evidence or failed}"]
+        return [f"It was rejected as {evaluation.outcome}: {verdict.evidence or failed}"]
     if audit is not None and not audit.clean:
         failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
         return [f"The auditor vetoed it: {failed}"]

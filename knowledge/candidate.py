@@ -192,6 +192,19 @@ class Evaluation:
         return bool(self.verdict and self.verdict.correct and self.audit and self.audit.clean and is_timed_right)
 
     @property
+    def outcome(self) -> Outcome:
+        """What came of it, whichever record says so: the verdict, the auditor's veto, or a timing that failed."""
+        if not self.build.ok:
+            return "compile_error"
+        if self.verdict is None or not self.verdict.correct:
+            return self.verdict.outcome if self.verdict else "unproven"
+        if self.audit is not None and not self.audit.clean:
+            return "cheating"
+        if self.timing is not None and self.timing.problem:
+            return self.timing.outcome if self.timing.outcome != "correct" else "unproven"
+        return "correct"
+
+    @property
     def speedup(self) -> float | None:
         """Over PyTorch eager; None unless correct, clean and timed."""
         return self.timing.speedup if self.accepted and self.timing else None

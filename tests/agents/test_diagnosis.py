@@ -9,7 +9,7 @@ import pytest
 
 from foundry.agents.auditor import AuditEvidence, judge_by_numbers
 from foundry.agents.playbook_diagnosis import diagnose
-from foundry.knowledge.candidate import Audit, Gate, Recipe, Resources
+from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
 from foundry.knowledge.thought import Aspect, Failure, Limiter
 from foundry.tools.grader import no_timing
@@ -74,6 +74,14 @@ def test_a_failed_audit_is_diagnosed_as_cheating(toy: Any) -> None:
     dirty = Audit(False, "fair", (Gate("constant", False, "same output for two inputs"), Gate("alias", True, "")))
     diagnosis = found(toy, replace(toy.evaluation(toy.recipe()), audit=dirty))
     assert diagnosis.failure == "cheating" and diagnosis.evidence == "constant: same output for two inputs"
+
+
+@pytest.mark.parametrize("outcome", ["crash", "timeout", "cheating", "wrong_result"])
+def test_a_candidate_that_cannot_be_timed_is_diagnosed_by_why(toy: Any, outcome: Outcome) -> None:
+    """It passed every check and then died beside the clock: it was diagnosed as limited by memory."""
+    untimed = replace(toy.evaluation(toy.recipe()), timing=no_timing("screen", "the process died", outcome=outcome))
+    diagnosis = found(toy, untimed)
+    assert (diagnosis.failure, diagnosis.limiter, diagnosis.evidence) == (outcome, None, "the process died")
 
 
 def test_every_limiter_and_failure_has_a_card_that_a_person_can_use() -> None:
