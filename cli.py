@@ -163,7 +163,10 @@ def _opened(store: str | None) -> Any:
 
     from foundry.knowledge.experience.store import ExperienceStore
 
-    return closing(ExperienceStore.open(store))
+    opened = ExperienceStore.open(store)
+    if opened.note:
+        typer.echo(f"note: {opened.note}", err=True)
+    return closing(opened)
 
 
 # ---------------------------------------------------------------- agent

@@ -58,9 +58,9 @@ def _ranked(move: Move, expert: Expert, situation: Situation) -> Ranked:
 
 
 def measured(lift: MoveLift) -> float:
-    """What experience is worth: its lift, shrunk towards 1 while there are few tries, to a power that lets it win."""
-    confidence = lift.tries / (lift.tries + 1)
-    return float(max(lift.lift, 0.1) ** (LIFT_POWER * confidence))
+    """What experience is worth: its lift, shrunk towards 1 while it rests on little that is near, to a power that lets
+    it win."""
+    return float(max(lift.lift, 0.1) ** (LIFT_POWER * lift.confidence))
 
 
 def _share(move: Move, situation: Situation) -> float:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.graph.island_search import evaluation_facts
-from foundry.graph.lessons import lesson
+from foundry.graph.lessons import lessons
 from foundry.graph.merit import estimate_of, merit
 from foundry.graph.services import Services
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
+from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.roofline import allowed_precision
 
@@ -45,15 +46,16 @@ async def finish_run(services: Services, ending: str) -> str:
 
 
 async def _prove(services: Services) -> Evaluation | None:
-    """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up; the
-    highest merit among the proven wins."""
+    """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up. The
+    highest merit by the final timings alone wins: all had the same protocol, and a finalist's earlier timings were
+    picked for being high."""
     count = services.effort.finalists
 
     async def choose() -> Finalists:
         return Finalists(tuple(services.run.ranking(2 * count)))
 
     finalists = await services.journal.record("finalists", "thought", Finalists, choose)
-    proven: dict[str, Evaluation] = {}
+    proven: list[Evaluation] = []
     for number, name in enumerate(finalists.candidates):
         if len(proven) == count or (proven and not _can_win(services, name, proven)):
             break
@@ -61,15 +63,14 @@ async def _prove(services: Services) -> Evaluation | None:
             break
         evaluation = await _prove_one(services, name)
         if evaluation.accepted:
-            proven[name] = evaluation
-    winner = max(proven, key=lambda name: merit(services.run.records(name)), default=None)
-    return proven[winner] if winner else None
+            proven.append(evaluation)
+    return max(proven, key=lambda evaluation: merit([evaluation]), default=None)
 
 
-def _can_win(services: Services, name: str, proven: Iterable[str]) -> bool:
-    """Whether the interval of a candidate, by all its timings, reaches above the best lower end of a proven one's."""
+def _can_win(services: Services, name: str, proven: Sequence[Evaluation]) -> bool:
+    """Whether a candidate's interval, by all its timings so far, reaches above the best lower end of a proven one's."""
     found = estimate_of(services.run.records(name))
-    known = [estimate_of(services.run.records(other)) for other in proven]
+    known = [estimate_of([evaluation]) for evaluation in proven]
     return found is not None and found.high > max(item.low for item in known if item is not None)
 
 
@@ -173,17 +174,17 @@ async def _teach(services: Services, winner: Evaluation) -> None:
         return
     recipe = winner.candidate.recipe
     decision = services.run.decision(winner.candidate.id)
-    record = lesson(
+    found = lessons(
         run=services.run.id,
         step="winner",
         task=services.task.name,
         graph=graphs[0],
         device=services.device,
         diagnosis=decision.diagnosis if decision else None,
-        proposal=decision.proposal if decision else None,
-        parent=None,
-        child=winner,
+        filed={SEED: 1.0},
+        parent=(),
+        child=[winner],
         kernels=(await services.lower(recipe)).kernels if recipe else (),
         is_run_best=True,
     )
-    await services.learn(replace(record, receipt=str(services.run.path / "receipt.json")))
+    await services.learn([replace(item, receipt=str(services.run.path / "receipt.json")) for item in found])

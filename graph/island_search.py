@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from foundry.graph.archive import Gain, cell_of, insert
 from foundry.graph.briefing import brief_for, recalled_for
 from foundry.graph.gradients import Transition, choose_parent, remember
 from foundry.graph.inbox import wanted_state
-from foundry.graph.lessons import lesson
+from foundry.graph.lessons import lessons, shares
 from foundry.graph.merit import CORRECT, WRONG, merit
 from foundry.graph.migration import PROBABILITY, Migrant, abroad, choose, publish
 from foundry.graph.run_directory import Decision
@@ -20,6 +21,7 @@ from foundry.graph.services import Services
 from foundry.graph.state import IslandReport, IslandState
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.moves import placed
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal, edited
 
 GAIN = 1.005  # the merit that counts as a better candidate
@@ -296,7 +298,7 @@ async def learn(state: IslandState, services: Services) -> Update:
     services.log.note_once(
         "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
     )
-    await _teach(state, services, evaluation)
+    await _teach(state, services, records)
     better = value > GAIN * state.get("best", 0.0)
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
     mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
@@ -335,7 +337,7 @@ def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
     """What the trace and the live progress show of an evaluation."""
     timing, profile = evaluation.timing, evaluation.profile
     return {
-        "outcome": "compile_error" if not evaluation.build.ok else outcome_of(evaluation),
+        "outcome": evaluation.outcome,
         "speedup": timing.speedup if timing else None,
         "speedup_ci95": list(timing.speedup_ci95) if timing else None,
         "candidate_ms": timing.candidate_ms if timing else None,
@@ -345,15 +347,6 @@ def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
         "gain": gain,
         "evidence": _evidence(evaluation),
     }
-
-
-def outcome_of(evaluation: Evaluation) -> str:
-    """The verdict's outcome, or why a correct candidate still failed: the auditor's veto, or no valid timing."""
-    if evaluation.audit is not None and not evaluation.audit.clean:
-        return "cheating"
-    if evaluation.timing is not None and evaluation.timing.problem:
-        return evaluation.timing.outcome if evaluation.timing.outcome != "correct" else "untimed"
-    return evaluation.verdict.outcome if evaluation.verdict else "compile_error"
 
 
 def _evidence(evaluation: Evaluation) -> str:
@@ -373,25 +366,30 @@ def _expert_of(services: Services, candidate: Candidate) -> str:
     return decision.proposal.expert if decision and decision.proposal else ""
 
 
-async def _teach(state: IslandState, services: Services, evaluation: Evaluation) -> None:
+async def _teach(state: IslandState, services: Services, records: Sequence[Evaluation]) -> None:
     graphs = await services.graphs()
-    decision = services.run.decision(evaluation.candidate.id)
-    if not graphs or decision is None:
+    candidate = records[-1].candidate
+    decision = services.run.decision(candidate.id)
+    if not graphs or decision is None or decision.proposal is None:
         return
-    recipe = evaluation.candidate.recipe
     stages = services.journal.plain(f"{this_step(state)}/gate", "outside", dict)["stages"]
+    parent = services.records(state["parent"], stages.get(state["parent"]))
+    moves = decision.proposal.moves
+    if moves and parent[-1].candidate.recipe is not None:
+        before = await services.lower(parent[-1].candidate.recipe)
+        moves = tuple(placed(before, move) for move in moves)
     await services.learn(
-        lesson(
+        lessons(
             run=services.run.id,
             step=this_step(state),
             task=services.task.name,
             graph=graphs[0],
             device=services.device,
             diagnosis=decision.diagnosis,
-            proposal=decision.proposal,
-            parent=services.evaluation(state["parent"], stages.get(state["parent"])),
-            child=evaluation,
-            kernels=(await services.lower(recipe)).kernels if recipe else (),
+            filed=shares(moves),
+            parent=parent,
+            child=records,
+            kernels=(await services.lower(candidate.recipe)).kernels if candidate.recipe else (),
         )
     )
 

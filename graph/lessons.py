@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from foundry.graph.merit import Estimate, estimate_of
 from foundry.knowledge.candidate import Choice, Evaluation, Recipe
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import ExperienceRecord, Hit, Query
+from foundry.knowledge.experience.record import WHOLE_KERNEL, ExperienceRecord, Hit, Query
 from foundry.knowledge.experience.store import record_id, shape_class
 from foundry.knowledge.library.ir import KernelSummary
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.thought import Diagnosis, Proposal
-
-SEED = "seed"
-WHOLE_KERNEL = "source"
+from foundry.knowledge.thought import Diagnosis, Move
 
 
 def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> Query:
@@ -57,14 +56,15 @@ def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> 
     return ranked[:limit]
 
 
-def move_key(proposal: Proposal | None) -> str:
-    """What the step is filed under: its moves, or that a whole kernel was written."""
-    if proposal is None:
-        return SEED
-    return " + ".join(move.key for move in proposal.moves) or WHOLE_KERNEL
+def shares(moves: Sequence[Move]) -> dict[str, float]:
+    """What a step's effect is filed under, in one order whoever proposed it: the key of each move with its share of
+    the credit. A step without moves wrote a whole kernel."""
+    if not moves:
+        return {WHOLE_KERNEL: 1.0}
+    return {key: count / len(moves) for key, count in sorted(Counter(move.key for move in moves).items())}
 
 
-def lesson(
+def lessons(
     *,
     run: str,
     step: str,
@@ -72,51 +72,52 @@ def lesson(
     graph: OpGraph,
     device: Device,
     diagnosis: Diagnosis | None,
-    proposal: Proposal | None,
-    parent: Evaluation | None,
-    child: Evaluation,
+    filed: Mapping[str, float],
+    parent: Sequence[Evaluation],
+    child: Sequence[Evaluation],
     kernels: Sequence[KernelSummary],
     is_run_best: bool = False,
-) -> ExperienceRecord:
-    """One lesson; its id depends on run and step only, so that a step executed twice teaches once."""
+) -> list[ExperienceRecord]:
+    """One lesson for each key of `filed`; `parent` and `child` are all records of the two candidates. The ids depend
+    on run, step and key only, so that a step executed twice teaches once."""
     asked = query(graph, device)
-    recipe = child.candidate.recipe
-    before = parent.speedup if parent else None
-    move = move_key(proposal)
-    outcome = child.verdict.outcome if child.verdict else "compile_error"
-    if child.audit is not None and not child.audit.clean:
-        outcome = "cheating"
-    return ExperienceRecord(
-        id=record_id(run, step, "best" if is_run_best else ""),
-        run=run,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        task=task,
-        graph_signature=asked.graph_signature,
-        op_kinds=asked.op_kinds,
-        shape_class=asked.shape_class,
-        device=device.key,
-        target=device.target,
-        limiter=(diagnosis.failure or diagnosis.limiter or "") if diagnosis else "",
-        evidence=diagnosis.evidence if diagnosis else "",
-        move=SEED if is_run_best else move,
-        outcome=outcome,
-        parent_speedup=before,
-        child_speedup=child.speedup,
-        child_ci95=child.timing.speedup_ci95 if child.accepted and child.timing else None,
-        is_run_best=is_run_best,
-        recipe=portable(recipe, kernels) if recipe else None,
-        source_digest=child.candidate.source,
-        lineage=child.candidate.parents,
-        text=_sentence(move, task, device, before, child),
-    )
+    latest = child[-1]
+    recipe = latest.candidate.recipe
+    before, after = estimate_of(parent), estimate_of(child)
+    return [
+        ExperienceRecord(
+            id=record_id(run, step, "best" if is_run_best else key),
+            run=run,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            task=task,
+            graph_signature=asked.graph_signature,
+            op_kinds=asked.op_kinds,
+            shape_class=asked.shape_class,
+            device=device.key,
+            target=device.target,
+            limiter=(diagnosis.failure or diagnosis.limiter or "") if diagnosis else "",
+            evidence=diagnosis.evidence if diagnosis else "",
+            move=key,
+            outcome=latest.outcome,
+            parent_speedup=before.speedup if before else None,
+            child_speedup=after.speedup if after else None,
+            child_ci95=(after.low, after.high) if after else None,
+            is_run_best=is_run_best,
+            recipe=portable(recipe, kernels) if recipe else None,
+            source_digest=latest.candidate.source,
+            lineage=latest.candidate.parents,
+            text=f"{task} on {device.name}: {_deed(key, share)} {_effect(before, after, latest)}.",
+            share=share,
+        )
+        for key, share in filed.items()
+    ]
 
 
-def _sentence(move: str, task: str, device: Device, before: float | None, child: Evaluation) -> str:
-    if child.speedup is None:
-        return f"{task} on {device.name}: {move} gave {child.verdict.outcome if child.verdict else 'compile_error'}."
-    from_what = f"{before:.2f}x to " if before else ""
-    return (
-        f"{task} on {device.name}: {move} went from {from_what}{child.speedup:.2f}x."
-        if before
-        else (f"{task} on {device.name}: {move} reached {child.speedup:.2f}x.")
-    )
+def _deed(key: str, share: float) -> str:
+    return key if share == 1.0 else f"{key}, credited with {share:.2f} of its step,"
+
+
+def _effect(before: Estimate | None, after: Estimate | None, child: Evaluation) -> str:
+    if after is None:
+        return f"gave {child.outcome}"
+    return f"went from {before.speedup:.2f}x to {after.speedup:.2f}x" if before else f"reached {after.speedup:.2f}x"

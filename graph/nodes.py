@@ -12,7 +12,7 @@ from foundry.graph.final import finish_run
 from foundry.graph.inbox import wanted_state
 from foundry.graph.instructions import split_instructions
 from foundry.graph.island_search import evaluation_facts
-from foundry.graph.lessons import lesson, localised, query, winners
+from foundry.graph.lessons import lessons, localised, query, winners
 from foundry.graph.merit import CORRECT, merit
 from foundry.graph.request import role_of
 from foundry.graph.run_directory import Decision
@@ -31,6 +31,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.errors import CannotLower, TaskError, UsageError
+from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.roofline import allowed_precision
 
 RECALLED_SEEDS = 2
@@ -99,6 +100,8 @@ async def baseline(state: RunState, services: Services) -> Update:
 
 async def recall(state: RunState, services: Services) -> Update:
     """Asks the experience store what worked on graphs like this one."""
+    if services.store is not None and services.store.note:
+        services.log.note_once("note", "experience store", reason=services.store.note)
     graphs = await services.graphs()
     if graphs:
         await services.recall("recall", query(graphs[0], services.device), k=24)
@@ -219,16 +222,16 @@ async def _evaluate_seed(services: Services, number: int, decision: Decision) ->
         graphs = await services.graphs()
         if graphs and services.device.present:
             await services.learn(
-                lesson(
+                lessons(
                     run=services.run.id,
                     step=decision.step,
                     task=services.task.name,
                     graph=graphs[0],
                     device=services.device,
                     diagnosis=None,
-                    proposal=None,
-                    parent=None,
-                    child=evaluation,
+                    filed={SEED: 1.0},
+                    parent=(),
+                    child=[evaluation],
                     kernels=lowered.kernels if lowered else (),
                 )
             )

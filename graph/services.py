@@ -157,7 +157,7 @@ class Services:
 
             def look() -> Recalled:
                 hits = store.recall(query, k)
-                return Recalled(tuple(hits), tuple(store.lifts(hits)))
+                return Recalled(tuple(hits), tuple(store.lifts(query)))
 
             found = await asyncio.to_thread(look)
             self.log.note(
@@ -171,7 +171,7 @@ class Services:
 
         return await self.journal.record(key, "outside", Recalled, ask)
 
-    async def learn(self, record: ExperienceRecord) -> None:
-        """Adds a lesson to the shared store; a replay teaches nothing."""
+    async def learn(self, records: Sequence[ExperienceRecord]) -> None:
+        """Adds lessons to the shared store; a replay teaches nothing."""
         if self.store is not None and self.recorded is None:
-            await asyncio.to_thread(self.store.add, [record])
+            await asyncio.to_thread(self.store.add, records)

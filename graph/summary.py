@@ -59,6 +59,7 @@ NOTED = (
     "torch.compile",
     "island failed",
     "instructions",
+    "experience store",
 )
 
 

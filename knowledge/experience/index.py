@@ -18,13 +18,15 @@ from urllib.parse import urlparse
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.embedding import EMBEDDER, embed
-from foundry.knowledge.experience.journal import Journal
+from foundry.knowledge.experience.journal import VERSION, Journal
 from foundry.knowledge.experience.record import ExperienceRecord
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
 
 BATCH = 200
+COLLECTION = f"experience-{VERSION}"
+STAMP = f"{EMBEDDER} of version {VERSION}"  # what an index was made from and with; another one is made anew
 
 
 def index_text(record: ExperienceRecord) -> str:
@@ -158,7 +160,7 @@ class ChromaIndex:
                 metadatas=[{"target": record.target, "device": record.device} for _, record in batch],
                 documents=[encode(record) for _, record in batch],
             )
-            self._state.write_text(json.dumps({"embedder": EMBEDDER, "seq": batch[-1][0]}))
+            self._state.write_text(json.dumps({"stamp": STAMP, "seq": batch[-1][0]}))
         gone = sorted(journal.forgotten())
         for start in range(0, len(gone), BATCH):
             self._collection.delete(ids=gone[start : start + BATCH])
@@ -166,7 +168,7 @@ class ChromaIndex:
 
     def rebuild(self, journal: Journal) -> int:
         with self._turn:
-            self._client.delete_collection("experience")
+            self._client.delete_collection(COLLECTION)
             self._state.unlink(missing_ok=True)
             self._collection = self._open_collection()
             return self._sync(journal)
@@ -195,13 +197,13 @@ class ChromaIndex:
 
     def _open_collection(self) -> Any:
         collection = self._client.get_or_create_collection(
-            "experience",
+            COLLECTION,
             embedding_function=None,
             configuration={"hnsw": {"space": "cosine"}},
             metadata={"embedder": EMBEDDER},
         )
         if (collection.metadata or {}).get("embedder") != EMBEDDER:
-            self._client.delete_collection("experience")
+            self._client.delete_collection(COLLECTION)
             self._state.unlink(missing_ok=True)
             return self._open_collection()
         return collection
@@ -211,7 +213,7 @@ class ChromaIndex:
             state = json.loads(self._state.read_text())
         except (OSError, ValueError):
             return 0
-        return int(state["seq"]) if state.get("embedder") == EMBEDDER else 0
+        return int(state["seq"]) if state.get("stamp") == STAMP else 0
 
 
 def _generation(folder: Path, after: Path | None = None) -> Path:

@@ -5,21 +5,39 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import FoundryError, UsageError
 from foundry.knowledge.experience.record import ExperienceRecord
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS records (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created TEXT NOT NULL,
-  graph_signature TEXT NOT NULL, device TEXT NOT NULL, target TEXT NOT NULL, move TEXT NOT NULL,
-  is_run_best INTEGER NOT NULL, body TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS by_graph ON records (graph_signature, target);
-CREATE TABLE IF NOT EXISTS forgotten (id TEXT PRIMARY KEY, forgotten TEXT NOT NULL, reason TEXT NOT NULL);
-"""
+VERSION = 2  # of the tables and of what a record means; what an older version wrote is set aside, not read
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS records ("
+    " seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created TEXT NOT NULL,"
+    " graph_signature TEXT NOT NULL, shape_class TEXT NOT NULL, device TEXT NOT NULL, target TEXT NOT NULL,"
+    " limiter TEXT NOT NULL, move TEXT NOT NULL, log_lift REAL, is_run_best INTEGER NOT NULL, body TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS by_graph ON records (graph_signature, target, move)",
+    "CREATE TABLE IF NOT EXISTS forgotten (id TEXT PRIMARY KEY, forgotten TEXT NOT NULL, reason TEXT NOT NULL)",
+)
+_LIVE = "id NOT IN (SELECT id FROM forgotten)"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """All live records of one move on one graph structure that share size, device and limiter."""
+
+    move: str
+    shape_class: str
+    device: str
+    limiter: str
+    tries: int
+    wins: int
+    log_lift: float  # their sum
+    newest: str  # id
 
 
 class Journal:
@@ -28,6 +46,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Opens or creates the file; raises UsageError when it is corrupt or cannot be written."""
         self.path = path
+        self.note = ""  # what a user should know about the opening
         self._lock = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +55,7 @@ class Journal:
             self._db.execute("PRAGMA synchronous=NORMAL")
             if self._db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("integrity check failed")
-            self._db.executescript(_SCHEMA)
+            self._create()
         except OSError as error:
             raise UsageError(f"the experience store {path.parent} cannot be written: {error.strerror}") from error
         except sqlite3.DatabaseError as error:
@@ -44,6 +63,28 @@ class Journal:
                 f"the experience store {path} is damaged: {error}",
                 "move that file away, or name another store with --store; runs keep their own evidence",
             ) from error
+
+    def _create(self) -> None:
+        """Makes the tables, and sets those of an older version aside."""
+        if self._version() == VERSION:
+            return
+        with self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            version = self._version()
+            if version > VERSION:
+                raise UsageError(f"the experience store {self.path} was written by a newer foundry", "update this one")
+            if version < VERSION and self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'records'").fetchone():
+                count = int(self._db.execute("SELECT COUNT(*) FROM records").fetchone()[0])
+                aside = f"records_before_{VERSION}"
+                self._db.execute(f"ALTER TABLE records RENAME TO {aside}")
+                self._db.execute("DROP INDEX IF EXISTS by_graph")
+                self.note = f"{count} lessons that an older foundry left in {self.path} are set aside (table {aside})"
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def append(self, records: Iterable[ExperienceRecord]) -> int:
         """Adds the records whose ids are new, all or none; returns how many were. Raises FoundryError when the disk
@@ -53,9 +94,12 @@ class Journal:
                 record.id,
                 record.created,
                 record.graph_signature,
+                record.shape_class,
                 record.device,
                 record.target,
+                record.limiter,
                 record.move,
+                record.log_lift,
                 int(record.is_run_best),
                 encode(record),
             )
@@ -67,8 +111,8 @@ class Journal:
                     before = self._db.total_changes
                     self._db.executemany(
                         "INSERT OR IGNORE INTO records"
-                        " (id, created, graph_signature, device, target, move, is_run_best, body)"
-                        " VALUES (?,?,?,?,?,?,?,?)",
+                        " (id, created, graph_signature, shape_class, device, target, limiter, move, log_lift,"
+                        " is_run_best, body) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                         rows,
                     )
                     return self._db.total_changes - before
@@ -83,11 +127,26 @@ class Journal:
         """Live records of one graph structure on one kind of target, newest first."""
         return self._select("graph_signature = ? AND target = ? ORDER BY seq DESC", [graph_signature, target])
 
+    def tallies(self, graph_signature: str, target: str) -> list[Tally]:
+        """What each move brought on one graph structure and one kind of target, over all its live records."""
+        rows = self._rows(
+            "SELECT move, shape_class, device, limiter, COUNT(*), SUM(log_lift > 0), SUM(log_lift), id, MAX(seq)"
+            f" FROM records WHERE {_LIVE} AND graph_signature = ? AND target = ? AND log_lift IS NOT NULL"
+            " GROUP BY move, shape_class, device, limiter ORDER BY move, shape_class, device, limiter",
+            [graph_signature, target],
+        )  # beside MAX, SQLite takes the other columns from the row that has the maximum
+        return [Tally(*row[:8]) for row in rows]
+
     def newest(self, limit: int) -> list[tuple[int, ExperienceRecord]]:
         return self._select("1 ORDER BY seq DESC LIMIT ?", [limit])
 
     def by_prefix(self, prefix: str) -> list[tuple[int, ExperienceRecord]]:
         return self._select("id >= ? AND id < ? ORDER BY seq", [prefix, prefix + "\uffff"])
+
+    def known(self, ids: Sequence[str]) -> set[str]:
+        """Which of these ids the journal holds."""
+        marks = ", ".join("?" for _ in ids)
+        return {row[0] for row in self._rows(f"SELECT id FROM records WHERE id IN ({marks})", list(ids))}
 
     def forget(self, ids: Sequence[str], reason: str) -> int:
         """Marks records as forgotten; they are never recalled, listed or exported again."""
@@ -109,10 +168,12 @@ class Journal:
             self._db.close()
 
     def _select(self, where: str, values: list[str | int]) -> list[tuple[int, ExperienceRecord]]:
-        query = f"SELECT seq, body FROM records WHERE id NOT IN (SELECT id FROM forgotten) AND {where}"
+        rows = self._rows(f"SELECT seq, body FROM records WHERE {_LIVE} AND {where}", values)
+        return [(seq, decode(ExperienceRecord, body)) for seq, body in rows]
+
+    def _rows(self, query: str, values: list[str | int]) -> list[tuple[Any, ...]]:
         with self._lock:
             try:
-                rows = self._db.execute(query, values).fetchall()
+                return self._db.execute(query, values).fetchall()
             except sqlite3.DatabaseError as error:
                 raise UsageError(f"the experience store {self.path} is damaged: {error}") from error
-        return [(seq, decode(ExperienceRecord, body)) for seq, body in rows]

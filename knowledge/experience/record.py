@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import TargetName
 
+SEED = "seed"  # filed in place of a move: a first candidate, or the winner of a run
+WHOLE_KERNEL = "source"  # a model wrote the file
+NO_MOVES = frozenset({SEED, WHOLE_KERNEL})
+FAILED_LIFT = 0.8  # a step whose child failed counts as a 20 % loss
+
 
 @dataclass(frozen=True)
 class ExperienceRecord:
-    """`id` is a hash of run, island and step, so that a node run twice records once."""
+    """One move of one step. `id` is a hash of run, step and move, so that a node run twice records once."""
 
     id: str
     run: str
@@ -23,10 +29,10 @@ class ExperienceRecord:
     target: TargetName
     limiter: str  # diagnosis of the parent: limiter or failure
     evidence: str
-    move: str  # Move.key, "seed", or "source" for a model's own kernel
+    move: str  # the key of one move, "seed", or "source" for a model's own kernel
     outcome: str  # Outcome of the child
-    parent_speedup: float | None
-    child_speedup: float | None
+    parent_speedup: float | None  # by all its timings
+    child_speedup: float | None  # by all its timings
     child_ci95: tuple[float, float] | None
     is_run_best: bool = False  # the recipe that won its run: recalled as a seed
     recipe: Recipe | None = None  # with kernel names replaced by position ("#0") so that it fits other graphs
@@ -34,13 +40,24 @@ class ExperienceRecord:
     receipt: str = ""
     lineage: tuple[str, ...] = ()
     text: str = ""  # a sentence a human can read
+    share: float = 1.0  # of the step's effect that is credited to this move
 
     @property
     def lift(self) -> float | None:
-        """Child over parent speedup, None when either is unknown."""
+        """What the move is credited with: its share of child over parent speedup, None when either is unknown."""
         if self.parent_speedup is None or self.child_speedup is None:
             return None
-        return self.child_speedup / self.parent_speedup
+        return float((self.child_speedup / self.parent_speedup) ** self.share)
+
+    @property
+    def log_lift(self) -> float | None:
+        """The logarithm of `lift`, a failed child counted as FAILED_LIFT; None for what is no move, and where the
+        parent had failed already."""
+        if self.move in NO_MOVES or not self.parent_speedup or self.outcome == "unproven":
+            return None
+        if self.outcome != "correct":
+            return self.share * math.log(FAILED_LIFT)
+        return math.log(self.lift) if self.lift else None
 
 
 @dataclass(frozen=True)
@@ -67,10 +84,16 @@ class Hit:
 
 @dataclass(frozen=True)
 class MoveLift:
-    """What a move brought over the recalled records: reinforced by wins, decayed by failures."""
+    """What a move brought over every record near enough: reinforced by wins, decayed by failures."""
 
     move: str
     tries: int
     wins: int
-    lift: float  # geometric mean of child/parent, failures counted as 0.8, weighted by nearness
-    records: tuple[str, ...]  # ids
+    lift: float  # geometric mean of what it is credited with, failures counted as FAILED_LIFT, weighted by nearness
+    records: tuple[str, ...]  # ids of the nearest few
+    weight: float  # the sum of the records' nearness
+
+    @property
+    def confidence(self) -> float:
+        """How far the lift may be believed, from 0 to 1: by how much it rests on and how near that is."""
+        return self.weight / (self.weight + 1.0)

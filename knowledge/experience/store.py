@@ -11,12 +11,13 @@ from pathlib import Path
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
-from foundry.knowledge.experience.journal import Journal
+from foundry.knowledge.experience.journal import Journal, Tally
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
 from foundry.knowledge.home import foundry_home
 
-FAILED_LIFT = 0.8  # a move whose child failed counts as a 20 % loss
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
+READ_BEYOND = 64  # records beyond the journal's own of a graph that are asked what a move brought, at most
+CITED = 4  # records that stand for a move
 
 
 class ExperienceStore:
@@ -52,33 +53,58 @@ class ExperienceStore:
         """ "chroma", "chroma server", or "scan" when another process owns the index."""
         return self._index.kind
 
+    @property
+    def note(self) -> str:
+        """What a user should know about the opening, in one line; "" for nothing."""
+        return self._journal.note
+
     def add(self, records: Iterable[ExperienceRecord]) -> int:
         """Journals new records (same id twice counts once); returns how many were new. They are indexed at the next
         recall, in one batch."""
         return self._journal.append(records)
 
     def recall(self, query: Query, k: int = 8) -> list[Hit]:
-        """The k nearest records: exact graph first, similar operators after, best proof and lift first among equals."""
+        """The k nearest records: winners of a run, then exact graph first, similar operators after; among equals
+        those that say most, gain or loss."""
         self._index.sync(self._journal)
-        hits = {
-            record.id: Hit(record, *_exact_nearness(query, record))
-            for _, record in self._journal.exact(query.graph_signature, query.target)
-        }
-        text = " ".join([*query.op_kinds, query.shape_class, query.limiter, query.text])
-        for record, cosine in self._index.near(text, query.target, 4 * k):
-            if record.id not in hits and cosine > 0.0 and set(record.op_kinds) & set(query.op_kinds):
-                same_device = 1.0 if record.device == query.device else 0.7
-                hits[record.id] = Hit(record, SIMILAR * cosine * same_device, "similar operators")
-        return sorted(hits.values(), key=_rank)[:k]
+        exact = self._journal.exact(query.graph_signature, query.target)
+        hits = [
+            Hit(record, *_exact_nearness(query, record.shape_class, record.device, record.limiter))
+            for _, record in exact
+        ]
+        return sorted([*hits, *self._beyond(query, 4 * k)], key=_rank)[:k]
 
-    def lifts(self, hits: Sequence[Hit]) -> list[MoveLift]:
-        """What each move brought over the hits, best first; seeds and whole kernels are no moves and are left out."""
-        grouped: dict[str, list[Hit]] = {}
-        for hit in hits:
-            if hit.record.move not in ("seed", "source"):
-                grouped.setdefault(hit.record.move, []).append(hit)
-        lifts = [_move_lift(move, group) for move, group in grouped.items()]
-        return sorted(lifts, key=lambda item: (-item.lift, item.move))
+    def lifts(self, query: Query) -> list[MoveLift]:
+        """What each move brought over every record of the graph and the nearest of similar ones, best first."""
+        self._index.sync(self._journal)
+        found: dict[str, list[tuple[float, Tally]]] = {}
+        for tally in self._journal.tallies(query.graph_signature, query.target):
+            nearness, _ = _exact_nearness(query, tally.shape_class, tally.device, tally.limiter)
+            found.setdefault(tally.move, []).append((nearness, tally))
+        for hit in self._beyond(query, READ_BEYOND):
+            record, log_lift = hit.record, hit.record.log_lift
+            if log_lift is not None:
+                shared = (record.shape_class, record.device, record.limiter)
+                alone = Tally(record.move, *shared, 1, int(log_lift > 0), log_lift, record.id)
+                found.setdefault(record.move, []).append((hit.nearness, alone))
+        lifts = [_move_lift(move, tallies) for move, tallies in found.items()]
+        return sorted(lifts, key=lambda item: (-(item.lift**item.confidence), item.move))
+
+    def _beyond(self, query: Query, k: int) -> list[Hit]:
+        """What only the index finds: other graphs with some of the operators, and what another machine learnt of this
+        graph through a shared server."""
+        text = " ".join([*query.op_kinds, query.shape_class, query.limiter, query.text])
+        near = [item for item in self._index.near(text, query.target, k) if item[1] > 0.0]
+        own = self._journal.known([record.id for record, _ in near if record.graph_signature == query.graph_signature])
+        hits = []
+        for record, cosine in near:
+            if record.graph_signature == query.graph_signature and record.id not in own:
+                nearness, why = _exact_nearness(query, record.shape_class, record.device, record.limiter)
+                hits.append(Hit(record, nearness, why))
+            elif record.graph_signature != query.graph_signature and set(record.op_kinds) & set(query.op_kinds):
+                same_device = 1.0 if record.device == query.device else 0.7
+                hits.append(Hit(record, SIMILAR * cosine * same_device, "similar operators"))
+        return hits
 
     def newest(self, limit: int = 50) -> list[ExperienceRecord]:
         return [record for _, record in self._journal.newest(limit)]
@@ -143,25 +169,33 @@ def record_id(*parts: object) -> str:
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:16]
 
 
-def _exact_nearness(query: Query, record: ExperienceRecord) -> tuple[float, str]:
+def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tuple[float, str]:
+    """How near a record of the query's own graph is, and why."""
     nearness, why = 1.0, "same graph and size"
-    if record.shape_class != query.shape_class:
+    if shapes != query.shape_class:
         nearness, why = 0.8, "same graph, other size"
-    if record.device != query.device:
+    if device != query.device:
         nearness, why = nearness * 0.6, why + ", other device"
-    if query.limiter and record.limiter != query.limiter:
+    if query.limiter and limiter != query.limiter:
         nearness *= 0.9
     return nearness, why
 
 
 def _rank(hit: Hit) -> tuple[float, float, float, str]:
     record = hit.record
-    return (-float(record.is_run_best and hit.nearness > SIMILAR), -hit.nearness, -(record.lift or 0.0), record.id)
+    best = float(record.is_run_best and hit.nearness > SIMILAR)
+    return (-best, -hit.nearness, -abs(record.log_lift or 0.0), record.id)
 
 
-def _move_lift(move: str, hits: Sequence[Hit]) -> MoveLift:
-    weights = sum(hit.nearness for hit in hits)
-    logs = sum(hit.nearness * math.log(hit.record.lift or FAILED_LIFT) for hit in hits)
-    wins = sum(1 for hit in hits if (hit.record.lift or 0.0) > 1.0)
-    ids = tuple(hit.record.id for hit in hits)
-    return MoveLift(move, len(hits), wins, math.exp(logs / weights) if weights else 1.0, ids)
+def _move_lift(move: str, tallies: Sequence[tuple[float, Tally]]) -> MoveLift:
+    weight = sum(nearness * tally.tries for nearness, tally in tallies)
+    logs = sum(nearness * tally.log_lift for nearness, tally in tallies)
+    nearest = sorted(tallies, key=lambda item: -item[0])[:CITED]
+    return MoveLift(
+        move,
+        tries=sum(tally.tries for _, tally in tallies),
+        wins=sum(tally.wins for _, tally in tallies),
+        lift=math.exp(logs / weight),
+        records=tuple(tally.newest for _, tally in nearest),
+        weight=weight,
+    )

@@ -77,26 +77,22 @@ def _holder(lowered: Lowered, value: str) -> KernelSummary | None:
 
 def _fusion_moves(lowered: Lowered) -> Iterator[Move]:
     for value in lowered.fused:
-        holder = _holder(lowered, value)
-        yield Move(
-            kind="split",
-            aspect="fusion",
-            name=value,
-            kernel=holder.name if holder else "",
-            template=holder.template if holder else "",
-            reason=f"write {value} to memory: two simpler kernels with fewer live values, computed once instead of "
-            "wherever it is used, for one more round trip through memory",
+        reason = (
+            f"write {value} to memory: two simpler kernels with fewer live values, computed once instead of wherever "
+            "it is used, for one more round trip through memory"
         )
+        yield placed(lowered, Move("split", "fusion", value, reason=reason))
     for value in lowered.materialised:
-        holder = _holder(lowered, value)
-        yield Move(
-            kind="fuse",
-            aspect="fusion",
-            name=value,
-            kernel=holder.name if holder else "",
-            template=holder.template if holder else "",
-            reason=f"keep {value} in registers: one write and one read of it less, and one pass less",
-        )
+        reason = f"keep {value} in registers: one write and one read of it less, and one pass less"
+        yield placed(lowered, Move("fuse", "fusion", value, reason=reason))
+
+
+def placed(lowered: Lowered, move: Move) -> Move:
+    """The move with the kernel it is about, whoever made it: experience knows a split by its kernel's template."""
+    if move.kind not in ("split", "fuse"):
+        return move
+    holder = _holder(lowered, move.name)
+    return replace(move, kernel=holder.name if holder else "", template=holder.template if holder else "")
 
 
 def _rewrite_moves(lowered: Lowered) -> Iterator[Move]:
@@ -126,18 +122,3 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
     if move.kind == "rewrite":
         return replace(recipe, rewrites=tuple(sorted({*recipe.rewrites, move.name})))
     return replace(recipe, rewrites=tuple(name for name in recipe.rewrites if name != move.name))
-
-
-def crossover(first: Recipe, second: Recipe) -> Recipe:
-    """The first parent's structure; of the kernels that both have, every other one tuned as in the second. A single
-    shared kernel takes every other tunable from the second."""
-    shared = [name for name in sorted(first.choices) if name in second.choices]
-    choices = {name: dict(chosen) for name, chosen in first.choices.items()}
-    if len(shared) == 1:
-        name = shared[0]
-        for tunable in sorted(second.choices[name])[1::2]:
-            if tunable in choices[name]:
-                choices[name][tunable] = second.choices[name][tunable]
-    for name in shared[1::2]:
-        choices[name] = dict(second.choices[name])
-    return replace(first, choices=choices)

@@ -90,14 +90,14 @@ def test_measured_lift_outweighs_the_rules_of_thumb(toy: Any) -> None:
     moves = toy.library.moves(brief.lowered)
     rules = [item.move.key for item in rank(moves, experts()["tiling"], Situation(brief, LATENCY))]
     assert rules[0] != "row:set:block=16"
-    won = replace(brief, lifts=(MoveLift("row:set:block=16", 6, 6, 1.5, ("ab12",)),))
-    lost = replace(brief, lifts=(MoveLift(rules[0], 6, 0, 0.8, ("ab13",)),))
+    won = replace(brief, lifts=(MoveLift("row:set:block=16", 6, 6, 1.5, ("ab12",), 6.0),))
+    lost = replace(brief, lifts=(MoveLift(rules[0], 6, 0, 0.8, ("ab13",), 6.0),))
     assert rank(moves, experts()["tiling"], Situation(won, LATENCY))[0].move.key == "row:set:block=16"
     assert rank(moves, experts()["tiling"], Situation(lost, LATENCY))[0].move.key != rules[0]
 
 
 async def test_proposals_cite_the_experience_they_follow(toy: Any) -> None:
-    brief = toy.brief(diagnosis=LATENCY, lifts=(MoveLift("row:set:unroll=4", 6, 6, 3.0, ("ab12", "cd34")),))
+    brief = toy.brief(diagnosis=LATENCY, lifts=(MoveLift("row:set:unroll=4", 6, 6, 3.0, ("ab12", "cd34"), 6.0),))
     proposals = [await propose(toy, "tiling", replace(brief, step=f"i0g{step}")) for step in range(10)]
     following = [item for item in proposals if item and any(move.key == "row:set:unroll=4" for move in item.moves)]
     assert len(following) >= 6  # a measured 3x is drawn most of the time, not always

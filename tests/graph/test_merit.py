@@ -165,9 +165,9 @@ class Opened:
 
 def test_a_finalist_can_win_while_its_pooled_interval_reaches_the_best_proven(make_request: MakeRequest) -> None:
     run = RunDirectory.create(make_request())
-    run.add_evaluation(evaluation(around(1.60, 1.02, "final"), "c1"), "final", "final/c1")
+    proven = [evaluation(around(1.60, 1.02, "final"), "c1")]
     run.add_evaluation(evaluation(around(1.50, 1.10), "c2"), "screen", "i0g1")
     run.add_evaluation(evaluation(around(1.30, 1.10), "c3"), "screen", "i0g2")
-    assert _can_win(Opened(run), "c2", ["c1"])  # type: ignore[arg-type]
-    assert not _can_win(Opened(run), "c3", ["c1"])  # type: ignore[arg-type]
+    assert _can_win(Opened(run), "c2", proven)  # type: ignore[arg-type]
+    assert not _can_win(Opened(run), "c3", proven)  # type: ignore[arg-type]
     run.close()

@@ -9,11 +9,11 @@ import torch
 from tests.knowledge.library.lowering import graph_of
 from torch import nn
 
-from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import apply, crossover, moves
+from foundry.knowledge.library.moves import apply, moves
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 
@@ -105,18 +105,6 @@ def test_rewrites_are_offered_applied_declared_and_taken_back(graph: OpGraph, lo
         assert child.rewrites_applied == (move.name,) and f"rewrite:{move.name}" in child.labels
         back = next(other for other in moves(child) if other.kind == "unwrite")
         assert apply(child.recipe, back).rewrites == ()
-
-
-def test_crossover_keeps_the_structure_of_one_parent_and_tunes_like_both(lowered: Lowered) -> None:
-    first = dataclasses.replace(lowered.recipe, materialise=("conv2d",))
-    other: dict[str, dict[str, Choice]] = {
-        kernel: dict.fromkeys(chosen, "other") for kernel, chosen in lowered.recipe.choices.items()
-    }
-    child = crossover(first, dataclasses.replace(lowered.recipe, choices=other))
-    assert child.materialise == first.materialise
-    taken = [kernel for kernel in child.choices if child.choices[kernel] == other[kernel]]
-    kept = [kernel for kernel in child.choices if child.choices[kernel] == first.choices[kernel]]
-    assert taken and kept and len(taken) + len(kept) == len(child.choices)
 
 
 def test_a_setting_without_a_value_is_refused(lowered: Lowered) -> None:
