@@ -2,7 +2,8 @@
 
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
 "shared_bytes", "args"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory, or an integer (64-bit).
-Dynamic shared memory above 48 KB needs the function's attribute raised, which the candidate does at load.
+Dynamic and static shared memory above 48 KB together need the function's attribute raised, which the candidate does
+at load.
 """
 
 from __future__ import annotations

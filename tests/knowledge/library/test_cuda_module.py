@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda_launch import Launch, encode
 from foundry.knowledge.library.ir import (
     Apply,
     Buffer,
@@ -29,6 +31,7 @@ from foundry.knowledge.library.ir import (
     Named,
     OutputView,
     Plan,
+    PrintedKernel,
     Reduction,
     RowKernel,
     Store,
@@ -76,16 +79,24 @@ def get_init_inputs():
 DRIVER = """
 struct Config { unsigned gx, gy, gz, bx, by, bz, shared; void* stream; void* attributes; unsigned count; };
 static const char* kNames[] = {@NAMES@};
+static const unsigned kStatic[] = {@STATIC@};  // bytes of shared memory, as ptxas counts them
+static unsigned kAllowed[sizeof(kNames) / sizeof(*kNames)];
 extern "C" int cuModuleLoadData(void** module, const void* image) { *module = (void*)image; return image ? 0 : 1; }
 extern "C" int cuModuleGetFunction(void** function, void*, const char* name) {
     for (size_t i = 0; i < sizeof(kNames) / sizeof(*kNames); ++i)
         if (!strcmp(kNames[i], name)) return *function = (void*)(i + 1), 0;
     return 500;
 }
-extern "C" int cuFuncSetAttribute(void*, int attribute, int) { return attribute == 8 ? 0 : 1; }
+extern "C" int cuFuncSetAttribute(void* function, int attribute, int bytes) {
+    const size_t i = (size_t)function - 1;
+    if (attribute != 8 || kStatic[i] + bytes > 227 * 1024) return 1;
+    return kAllowed[i] = bytes, 0;
+}
 extern "C" int cuGetErrorString(int, const char** text) { *text = "stand-in error"; return 0; }
 extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, void**) {
     if (c->stream != (void*)7 || c->attributes || c->count) return 1;
+    const size_t i = (size_t)function - 1;
+    if (kStatic[i] + c->shared > 48 * 1024 && c->shared > kAllowed[i]) return 1;
     const dim3 grid(c->gx, c->gy, c->gz), block(c->bx, c->by, c->bz);
     switch ((size_t)function) {
 @CASES@
@@ -122,8 +133,13 @@ def stand_in(text: str, folder: Path) -> None:
         values = [f"*(void**)params[{i}]" for i in range(found[1].count(",") + 1)]
         words = ", ".join(["grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
-    quoted = ", ".join(f'"{name}"' for name in names)
-    driver = DRIVER.replace("@NAMES@", quoted).replace("@CASES@", "\n".join(cases))
+    kernels = CudaTarget(H200).build(text).resources.kernels
+    holes = {
+        "NAMES": ", ".join(f'"{name}"' for name in names),
+        "STATIC": ", ".join(f"{kernels[name]['shared_bytes']:.0f}" for name in names),
+        "CASES": "\n".join(cases),
+    }
+    driver = re.sub(r"@([A-Z]+)@", lambda hole: holes[hole[1]], DRIVER)
     body, _ = emulator.emulation_source(literals.source, [])
     unit = folder / "driver.cpp"
     unit.write_text(f"{body}\n{driver}")
@@ -134,7 +150,9 @@ def stand_in(text: str, folder: Path) -> None:
 
 def run(text: str, script: str, folder: Path, cache: Path) -> dict[str, object]:
     """Runs `script` (which prints one JSON object) beside the candidate in a child with the stand-in driver."""
-    stand_in(text, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
+        stand_in(text, folder)
     (folder / "candidate.py").write_text(text)
     (folder / "script.py").write_text(script)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FOUNDRY_BUILD_CACHE": str(cache)}
@@ -242,6 +260,44 @@ def test_without_a_compiler_the_cached_build_is_used(tmp_path: Path, monkeypatch
     )
     answer = run(text, script, tmp_path, cache)
     assert isinstance(answer["size"], int) and answer["size"] > 500
+
+
+# Turns 15360 floats round, half of them through static and half through dynamic shared memory: 30 KB each.
+BOTH_KINDS = """
+extern "C" __global__ void foundry_turned(float* y, const float* x) {
+    __shared__ float fixed[7680];
+    extern __shared__ float staged[];
+    for (int i = threadIdx.x; i < 7680; i += 256) fixed[i] = x[i], staged[i] = x[7680 + i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < 7680; i += 256) y[i] = staged[7679 - i], y[7680 + i] = fixed[7679 - i];
+}
+"""
+
+
+def with_both_kinds_of_shared_memory() -> str:
+    """A candidate whose kernel has 30 KB of static and asks for 30 KB of dynamic shared memory."""
+    size = (15360,)
+    buffers = {"x": Buffer("x", size, (1,), F, "input", "0"), "y": Buffer("y", size, (1,), F, "output")}
+    kernel = MapKernel("turned", size, (Store("y", View(15359, (-1,)), Load("x", View(0, (1,)), F)),))
+    launch = Launch("foundry_turned", (1, 1, 1), (256, 1, 1), ("y", "x"), 30 * 1024)
+    printed = PrintedKernel(BOTH_KINDS, encode([launch]), "map", {}, (), 0, 0, 0)
+    plan = Plan(buffers, (kernel,), (OutputView("y", size, (1,)),), "tensor")
+    return module_file(TASK, [Entry(plan, (printed,))], H200)
+
+
+def test_static_shared_memory_counts_towards_what_needs_permission(tmp_path: Path) -> None:
+    script = "x = torch.randn(15360)\nprint(json.dumps({'same': bool((ModelNew(40)(x) == x.flip(0)).all())}))"
+    assert run(with_both_kinds_of_shared_memory(), script, tmp_path, tmp_path / "cache") == {"same": True}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+def test_static_and_dynamic_shared_memory_launch_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path))
+    namespace: dict[str, Any] = {}
+    exec(compile(with_both_kinds_of_shared_memory(), "candidate.py", "exec"), namespace)
+    x = torch.randn(15360, device="cuda")
+    assert torch.equal(namespace["ModelNew"](40)(x), x.flip(0))
 
 
 EXAMPLES = {
