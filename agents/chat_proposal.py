@@ -15,7 +15,7 @@ from foundry.agents.chat_source import folded
 from foundry.agents.chat_words import MOST_MOVES
 from foundry.agents.expert import Expert
 from foundry.agents.obedience import Obedience
-from foundry.agents.playbook import MoveLibrary
+from foundry.agents.playbook import MoveLibrary, fresh_recipe
 from foundry.agents.playbook_ranking import rank
 from foundry.agents.situation import Situation
 from foundry.knowledge import syntax
@@ -112,9 +112,10 @@ def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
     recipe = brief.lowered.recipe
     for move in moves:
         recipe = menu.library.apply(recipe, move)
-    if recipe.digest == brief.lowered.recipe.digest or recipe.digest in brief.tried:
-        raise AnswerError("this combination of moves has been tried already: choose another")
-    return moves, recipe
+    fresh = fresh_recipe(recipe, brief, menu.library)
+    if fresh is None:
+        raise AnswerError("this combination of moves has been tried already or cannot be lowered: choose another")
+    return moves, fresh
 
 
 def _checked(source: str, brief: Brief) -> str:

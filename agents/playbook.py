@@ -24,8 +24,11 @@ from foundry.agents.playbook_words import Step, proposal_of
 from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, towards
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
 
 TEMPERATURE = 0.45  # of the log-scores: a move with half the score is drawn a fifth as often
@@ -40,6 +43,7 @@ class MoveLibrary(Protocol):
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]: ...
     def apply(self, recipe: Recipe, move: Move) -> Recipe: ...
+    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe: ...
 
 
 class PlaybookBrain:
@@ -195,14 +199,26 @@ class _Search:
             yield from (self._step((one, two)) for two in best[index + 1 :] if _compatible(one.move, two.move))
 
     def _step(self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = "") -> Step | None:
-        """The recipe after the user's moves and the chosen ones; None when it is the parent's or was tried."""
+        """The recipe after the user's moves and the chosen ones; None when it is the parent's, was tried, or cannot be
+        lowered."""
         recipe = self.lowered.recipe
         asked = [move for move, _ in self.obeyed]
         for move in (*asked, *(item.move for item in chosen), *(item.move for item in undone)):
             recipe = self.library.apply(recipe, move)
-        if recipe.digest == self.lowered.recipe.digest or recipe.digest in self.situation.brief.tried:
-            return None
-        return Step(recipe, self.obeyed, self.obedience.holds(), chosen, undone, partner)
+        fresh = fresh_recipe(recipe, self.situation.brief, self.library)
+        return Step(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
+
+
+def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe | None:
+    """The recipe in its canonical form; None when it leads to the parent, to what was tried, or nowhere."""
+    known = brief.tried | ({brief.lowered.recipe.digest} if brief.lowered else set())
+    if recipe.digest in known or brief.graph is None:
+        return None
+    try:
+        found = library.canonical(recipe, brief.graph, brief.device)
+    except CannotLower:
+        return None
+    return None if found.digest in known else found
 
 
 def _compatible(one: Move, other: Move) -> bool:

@@ -52,29 +52,34 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
     entries = [Entry(item.plan, item.kernels) for item in printed]
     source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
     summaries = tuple(_summary(kernel, text, first.plan) for kernel, text in pairs)
-    applied = tuple(name for name in first.plan.rewrites if name in recipe.rewrites)
+    complete = completed(recipe, first)
     texts = [text for item in printed for _, text in item.kernel_pairs()]
     labels = [label for item in printed for label in item.plan.labels]
     labels += [label for text in texts for label in text.labels]
     return Lowered(
-        recipe=replace(
-            recipe,
-            materialise=first.plan.materialised,
-            rewrites=applied,
-            choices={summary.name: summary.choices for summary in summaries},
-        ),
+        recipe=complete,
         source=source,
         kernels=summaries,
         fused=first.plan.fused,
         materialised=first.plan.materialised,
-        rewrites_applied=applied,
-        rewrites_open=tuple(name for name in first.plan.rewrites if name not in applied),
+        rewrites_applied=complete.rewrites,
+        rewrites_open=tuple(name for name in first.plan.rewrites if name not in complete.rewrites),
         labels=tuple(dict.fromkeys(labels)),
         coordinates=Coordinates(
             max(text.d_mem for text in texts), max(text.d_algo for text in texts), max(text.d_sync for text in texts)
         ),
         flops=graphs[0].flops or sum(summary.flops for summary in summaries),
         traffic_bytes=compulsory_bytes(first.plan),
+    )
+
+
+def completed(recipe: Recipe, printed: Printed) -> Recipe:
+    """The recipe with every choice of the kernels that it leads to, and nothing that it does not."""
+    return replace(
+        recipe,
+        materialise=printed.plan.materialised,
+        rewrites=tuple(name for name in printed.plan.rewrites if name in recipe.rewrites),
+        choices={kernel.name: text.choices for kernel, text in printed.kernel_pairs()},
     )
 
 

@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.device import Device
 from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.lower import completed, print_plan
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 
 _REWRITE_REASONS = {
@@ -122,3 +125,9 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
     if move.kind == "rewrite":
         return replace(recipe, rewrites=tuple(sorted({*recipe.rewrites, move.name})))
     return replace(recipe, rewrites=tuple(name for name in recipe.rewrites if name != move.name))
+
+
+def canonical(recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
+    """The one recipe of all those that lead to the same candidate, as `Lowered.recipe` has it: a change of structure
+    leaves choices behind for kernels that are gone. Raises CannotLower."""
+    return completed(recipe, print_plan(graph, recipe, device))

@@ -105,6 +105,9 @@ class ToyLibrary:
         found += [Move("rewrite", "rewrite", name, reason="exact") for name in lowered.rewrites_open]
         return tuple(found)
 
+    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
+        return self.lower(recipe).recipe
+
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
         if move.kind == "set" and move.value is not None:
             chosen = {**recipe.choices.get(move.kernel, {}), move.name: move.value}

@@ -100,6 +100,9 @@ class FakeLibrary:
         found += [Move("unwrite", "rewrite", name, reason="two passes") for name in lowered.rewrites_applied]
         return tuple(found)
 
+    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
+        return self.lower([graph], recipe, task_source="", device=device).recipe
+
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
         if move.kind == "rewrite":
             return Recipe(recipe.target, recipe.materialise, (*recipe.rewrites, move.name), recipe.choices)
