@@ -371,7 +371,12 @@ def agent_chat(
         lines = [" ".join(words)] if words else conversation.typed_lines()
         understood = True
         for line in lines:
-            reply = conversation.say(opened, line, lambda: Parts().brain(opened.request, Thinking(), lambda _: None))
+            reply = conversation.say(
+                opened,
+                line,
+                lambda: Parts().brain(opened.request, Thinking(), lambda _: None),
+                Parts().library(),
+            )
             typer.echo(reply.text)
             if reply.directive and wait:
                 typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))

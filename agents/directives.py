@@ -1,4 +1,7 @@
-"""The small language in which a user steers a run, and its parser.
+"""The small language in which a user steers a run, and its parser: a tokeniser and a table of forms.
+
+A line is cut into words, numbers and signs; a form is a row of them. Nothing inside a word is ever a name and a value
+(`c17`, `bf16`), and a word of the language is never a name. Whether a run knows the names is for `explanation`.
 
 Free text is not an error: with a chat model it is shown to the expert as it stands; the playbook says that it does
 not understand and lists the forms.
@@ -7,15 +10,17 @@ not understand and lists the forms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from foundry.knowledge.candidate import Choice
 
 FORMS: tuple[tuple[str, str], ...] = (
     ("@tiling block 256", "set a tunable (block, tile, unroll, vector, threads, ...) wherever it exists"),
     ("@tiling tile 128x256 on island 2", "set the two sides of a tile, on one island only"),
-    ("@tiling unroll 4 in k0", "set a tunable of one kernel"),
+    ("@tiling unroll 4 in k_softmax", "set a tunable of one kernel"),
+    ("@tiling schedule=static", "a value that is a word needs = or `to` before it"),
     ("@tiling avoid unroll 8", "never use this value"),
     ("@tiling free block", "lift what was said about a tunable or a value"),
     ("@fusion keep bias in the epilogue", "keep a value in registers (also: fuse bias)"),
@@ -51,7 +56,6 @@ _UNITS = {
     "dollar": "dollars",
     "usd": "dollars",
 }
-_NAME = r"[a-z_][\w.\-]*"
 
 
 @dataclass(frozen=True)
@@ -85,11 +89,91 @@ class NotUnderstood:
 
     @property
     def says(self) -> str:
-        return f"{self.reason} The playbook understands:\n{forms()}"
+        return f"{self.reason}\nThe playbook understands:\n{forms()}"
 
 
 Parsed = Understood | NotUnderstood
-_Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], tuple[dict[str, Choice], str]]]
+
+
+@dataclass(frozen=True)
+class _Form:
+    """One thing to say. `rows`: its words in order; `a|b` either, `[...]` may be missing, `[...]*` any number of times,
+    capitals are slots, `...` anything. `says` is the acknowledgement, filled from the command."""
+
+    verb: str
+    rows: tuple[str, ...]
+    says: str = ""
+    needs: str = ""  # what is missing when a line begins like this form and does not go on like it
+
+
+_IN = "[in|of|for|on [kernel] KERNEL]"
+_KEPT = "[in|inside|within [the] epilogue|prologue|register|registers|kernel] [fused]"
+_QUESTIONS = (
+    _Form("status", ("status", "how is|are|does it|we ...", "how far ...")),
+    _Form("best", ("[what is|what's|whats] [the] best [so far] [candidate]",)),
+    _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...",)),
+)
+_RUN = (
+    _Form("pause", ("pause|wait|hold",), "The run pauses at the next safe boundary."),
+    _Form("resume", ("resume|continue", "go on"), "The run goes on."),
+    _Form("stop", ("stop|finish|quit",), "The run finishes with what it has at the next safe boundary."),
+    _Form("budget", ("budget + [DOLLAR] AMOUNT [UNIT]",), "The run gets {amount} more {unit}."),
+)
+_STEERING = (
+    _Form(
+        "avoid",
+        (
+            "avoid|forbid|never|no|not|without [use] NAME [=|:] NUMBER|PAIR",
+            "avoid|forbid|never|no|not|without [use] NAME =|:|to WORD",
+            "do not use NAME [=|:] NUMBER|PAIR",
+            "do not use NAME =|:|to WORD",
+        ),
+        "never use {name} {value}",
+        "`{0}` forbids one value of a tunable, as in `avoid unroll 8`.",
+    ),
+    _Form("free", ("free|release|forget NAME",), "choose {name} freely again", "`{0}` needs a name: `free block`."),
+    _Form(
+        "keep",
+        (f"keep|leave|hold|fuse [the] NAME {_KEPT}",),
+        "keep {name} fused",
+        "`{0}` needs the name of a value: `keep bias in the epilogue`.",
+    ),
+    _Form(
+        "split",
+        ("split|materialise|materialize|store [off|at|after|out|the]* NAME",),
+        "write {name} to memory",
+        "`{0}` needs the name of a value: `split relu`.",
+    ),
+    _Form("apply", ("apply|rewrite [the] NAME",), "apply the rewrite {name}", "`{0}` needs the name of a rewrite."),
+    _Form(
+        "drop", ("drop|unwrite|undo [the] NAME",), "leave out the rewrite {name}", "`{0}` needs the name of a rewrite."
+    ),
+    _Form(
+        "set",
+        (
+            f"[use|set|try|with|pin] NAME [=|:|to|of] NUMBER|PAIR {_IN}",
+            f"[use|set|try|with|pin] NUMBER|PAIR NAMES {_IN}",
+            f"[use|set|try|with|pin] NAME =|:|to WORD {_IN}",
+        ),
+        "use {name} {value}{in_kernel} where it is legal",
+        "`{0}` needs a tunable and a value, as in `unroll 4` or `schedule=static`.",
+    ),
+)
+_SLOTS = {
+    "NAME": r"(?P<name>{name})",
+    "NAMES": r"(?P<names>{name})",
+    "KERNEL": r"(?P<kernel>{name})",
+    "CANDIDATE": r"(?P<candidate>c\d+)",
+    "NUMBER": r"(?P<value>\d+)",
+    "PAIR": r"(?P<first>\d+)x(?P<second>\d+)",
+    "WORD": r"(?P<word>[a-z][\w\-]*)",
+    "AMOUNT": r"(?P<amount>\d+(?:\.\d+)?)",
+    "DOLLAR": r"(?P<dollar>\$)",
+    "UNIT": rf"(?P<unit>(?:{'|'.join(_UNITS)})s?)",
+}
+_NOUNS = {"kernel", "epilogue", "it"}
+_TOKEN = re.compile(r"[=:+$]|[^\s=:+$]+")
+_SIGNS = re.compile(r"[^\w\s]")
 
 
 def forms() -> str:
@@ -111,16 +195,20 @@ def parse(text: str) -> Parsed:
     body, island = _island(body)
     if not body:
         return NotUnderstood(line, to or "all", "The line says nothing.", island)
-    asked = _match(_QUESTIONS, body)
-    if asked:
-        return Understood(to or "run", asked[0], island, is_question=True, says=asked[1])
-    run = _match(_RUN, body)
-    if run and not addressed:
-        return Understood("run", run[0], island, says=run[1])
-    said = _match(_STEERING, body)
-    if said:
-        return Understood(to or "all", said[0], island, says=_acknowledge(to or "all", said[1], island))
-    return NotUnderstood(line, to or "all", f"I do not understand {body!r}.", island)
+    said = _tokens(body)
+    if found := _match(_QUESTIONS, said):
+        return Understood(to or "run", found[0], island, is_question=True)
+    if not addressed and (found := _match(_RUN, said)):
+        return Understood("run", found[0], island, says=found[1])
+    if found := _match(_STEERING, said):
+        return Understood(to or "all", found[0], island, says=_acknowledge(to or "all", found[1], island))
+    return NotUnderstood(line, to or "all", f"I do not understand {body!r}.{_missing(said)}", island)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a line that are not the language's own: what a user may have meant as names."""
+    found = _SIGNS.sub(" ", text[:LONGEST_LINE_CHARS].lower()).split()
+    return tuple(word for word in dict.fromkeys(found) if word not in _own_words() and not word.isdigit())
 
 
 def _expert_names() -> frozenset[str]:
@@ -142,112 +230,77 @@ def _acknowledge(to: str, says: str, island: int | None) -> str:
     return f"From the next step, {who}{where} will {says}."
 
 
-def _match(rules: tuple[_Rule, ...], body: str) -> tuple[dict[str, Choice], str] | None:
-    for pattern, build in rules:
-        found = pattern.fullmatch(body)
-        if found:
-            return build(found)
+def _tokens(body: str) -> str:
+    """Words, numbers and signs in lower case, a space after each; `128 x 256` is one of them."""
+    tokens = " ".join(_TOKEN.findall(body.lower()))
+    return re.sub(r"(?<!\S)(\d+) ?x ?(\d+)(?!\S)", r"\1x\2", tokens) + " "
+
+
+@cache
+def _own_words() -> frozenset[str]:
+    """What a form says literally: never a name, but for the nouns that stand for values and kernels too."""
+    rows = [row for form in (*_QUESTIONS, *_RUN, *_STEERING) for row in form.rows]
+    return frozenset(word for row in rows for word in re.findall(r"(?<![\w'])[a-z]+(?![\w'])", row)) - _NOUNS
+
+
+@cache
+def _pattern(row: str) -> re.Pattern[str]:
+    """A form's row as a pattern of whole tokens."""
+    own = "|".join(sorted(_own_words()))
+    name = rf"(?!(?:{own}|c\d+) )[a-z_][\w.\-]*"
+    parts = []
+    for element in re.findall(r"\[|\]\*?|[^\s\[\]]+", row):
+        if element == "[":
+            parts.append("(?:")
+        elif element.startswith("]"):
+            parts.append(f"){element[1:] or '?'}")
+        elif element == "...":
+            parts.append(r"(?:\S+ )*?")
+        else:
+            either = [
+                _SLOTS[one].replace("{name}", name) if one in _SLOTS else re.escape(one) for one in element.split("|")
+            ]
+            parts.append(f"(?:{'|'.join(either)}) ")
+    return re.compile("".join(parts))
+
+
+def _match(table: tuple[_Form, ...], said: str) -> tuple[dict[str, Choice], str] | None:
+    """The command of the first form that the whole line fits, and its acknowledgement."""
+    for form in table:
+        for row in form.rows:
+            if found := _pattern(row).fullmatch(said):
+                command = _command(form.verb, {slot: text for slot, text in found.groupdict().items() if text})
+                in_kernel = f" in {command['kernel']}" if "kernel" in command else ""
+                shown = {**command, "in_kernel": in_kernel}
+                if "value2" in command:
+                    shown["value"] = f"{command['value']}x{command['value2']}"
+                return command, form.says.format(**shown)
     return None
 
 
-def _choice(text: str) -> Choice:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+def _command(verb: str, slots: Mapping[str, str]) -> dict[str, Choice]:
+    command: dict[str, Choice] = {"verb": verb}
+    if name := slots.get("name") or slots.get("names", "").removesuffix("s"):
+        command["name"] = name
+    if "first" in slots:
+        pair = (int(slots["first"]), int(slots["second"]))
+        command |= {"value": pair[0], "value2": pair[1]} if verb == "set" else {"value": f"{pair[0]}x{pair[1]}"}
+    elif value := slots.get("value") or slots.get("word"):
+        command["value"] = int(value) if value.isdigit() else value
+    if "amount" in slots:
+        unit = slots.get("unit", "dollars" if "dollar" in slots else "evaluations")
+        amount = slots["amount"]
+        command |= {"amount": int(amount) if amount.isdigit() else amount, "unit": _UNITS[unit.removesuffix("s")]}
+    return command | {slot: slots[slot] for slot in ("kernel", "candidate") if slot in slots}
 
 
-def _rule(pattern: str, build: Callable[[re.Match[str]], tuple[dict[str, Choice], str]]) -> _Rule:
-    return re.compile(pattern, re.IGNORECASE), build
-
-
-def _named(verb: str, says: str) -> Callable[[re.Match[str]], tuple[dict[str, Choice], str]]:
-    return lambda found: ({"verb": verb, "name": found["name"].lower()}, says.format(found["name"]))
-
-
-def _set(found: re.Match[str]) -> tuple[dict[str, Choice], str]:
-    parts = found.groupdict()
-    command: dict[str, Choice] = {"verb": "set", "name": parts["name"].lower(), "value": _choice(parts["value"])}
-    says = f"use {parts['name']} {parts['value']}"
-    if parts.get("value2"):
-        command["value2"] = _choice(parts["value2"])
-        says += f"x{parts['value2']}"
-    if parts.get("kernel"):
-        command["kernel"] = parts["kernel"]
-        says += f" in {parts['kernel']}"
-    return command, f"{says} where it is legal"
-
-
-def _avoid(found: re.Match[str]) -> tuple[dict[str, Choice], str]:
-    command: dict[str, Choice] = {"verb": "avoid", "name": found["name"].lower(), "value": _choice(found["value"])}
-    return command, f"never use {found['name']} {found['value']}"
-
-
-def _budget(found: re.Match[str]) -> tuple[dict[str, Choice], str]:
-    said = (found["unit"] or ("dollars" if found["dollar"] else "evaluations")).lower()
-    unit = _UNITS.get(said.rstrip("s"), said)
-    amount = _choice(found["amount"])
-    return {"verb": "budget", "amount": amount, "unit": unit}, f"The run gets {amount} more {unit}."
-
-
-def _word(verb: str, says: str) -> Callable[[re.Match[str]], tuple[dict[str, Choice], str]]:
-    return lambda found: ({"verb": verb}, says)
-
-
-def _about(verb: str, says: str) -> Callable[[re.Match[str]], tuple[dict[str, Choice], str]]:
-    def build(found: re.Match[str]) -> tuple[dict[str, Choice], str]:
-        candidate = found["candidate"]
-        command: dict[str, Choice] = {"verb": verb}
-        if candidate:
-            command["candidate"] = candidate.lower()
-        return command, says.format(candidate.lower() if candidate else "the best candidate")
-
-    return build
-
-
-_IN_KERNEL = rf"(?:\s+(?:in|of|for|on)\s+(?:kernel\s+)?(?P<kernel>{_NAME}))?"
-_KEPT = r"(?:\s+(?:in|inside|within)\s+(?:the\s+)?(?:epilogue|prologue|registers?|kernel)|\s+fused)"
-
-_QUESTIONS: tuple[_Rule, ...] = (
-    _rule(r"status|how (?:is it|are we|does it) .*|how far .*", _word("status", "")),
-    _rule(r"(?:what(?:'s| is) the )?best(?: so far| candidate)?\??", _word("best", "")),
-    _rule(r"(?:why|what|explain|show|tell)\b.*?\b(?P<candidate>c\d+)\b.*", _about("why", "")),
-)
-_RUN: tuple[_Rule, ...] = (
-    _rule(r"pause|wait|hold", _word("pause", "The run pauses at the next safe boundary.")),
-    _rule(r"resume|continue|go on", _word("resume", "The run goes on.")),
-    _rule(r"stop|finish|quit", _word("stop", "The run finishes with what it has at the next safe boundary.")),
-    _rule(
-        r"budget\s*\+\s*(?P<dollar>\$?)\s*(?P<amount>\d+(?:\.\d+)?)\s*"
-        r"(?P<unit>evaluations?|evals?|minutes?|min|tokens?|dollars?|usd)?",
-        _budget,
-    ),
-)
-_STEERING: tuple[_Rule, ...] = (
-    _rule(
-        rf"(?:avoid|forbid|never(?: use)?|not?|without|do not use)\s+(?P<name>{_NAME})\s*=?\s*(?P<value>\w+)", _avoid
-    ),
-    _rule(rf"(?:free|release|forget)\s+(?P<name>{_NAME})", _named("free", "choose {} freely again")),
-    _rule(
-        rf"(?:keep|leave|hold)\s+(?:the\s+)?(?P<name>{_NAME}){_KEPT}?|fuse\s+(?:the\s+)?(?P<name2>{_NAME})(?:{_KEPT})?",
-        lambda found: (
-            {"verb": "keep", "name": (found["name"] or found["name2"]).lower()},
-            f"keep {found['name'] or found['name2']} fused",
-        ),
-    ),
-    _rule(
-        rf"(?:split|materiali[sz]e|store)\s+(?:(?:off|at|after|out|the)\s+)*(?P<name>{_NAME})",
-        _named("split", "write {} to memory"),
-    ),
-    _rule(rf"(?:apply|rewrite)\s+(?:the\s+)?(?P<name>{_NAME})", _named("apply", "apply the rewrite {}")),
-    _rule(rf"(?:drop|unwrite|undo)\s+(?:the\s+)?(?P<name>{_NAME})", _named("drop", "leave out the rewrite {}")),
-    _rule(
-        rf"(?:use|set|try|with)?\s*(?P<value>\d+)\s*x\s*(?P<value2>\d+)\s+(?P<name>{_NAME}?)s?{_IN_KERNEL}",
-        _set,
-    ),
-    _rule(
-        rf"(?:use|set|try|pin)?\s*(?P<name>{_NAME})\s*(?:=|to|of|:)?\s*(?P<value>\d+)\s*x\s*(?P<value2>\d+){_IN_KERNEL}",
-        _set,
-    ),
-    _rule(rf"(?:use|set|try|pin)?\s*(?P<name>{_NAME})\s*(?:=|to|of|:)?\s*(?P<value>\d+){_IN_KERNEL}", _set),
-    _rule(rf"set\s+(?P<name>{_NAME})\s*(?:=|to|:)?\s*(?P<value>\w+){_IN_KERNEL}", _set),
-    _rule(rf"(?:use|try|pin)?\s*(?P<name>{_NAME})\s*(?:=|:)\s*(?P<value>\w+){_IN_KERNEL}", _set),
-    _rule(rf"(?P<value>\d+)\s+(?P<name>{_NAME}?)s?{_IN_KERNEL}", _set),
-)
+def _missing(said: str) -> str:
+    """What a line lacks that begins like a form, "" when it begins like none."""
+    first = said.split()[0]
+    if re.fullmatch(r"c\d+", first):
+        return f" Ask `why {first}` about a candidate."
+    for form in _STEERING:
+        starts = {word for row in form.rows for word in row.strip("[").replace("]", " ").split()[0].split("|")}
+        if form.needs and first in starts:
+            return " " + form.needs.format(first)
+    return ""

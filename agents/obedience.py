@@ -12,6 +12,7 @@ from functools import cached_property
 
 from foundry.agents.brief import Brief
 from foundry.agents.steps import setting
+from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.ir import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
@@ -42,22 +43,28 @@ def applies(directive: Directive, island: int) -> bool:
 
 
 def find_tunables(lowered: Lowered, word: str, kernel: str = "") -> list[tuple[KernelSummary, Tunable]]:
-    """Tunables a word may mean: by exact name, else by part of the name, else by synonym, else by aspect."""
+    """Tunables a word may mean: by exact name, else by how a part of the name begins, else by synonym, else by
+    aspect."""
     pairs = [
         (summary, tunable)
         for summary in lowered.kernels
-        if not kernel or kernel in (summary.name, summary.template)
+        if not kernel or kernel in (summary.name.lower(), summary.template)
         for tunable in summary.tunables
     ]
     singular = word.rstrip("s")
     parts = WORDS.get(word, WORDS.get(singular, ()))
-    by_part = [[pair for pair in pairs if part in pair[1].name.lower()] for part in (word, singular, *parts)]
+    by_part = [[pair for pair in pairs if _begins(pair[1].name, part)] for part in (word, singular, *parts)]
     tries = [
         [pair for pair in pairs if pair[1].name.lower() == word],
         *by_part,
         [pair for pair in pairs if pair[1].aspect in (word, singular)],
     ]
     return next((found for found in tries if found), [])
+
+
+def _begins(name: str, part: str) -> bool:
+    """Whether a part of a tunable's name (`tile` and `m` of `tile_m`) begins like this."""
+    return len(part) > 1 and any(piece.startswith(part) for piece in name.lower().split("_"))
 
 
 def find_values(names: Sequence[str], word: str, graph: OpGraph | None) -> list[str]:
@@ -74,6 +81,24 @@ def find_values(names: Sequence[str], word: str, graph: OpGraph | None) -> list[
         if word in op.kind.lower() or reads_it:
             found += [value.name for value in op.outputs if value.name in names]
     return found
+
+
+def targets(lowered: Lowered, directive: Directive) -> Iterator[tuple[KernelSummary, Tunable, Choice]]:
+    """What a directive to set a tunable means in this candidate: tunables and the values they should have, whether
+    legal or not."""
+    command = directive.command
+    found = find_tunables(lowered, str(command["name"]), str(command.get("kernel", "")))
+    if "value2" not in command:
+        yield from ((kernel, tunable, command["value"]) for kernel, tunable in found)
+        return
+    named = f"{command['value']}x{command['value2']}"
+    whole = [pair for pair in found if named in pair[1].values]
+    if whole:  # a tile that is one tunable, "6x2"
+        yield from ((*pair, named) for pair in whole)
+        return
+    for kernel in dict.fromkeys(pair[0].name for pair in found):  # the first two sides of each kernel's tile
+        sides = [pair for pair in found if pair[0].name == kernel][:2]
+        yield from ((*pair, value) for pair, value in zip(sides, (command["value"], command["value2"]), strict=False))
 
 
 @dataclass(frozen=True)
@@ -102,32 +127,15 @@ class Obedience:
         return tuple(sorted(latest.values(), key=lambda item: item.id))
 
     @cached_property
-    def pins(self) -> dict[tuple[str, str], tuple[object, Directive]]:
+    def pins(self) -> dict[tuple[str, str], tuple[Choice, Directive]]:
         """(kernel, tunable) -> the value it must have, and who said so; only legal values."""
-        found: dict[tuple[str, str], tuple[object, Directive]] = {}
+        found: dict[tuple[str, str], tuple[Choice, Directive]] = {}
         for directive in self.active:
             if directive.command.get("verb") == "set":
-                for kernel, tunable, value in self._targets(directive):
+                for kernel, tunable, value in targets(self.lowered, directive):
                     if value in tunable.values:
                         found[kernel.name, tunable.name] = (value, directive)
         return found
-
-    def _targets(self, directive: Directive) -> Iterator[tuple[KernelSummary, Tunable, object]]:
-        command = directive.command
-        found = find_tunables(self.lowered, str(command["name"]), str(command.get("kernel", "")))
-        if "value2" not in command:
-            yield from ((kernel, tunable, command["value"]) for kernel, tunable in found)
-            return
-        named = f"{command['value']}x{command['value2']}"
-        whole = [pair for pair in found if named in pair[1].values]
-        if whole:  # a tile that is one tunable, "6x2"
-            yield from ((*pair, named) for pair in whole)
-            return
-        for kernel in dict.fromkeys(pair[0].name for pair in found):  # the first two sides of each kernel's tile
-            sides = [pair for pair in found if pair[0].name == kernel][:2]
-            yield from (
-                (*pair, value) for pair, value in zip(sides, (command["value"], command["value2"]), strict=False)
-            )
 
     @cached_property
     def required(self) -> tuple[tuple[Move, Directive], ...]:
@@ -212,26 +220,3 @@ class Obedience:
             return bool(find_values(lowered.materialised, name, graph))
         rewrites = lowered.rewrites_applied if verb == "apply" else lowered.rewrites_open
         return verb in ("apply", "drop") and any(name in item.lower() for item in rewrites)
-
-
-def explain(directive: Directive, brief: Brief) -> str:
-    """Why a directive of the small language cannot shape this candidate; "" when it can or is not for it."""
-    if brief.lowered is None or not applies(directive, brief.island) or directive.command.get("verb") == "free":
-        return ""
-    obedience = Obedience(brief, brief.lowered)
-    if directive not in obedience.active or directive in obedience.holds():
-        return ""
-    command, lowered = directive.command, brief.lowered
-    verb, name = command.get("verb"), str(command.get("name", ""))
-    if verb in ("set", "avoid"):
-        found = find_tunables(lowered, name, str(command.get("kernel", "")))
-        if not found:
-            known = dict.fromkeys(tunable.name for kernel in lowered.kernels for tunable in kernel.tunables)
-            return f"No tunable of this candidate is called {name}; it has {', '.join(known) or 'none'}."
-        legal = [f"{kernel.name}.{tunable.name}: {', '.join(map(str, tunable.values))}" for kernel, tunable in found]
-        return f"{command.get('value')} is not legal here; {'; '.join(legal)}."
-    if verb in ("keep", "split"):
-        known = dict.fromkeys([*lowered.fused, *lowered.materialised])
-        return f"No value called {name} can be kept or split here; there are {', '.join(known) or 'none'}."
-    known = dict.fromkeys([*lowered.rewrites_applied, *lowered.rewrites_open])
-    return f"No rewrite called {name} fits this graph; there are {', '.join(known) or 'none'}."

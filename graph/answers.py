@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foundry.agents.directives import Understood, parse
+from foundry.graph.inbox import Acknowledgement
 from foundry.graph.run_directory import Decision, RunDirectory
 from foundry.graph.summary import Summary, summarise
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
@@ -47,10 +48,22 @@ def status(run: RunDirectory) -> str:
     if found.ending:
         lines.append(f"The search ended: {found.ending}.")
     lines += [f"Island {island} stopped: {reason}." for island, reason in sorted(found.islands.items())]
-    taken = {item.directive for item in run.inbox.acknowledgements()}
-    waiting = [directive for directive in run.inbox.read() if directive.id not in taken]
-    lines += [f"d{directive.id} waits for the next safe boundary: {directive.text}" for directive in waiting]
+    taken = run.inbox.acknowledgements()
+    for directive in run.inbox.read():
+        readers = [item for item in taken if item.directive == directive.id]
+        if not readers:
+            lines.append(f"d{directive.id} waits for the next safe boundary: {directive.text}")
+        lines += [f"d{directive.id} ({directive.text}): {answer}" for answer in refusals(readers)]
     return "\n".join(lines)
+
+
+def refusals(taken: list[Acknowledgement]) -> list[str]:
+    """Why those who took a directive cannot follow it, each reason once with all who gave it."""
+    readers: dict[str, list[str]] = {}
+    for item in taken:
+        if item.answer:
+            readers.setdefault(item.answer, []).append(item.reader)
+    return [f"{answer} ({', '.join(names)})" for answer, names in readers.items()]
 
 
 def best(run: RunDirectory) -> str:

@@ -11,8 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foundry.agents.directives import NotUnderstood, Understood, parse
-from foundry.graph.answers import answer, status
+from foundry.agents.explanation import explain, misunderstood
+from foundry.graph.answers import answer, refusals, status
+from foundry.graph.known import known_to
 from foundry.graph.run_directory import RunDirectory
+from foundry.graph.services import Library
+from foundry.knowledge.thought import Directive
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain
@@ -22,27 +26,36 @@ POLL_S = 0.25
 
 @dataclass(frozen=True)
 class Reply:
-    """`directive` is the id of what was posted, 0 when nothing was; `understood` False leaves nothing behind."""
+    """`directive` is the id of what was posted, 0 when nothing was; `understood` False: the line is
+    refused and leaves nothing behind."""
 
     text: str
     directive: int = 0
     understood: bool = True
 
 
-def say(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
-    """Takes one line of a user. With a chat model, free text goes to the experts and free questions to the model; the
-    playbook says what it understands."""
+def say(run: RunDirectory, line: str, brain: Callable[[], Brain], library: Library) -> Reply:
+    """Takes one line of a user. What no kernel of the run can follow is refused with the reason. With a chat model,
+    free text goes to the experts, which write kernels of their own, and free questions to the model."""
     known = answer(run, line)
     if known is not None:
         return Reply(known)
     parsed = parse(line)
-    if isinstance(parsed, Understood):
+    if isinstance(parsed, Understood) and parsed.to == "run":
+        return _posted(run, line, parsed.says)
+    if run.request.model is not None and isinstance(parsed, NotUnderstood) and line.rstrip().endswith("?"):
+        return _asked(run, line, brain)
+    candidates, graph = known_to(run, library)
+    if isinstance(parsed, NotUnderstood):
+        if run.request.model is None:
+            return Reply(misunderstood(parsed, candidates), understood=False)
+        return _posted(run, line, f"{_addressee(parsed.to)} will read it as it stands.")
+    why = explain(Directive(0, parsed.to, line, parsed.command, parsed.island), candidates, graph)
+    if not why:
         return _posted(run, line, parsed.says)
     if run.request.model is None:
-        return Reply(parsed.says, understood=False)
-    if line.rstrip().endswith("?"):
-        return _asked(run, line, brain)
-    return _posted(run, line, f"{_addressee(parsed)} will read it as it stands.")
+        return Reply(why, understood=False)
+    return _posted(run, line, f"{why} {_addressee(parsed.to)} will read it as it stands, and may write such a kernel.")
 
 
 def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
@@ -52,7 +65,7 @@ def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) 
         taken = [item for item in run.inbox.acknowledgements() if item.directive == directive]
         if taken:
             readers = ", ".join(f"{item.reader} at {item.step}" for item in taken)
-            return f"d{directive} taken by {readers}"
+            return "\n".join([f"d{directive} taken by {readers}", *refusals(taken)])
         if time.monotonic() >= deadline or not run.is_active:
             return f"d{directive} waits: no expert has reached a safe boundary yet"
         time.sleep(POLL_S)
@@ -73,8 +86,8 @@ def _asked(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
     return Reply(told or "The model gave no answer.", understood=bool(told))
 
 
-def _addressee(parsed: NotUnderstood) -> str:
-    return "Every expert" if parsed.to in ("", "all") else f"The {parsed.to} expert"
+def _addressee(to: str) -> str:
+    return "Every expert" if to in ("", "all") else f"The {to} expert"
 
 
 def typed_lines() -> Iterator[str]:

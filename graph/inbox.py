@@ -21,17 +21,20 @@ CREATE TABLE IF NOT EXISTS directives (
 CREATE TABLE IF NOT EXISTS acknowledgements (
     directive INTEGER NOT NULL, reader TEXT NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (directive, reader));
+CREATE TABLE IF NOT EXISTS answers (
+    directive INTEGER NOT NULL, reader TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (directive, reader));
 """
 
 
 @dataclass(frozen=True)
 class Acknowledgement:
-    """`reader` ("run" or "island 2") took the directive at `step`."""
+    """`reader` ("run" or "island 2") took the directive at `step`; `answer` says why it cannot follow it, if so."""
 
     directive: int
     reader: str
     step: str
     at: float
+    answer: str = ""
 
 
 class Inbox:
@@ -57,8 +60,12 @@ class Inbox:
         )
         return [_directive(*row) for row in rows]
 
-    def acknowledge(self, directive: int, reader: str, step: str) -> bool:
+    def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> bool:
         """True the first time `reader` acknowledges this directive."""
+        if answer:  # first, so that whoever sees the acknowledgement sees the answer
+            self._database.insert(
+                "INSERT OR IGNORE INTO answers (directive, reader, text) VALUES (?, ?, ?)", (directive, reader, answer)
+            )
         return bool(
             self._database.insert(
                 "INSERT OR IGNORE INTO acknowledgements (directive, reader, step, at) VALUES (?, ?, ?, ?)",
@@ -67,7 +74,10 @@ class Inbox:
         )
 
     def acknowledgements(self) -> list[Acknowledgement]:
-        rows = self._database.run("SELECT directive, reader, step, at FROM acknowledgements ORDER BY at")
+        rows = self._database.run(
+            "SELECT directive, reader, step, at, COALESCE(text, '') FROM acknowledgements"
+            " LEFT JOIN answers USING (directive, reader) ORDER BY at"
+        )
         return [Acknowledgement(*row) for row in rows]
 
     def close(self) -> None:

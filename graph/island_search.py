@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from foundry.graph.archive import Gain, cell_of, insert
 from foundry.graph.briefing import brief_for, recalled_for
 from foundry.graph.gradients import Transition, choose_parent, remember
 from foundry.graph.inbox import wanted_state
+from foundry.graph.known import structures
 from foundry.graph.lessons import lessons, shares
 from foundry.graph.merit import CORRECT, WRONG, merit
 from foundry.graph.migration import PROBABILITY, Migrant, abroad, choose, publish
@@ -22,7 +24,7 @@ from foundry.graph.state import IslandReport, IslandState
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
-from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal, edited
+from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, edited
 
 GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
@@ -77,7 +79,7 @@ async def select(state: IslandState, services: Services) -> Update:
     gate = services.journal.plain(f"{step}/gate", "outside", lambda: _look_around(state, services))
     services.log.seen()
     services.ledger.refresh()
-    _acknowledge(state, services, step, gate)
+    await _acknowledge(state, services, step, gate)
     active = [*state["directives"], *gate["directives"]]
     update: Update = {"generation": generation, "directives": active, "inbox_after": gate["seen"], "active": active}
     stop = gate["stop"] or _finished(state, services)
@@ -136,14 +138,16 @@ async def _wait_while_paused(island: int, services: Services) -> None:
         services.ledger.excuse(island, time.monotonic() - started)
 
 
-def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[str, Any]) -> None:
-    """Tells the user that a directive was taken, and by whom; once."""
+async def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[str, Any]) -> None:
+    """Tells the user that a directive was taken, by whom, and why it cannot be followed where that is so; once."""
     known = {item.id: item for item in services.directives()}
     for number in [*gate["directives"], *gate["to_run"]]:
-        reader = "run" if number in gate["to_run"] else f"island {state['island']}"
-        if services.run.inbox.acknowledge(number, reader, step):
-            directive = known[number]
-            understood = directive.command.get("verb") in RUN_VERBS if reader == "run" else bool(directive.command)
+        is_for_run = number in gate["to_run"]
+        reader = "run" if is_for_run else f"island {state['island']}"
+        directive = known[number]
+        why = "" if is_for_run else await _cannot(directive, state, services)
+        if services.run.inbox.acknowledge(number, reader, step, why):
+            understood = directive.command.get("verb") in RUN_VERBS if is_for_run else bool(directive.command)
             services.log.note(
                 "directive",
                 "taken",
@@ -151,8 +155,28 @@ def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[s
                 reader=reader,
                 to=directive.to,
                 text=directive.text,
-                understood=understood or (reader != "run" and services.brain.name != "playbook"),
+                answer=why,
+                understood=understood or (not is_for_run and services.brain.name != "playbook"),
             )
+
+
+async def _cannot(directive: Directive, state: IslandState, services: Services) -> str:
+    """Why none of the island's library kernels can follow a directive."""
+    from foundry.agents.explanation import explain
+
+    if not directive.command:
+        return ""
+    graphs = await services.graphs()
+    recipes = [
+        services.evaluation(name).candidate.recipe
+        for name, place in sorted(state["population"].items(), key=lambda item: -item[1][1])
+        if name != REFERENCE
+    ]
+    lowered = []
+    for recipe in structures(filter(None, recipes)):
+        with contextlib.suppress(CannotLower):
+            lowered.append(await services.lower(recipe))
+    return explain(directive, lowered, graphs[0] if graphs else None)
 
 
 # diagnose, route, propose

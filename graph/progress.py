@@ -73,7 +73,8 @@ class Progress:
             self.tokens += int(event.data.get("tokens", 0))
             self.dollars += float(event.data.get("dollars", 0.0))
         if event.kind == "directive":
-            self.words = f"{event.data.get('directive', '')} taken: {event.data.get('text', '')}"
+            told = event.data.get("answer") or event.data.get("text", "")
+            self.words = f"{event.data.get('directive', '')} taken: {told}"
         if event.kind == "proposal":
             self.words = f"{event.name}: {event.data.get('rationale', '')}"
 

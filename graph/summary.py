@@ -104,12 +104,18 @@ def summarise(run: RunDirectory) -> Summary:
         accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
-        notes=[*dict.fromkeys(notes), *_model_notes(run, events)],
+        notes=[*dict.fromkeys([*notes, *_refused(events)]), *_model_notes(run, events)],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
         time=_seconds(split),
     )
+
+
+def _refused(events: list[Event]) -> list[str]:
+    """What users asked for and no kernel could follow."""
+    taken = [event.data for event in events if event.kind == "directive" and event.data.get("answer")]
+    return [f"{data['directive']} ({data['text']}): {data['answer']}" for data in taken]
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:

@@ -25,6 +25,7 @@ SHOWN = (
     "moves",
     "reason",
     "text",
+    "answer",
     "judgement",
     "error",
     "cites",

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from foundry.agents.directives import FORMS, NotUnderstood, Understood, forms, parse
-from foundry.agents.obedience import Obedience, explain
+from foundry.agents.explanation import explain, misunderstood
+from foundry.agents.obedience import Obedience
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Directive
 
@@ -32,6 +33,14 @@ from foundry.knowledge.thought import Directive
         ("@tiling tile 128 x 256", "tiling", {"verb": "set", "name": "tile", "value": 128, "value2": 256}, None),
         ("@tiling passes=online", "tiling", {"verb": "set", "name": "passes", "value": "online"}, None),
         ("@memory-tiling avoid unroll 8", "tiling", {"verb": "avoid", "name": "unroll", "value": 8}, None),
+        ("avoid passes=online", "all", {"verb": "avoid", "name": "passes", "value": "online"}, None),
+        ("do not use tile 6x2", "all", {"verb": "avoid", "name": "tile", "value": "6x2"}, None),
+        ("set passes to online", "all", {"verb": "set", "name": "passes", "value": "online"}, None),
+        ("use 2 threads", "all", {"verb": "set", "name": "thread", "value": 2}, None),
+        ("unroll:4", "all", {"verb": "set", "name": "unroll", "value": 4}, None),
+        ("split off the relu", "all", {"verb": "split", "name": "relu"}, None),
+        ("budget +$5", "run", {"verb": "budget", "amount": 5, "unit": "dollars"}, None),
+        ("go on", "run", {"verb": "resume"}, None),
         ("@all no unroll 8", "all", {"verb": "avoid", "name": "unroll", "value": 8}, None),
         ("@tiling free block", "tiling", {"verb": "free", "name": "block"}, None),
         ("@fusion keep bias in the epilogue", "fusion", {"verb": "keep", "name": "bias"}, None),
@@ -81,6 +90,8 @@ def test_questions(text: str, command: dict[str, Any]) -> None:
         ("", "all", None),
         ("@tiling pause", "tiling", None),
         ("@tiling use shared memory", "tiling", None),
+        *[(line, "all", None) for line in ("c17", "use bf16", "avoid unroll", "never mind", "try sm90", "float32")],
+        *[(line, "all", None) for line in ("no bias", "unroll4", "use 8", "budget 20", "unroll 4 8", "set 4", "c1 7")],
     ],
 )
 def test_anything_else_is_said_not_to_be_understood(text: str, to: str, island: int | None) -> None:
@@ -108,16 +119,57 @@ def directive(number: int, text: str) -> Directive:
     [
         ("@tiling block 256", ""),
         ("@tiling block 100", "100 is not legal here; k0.block: 16, 32, 64, 128, 256."),
-        ("@tiling warps 4", "No tunable of this candidate is called warps; it has block, unroll, passes, threads."),
+        ("@tiling warps 4", "No tunable called warps is in this run; there are block, unroll, passes, threads."),
+        ("@tiling c 4", "No tunable called c is in this run; there are block, unroll, passes, threads."),
+        (
+            "@tiling bluck 64",
+            "No tunable called bluck is in this run; there are block, unroll, passes, threads; near it: block.",
+        ),
+        ("@tiling block 64 in k7", "No kernel called k7 is in this run; there are k0."),
+        ("@tiling passes=many", "many is not legal here; k0.passes: two, online."),
+        ("@tiling tile 100x64", "100x64 is not legal here; k0.block: 16, 32, 64, 128, 256."),
+        ("@tiling avoid block 100", ""),  # nobody uses it anyway
+        ("@tiling avoid warps 4", "No tunable called warps is in this run; there are block, unroll, passes, threads."),
+        ("@tiling free warps", ""),
         ("@fusion keep bias in the epilogue", ""),  # `add` reads fc.bias and is fused
-        ("@fusion split gelu", "No value called gelu can be kept or split here; there are add, relu."),
-        ("@fusion apply winograd", "No rewrite called winograd fits this graph; there are shift_invariance."),
-        ("@tiling block 100 on island 3", ""),
+        ("@fusion split softmax", "Where softmax is kept is no choice of these kernels; there are add, relu."),
+        ("@fusion split gelu", "No value called gelu can be kept or split; there are add, relu; near it: relu."),
+        ("@fusion apply winograd", "No rewrite called winograd fits; there are shift_invariance."),
     ],
 )
 def test_a_directive_that_cannot_be_followed_is_explained(toy: Any, text: str, why: str) -> None:
-    said = directive(1, text)
-    assert explain(said, toy.brief(directives=(said,))) == why
+    brief = toy.brief()
+    assert explain(directive(1, text), [brief.lowered], brief.graph) == why
+
+
+def test_a_directive_is_held_against_every_kernel_that_the_run_knows(toy: Any) -> None:
+    fused, split = toy.brief().lowered, toy.brief(Recipe("cpu", materialise=("relu",))).lowered
+    assert explain(directive(1, "block 64 in k1"), [fused], None).startswith("No kernel called k1")
+    assert explain(directive(1, "block 64 in k1"), [fused, split], None) == ""
+    assert explain(directive(1, "block 100"), [fused, split], None) == (
+        "100 is not legal here; k0.block: 16, 32, 64, 128, 256; k1.block: 64, 256."
+    )
+    assert explain(directive(1, "block 100"), [], None) == ""  # nothing is known yet: the island will say
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("c17", "I do not understand 'c17'. Ask `why c17` about a candidate."),
+        ("avoid unroll", "`avoid` forbids one value of a tunable, as in `avoid unroll 8`.\nNear it: unroll."),
+        ("use unrol4", "I do not understand 'use unrol4'. `use` needs a tunable and a value"),
+        ("use unrol4", "Near it: unroll."),
+        ("never mind", "Tunables of this run: block, unroll, passes, threads."),
+        ("split", "`split` needs the name of a value"),
+        ("float32", "Tunables of this run: block, unroll, passes, threads."),
+    ],
+)
+def test_what_is_not_understood_is_answered_with_this_run_s_names(toy: Any, text: str, told: str) -> None:
+    said = parse(text)
+    assert isinstance(said, NotUnderstood)
+    answer = misunderstood(said, [toy.brief().lowered])
+    assert told in answer and forms() in answer
+    assert "Tunables" not in misunderstood(said, [])
 
 
 def test_later_directives_win_and_words_find_their_tunables(toy: Any) -> None:

@@ -84,7 +84,7 @@ def test_nonsense_is_told_what_is_understood(talk: Talk) -> None:
 
 def test_what_is_said_to_a_stopped_run_waits_for_it(talk: Talk) -> None:
     assert talk.ended.code == 130
-    said = talk.cli("agent", "chat", talk.run.name, "@fusion keep x")
+    said = talk.cli("agent", "chat", talk.run.name, "@tiling unroll 4")
     assert said.code == 0 and f"foundry agent resume runs/{talk.run.name}" in said.out
     assert "d2 waits" in talk.cli("agent", "chat", talk.run.name, "status").out
 

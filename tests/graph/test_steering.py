@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from typer.testing import CliRunner
+
+from foundry.agents.directives import forms
+from foundry.cli import app
 from foundry.graph.answers import answer
+from foundry.graph.conversation import wait_for_acknowledgement
 from foundry.graph.events import Event, EventLog
 from foundry.graph.inbox import Inbox
 from foundry.graph.replay import replay
@@ -81,6 +87,65 @@ async def test_what_the_playbook_does_not_understand_is_said(
     taken = EventLog(run.database, reading=True).read(kind="directive")
     run.close()
     assert taken and not any(event.data["understood"] for event in taken)
+
+
+async def test_what_no_kernel_can_follow_is_told_to_whoever_said_it(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    """A directive that was posted before the kernels were known is answered when an island takes it."""
+    why = "200 is not legal here; k0.tile: 16, 32, 64, 128."
+    listen = post_when(first_evaluation, tmp_path / "runs", "@tiling tile 200", "@tiling tile 64")
+    summary = await solve(make_request(16), listen, parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    taken = EventLog(run.database, reading=True).read(kind="directive")
+    assert {(event.data["directive"], event.data["answer"]) for event in taken} == {("d1", why), ("d2", "")}
+    readers = ", ".join(event.data["reader"] for event in taken if event.data["directive"] == "d1")
+    assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in (answer(run, "status") or "")
+    assert wait_for_acknowledgement(run, 1, 0).endswith(f"\n{why} ({readers})")
+    assert summary.notes == [f"d1 (@tiling tile 200): {why}"]
+    run.close()
+
+
+def chat(run: RunDirectory, line: str) -> tuple[int, str]:
+    """What the command prints, and its exit code."""
+    done = CliRunner().invoke(app, ["agent", "chat", str(run.path), line])
+    return done.exit_code, done.output
+
+
+async def test_chat_says_yes_only_to_what_this_run_can_follow(make_request: MakeRequest, parts: Any) -> None:
+    stop = asyncio.Event()
+    first = await solve(
+        make_request(20), lambda event: stop.set() if event.step == "i0g2" else None, stop=stop, parts=parts()
+    )
+    run = RunDirectory.inspect(Path(first.run))
+    for line in ("c17", "use bf16", "avoid unroll", "never mind", "try sm90", "float32", "no bias"):
+        code, told = chat(run, line)
+        assert code == 2 and told.startswith(f"I do not understand '{line}'.")
+        assert "\nTunables of this run: " in told and "unroll" in told and forms() in told
+    code, told = chat(run, "@tiling unroll 256")
+    assert code == 2 and re.match(r"256 is not legal here; k_\w+\.unroll: 1, 2, 4, 8\.\n$", told)
+    code, told = chat(run, "@tiling warps 4")
+    assert code == 2 and told.startswith("No tunable called warps is in this run; there are ")
+    assert run.inbox.read() == []  # what is refused leaves nothing behind
+    code, told = chat(run, "@tiling unroll 4")
+    assert code == 0 and told.startswith(
+        "d1: From the next step, the tiling expert will use unroll 4 where it is legal."
+    )
+    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4"]
+    run.close()
+
+
+async def test_with_a_model_what_no_library_kernel_can_follow_is_passed_on(
+    make_request: MakeRequest, parts: Any
+) -> None:
+    """A model writes kernels of its own: it may follow what the library cannot."""
+    stop = asyncio.Event()
+    stop.set()
+    first = await solve(make_request(20, model="test-model"), stop=stop, parts=parts())
+    run = RunDirectory.inspect(Path(first.run))
+    code, told = chat(run, "use bf16")
+    assert code == 0 and told.startswith("d1: Every expert will read it as it stands.")
+    run.close()
 
 
 async def test_stop_finishes_with_what_there_is(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:

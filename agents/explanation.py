@@ -1,0 +1,102 @@
+"""What a run can do with a user's words: why a directive cannot be followed, and what could be said instead.
+
+A directive is held against every candidate that the run knows: what one of them can follow is worth trying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from foundry.agents.directives import NotUnderstood, forms, words
+from foundry.agents.obedience import find_tunables, find_values, targets
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.thought import Directive
+
+MOST_NAMES = 24
+
+
+def explain(directive: Directive, candidates: Sequence[Lowered], graph: OpGraph | None) -> str:
+    """Why no candidate of the run can follow a directive of the small language; "" when one can, when the directive
+    speaks of nothing that candidates have, and as long as no candidate is known."""
+    verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+    if not candidates or directive.to == "run":
+        return ""
+    if verb in ("set", "avoid"):
+        return _about_tunable(directive, name, candidates)
+    if verb in ("keep", "split"):
+        values = _each([*item.fused, *item.materialised] for item in candidates)
+        return "" if find_values(values, name, graph) else _about_value(name, values, graph)
+    if verb in ("apply", "drop"):
+        rewrites = _each([*item.rewrites_applied, *item.rewrites_open] for item in candidates)
+        return "" if any(name in item.lower() for item in rewrites) else _unknown("rewrite", "fits", name, rewrites)
+    return ""
+
+
+def misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
+    """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
+    known = tunables(candidates)
+    lines = [said.reason]
+    if near := nearest(words(said.text), known):
+        lines.append(f"Near it: {', '.join(near)}.")
+    if known:
+        lines.append(f"Tunables of this run: {_some(known)}.")
+    return "\n".join([*lines, "The playbook understands:", forms()])
+
+
+def tunables(candidates: Sequence[Lowered]) -> list[str]:
+    """Names of the tunables that the run's candidates have."""
+    return _each([tunable.name for kernel in item.kernels for tunable in kernel.tunables] for item in candidates)
+
+
+def nearest(said: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Known names that look like what was said, the nearest first."""
+    by_lower = {name.lower(): name for name in known}
+    found = [name for word in said for name in get_close_matches(word, by_lower, n=3)]
+    return [by_lower[name] for name in dict.fromkeys(found)]
+
+
+def _about_value(name: str, known: Sequence[str], graph: OpGraph | None) -> str:
+    """Why a value can be neither kept nor split: no choice of these kernels, or no value at all."""
+    results = [value.name for op in graph.ops for value in op.outputs] if graph else []
+    if find_values(results, name, graph):
+        return f"Where {name} is kept is no choice of these kernels; there are {_some(known) or 'none'}."
+    return _unknown("value", "can be kept or split", name, known)
+
+
+def _about_tunable(directive: Directive, name: str, candidates: Sequence[Lowered]) -> str:
+    command = directive.command
+    kernel = str(command.get("kernel", ""))
+    summaries = [summary for item in candidates for summary in item.kernels]
+    if kernel and all(kernel not in (summary.name.lower(), summary.template) for summary in summaries):
+        return _unknown("kernel", "is in this run", kernel, _each([summary.name] for summary in summaries))
+    found = [pair for item in candidates for pair in find_tunables(item, name, kernel)]
+    if not found:
+        return _unknown("tunable", "is in this run" + (f" in {kernel}" if kernel else ""), name, tunables(candidates))
+    if command.get("verb") == "avoid" or any(
+        value in tunable.values for item in candidates for _, tunable, value in targets(item, directive)
+    ):
+        return ""
+    legal: dict[str, list[str]] = {}
+    for summary, tunable in found:
+        values = legal.setdefault(f"{summary.name}.{tunable.name}", [])
+        values += [text for text in map(str, tunable.values) if text not in values]
+    asked = f"{command['value']}x{command['value2']}" if "value2" in command else command.get("value")
+    return f"{asked} is not legal here; {'; '.join(f'{where}: {_some(values)}' for where, values in legal.items())}."
+
+
+def _each(rows: Iterable[Iterable[str]]) -> list[str]:
+    """Every name of the rows once."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _unknown(what: str, holds: str, name: str, known: Sequence[str]) -> str:
+    near = nearest([name], known)
+    hint = f"; near it: {', '.join(near)}" if near else ""
+    return f"No {what} called {name} {holds}; there are {_some(known) or 'none'}{hint}."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
