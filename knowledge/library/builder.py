@@ -181,6 +181,7 @@ class Builder:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     rewrites: frozenset[str] = frozenset()  # the optional rewrites that are on
+    apart: frozenset[str] = frozenset()  # attention operators to lower as product, softmax, product
     applicable: list[str] = field(default_factory=list)  # the optional rewrites that would change something
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)

@@ -86,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
         for (int s = 0; s < SLICES; ++s) {
             const @INDEX@ d = lane + 32 * s;
             if (row < QUERIES && d < VALUE) {
-                const T result = acc[r][s] / total[r];
+                const T result = acc[r][s] / (total[r] == (T)0 ? @NONE@ : total[r]);  // a total of 0: all masked
 @STORE@
             }
         }

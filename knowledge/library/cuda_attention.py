@@ -130,6 +130,7 @@ class _Attention:
             "MASK": indent(self._mask(), 4),
             "CAUSAL": " || column > row" if kernel.causal else "",
             "END": end,
+            "NONE": "total[r]" if kernel.empty_rows == "nan" else f"({self.type})1",
             "STORE": indent(self._store(), 4),
         }
         source = fill(read_library_text("cuda_attention.cu"), {key: str(value) for key, value in values.items()})

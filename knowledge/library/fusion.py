@@ -42,9 +42,11 @@ class Fusion:
 Rule = Callable[[FusionState], bool]
 
 
-def fuse(buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe) -> Fusion:
+def fuse(
+    buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe, apart: frozenset[str] = frozenset()
+) -> Fusion:
     """Steps in execution order with as few passes over memory as the rules allow."""
-    state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target)
+    state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target, apart)
     state.drop_unread()
     rules: tuple[Rule, ...] = (_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings)
     while any(rule(state) for rule in rules):
@@ -155,6 +157,7 @@ def _attention(state: FusionState) -> bool:
         if first is not None and len(state.writes(first)) == 1:
             scores = next(iter(state.writes(first)))
             alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
+            alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
             merged = join_attention(first, kernel, product) if alone else None
         if first is None or merged is None:
             state.refuse("attention", kernel, product)

@@ -11,13 +11,15 @@ from foundry.knowledge.library.ir import Buffer, Emit, EmitRow, Kernel, RowKerne
 
 @dataclass
 class FusionState:
-    """`kept` are results of forward, `pinned` the values of Recipe.materialise: both stay in memory."""
+    """`kept` are results of forward, `pinned` the values of Recipe.materialise: both stay in memory. Operators named
+    in `apart` join no attention."""
 
     buffers: dict[str, Buffer]
     steps: list[Step]
     kept: set[str]
     pinned: set[str]
     target: str
+    apart: frozenset[str] = frozenset()
     gone: dict[str, bool] = field(default_factory=dict)  # values that left memory -> worth cutting again
     _failed: dict[tuple[str, int, int], tuple[Step, Step]] = field(default_factory=dict)
     _touches: dict[int, tuple[Step, frozenset[str], frozenset[str]]] = field(default_factory=dict)

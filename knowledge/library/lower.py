@@ -11,7 +11,7 @@ from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library import rules_pointwise, rules_shape
 from foundry.knowledge.library.builder import RULES
 from foundry.knowledge.library.cost import compulsory_bytes, flops, traffic_bytes
-from foundry.knowledge.library.ir import Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.ir import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.plan import plan
@@ -96,12 +96,15 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
 
 
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
-    """Plans and prints one shape. Operators whose kernel the printer refuses are left to PyTorch."""
+    """Plans and prints one shape. Attention that the printer refuses becomes product, softmax, product; any other
+    operator whose kernel it refuses is left to PyTorch."""
     refused: set[str] = set()
+    apart: set[str] = set()
     while True:
-        planned = plan(graph, recipe, refused=frozenset(refused))
+        planned = plan(graph, recipe, refused=frozenset(refused), apart=frozenset(apart))
         texts: list[PrintedKernel | None] = []
         again: set[str] = set()
+        split: set[str] = set()
         reason = ""
         for step in planned.steps:
             if isinstance(step, TorchCall):
@@ -110,13 +113,18 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
             try:
                 texts.append(print_kernel(step, planned, device, recipe.choices.get(step.name, {})))
             except CannotLower as refusal:
-                again |= _anchors(graph, step) - refused
+                anchors = _anchors(graph, step)
+                if isinstance(step, AttentionKernel) and not anchors <= apart:
+                    split |= anchors
+                else:
+                    again |= anchors - refused
                 reason = str(refusal)
         if len(texts) == len(planned.steps):
             return Printed(planned, tuple(texts))
-        if not again:
+        if not again | split:
             raise CannotLower(reason)
         refused |= again
+        apart |= split
 
 
 def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:

@@ -42,20 +42,25 @@ RULE_MODULES = (
 )
 
 
-def plan(graph: OpGraph, recipe: Recipe, *, refused: frozenset[str] = frozenset()) -> Plan:
-    """The steps of one forward. Operators without a template, and those named in `refused`, call PyTorch.
+def plan(
+    graph: OpGraph, recipe: Recipe, *, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
+) -> Plan:
+    """The steps of one forward. Operators without a template, and those named in `refused`, call PyTorch. The
+    products and softmaxes of attention that are named in `apart` stay kernels of their own.
 
     Raises CannotLower when a value cannot be expressed at all.
     """
-    builder = lowered_graph(graph, recipe, refused)
+    builder = lowered_graph(graph, recipe, refused, apart)
     outputs, kept, write_backs = _results(builder, graph)
-    fusion = fuse(builder.buffers, builder.steps, kept, recipe)
+    fusion = fuse(builder.buffers, builder.steps, kept, recipe, apart)
     return _assembled(builder, graph, recipe, fusion, outputs, write_backs)
 
 
-def lowered_graph(graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset()) -> Builder:
+def lowered_graph(
+    graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
+) -> Builder:
     """Every operator as its own kernels, without fusion."""
-    builder = Builder(graph, rewrites=frozenset(recipe.rewrites))
+    builder = Builder(graph, rewrites=frozenset(recipe.rewrites), apart=apart)
     for value in [*graph.inputs, *graph.state]:
         if value.role != "constant" or value.data is not None:
             builder.leaf(value)

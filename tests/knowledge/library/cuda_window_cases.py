@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tests.knowledge.library.cuda_cases import (
@@ -161,7 +161,14 @@ def conv(
 
 
 def attention(
-    rows: int, columns: int, head: int, value_head: int, *, causal: bool = False, masked: bool = False
+    rows: int,
+    columns: int,
+    head: int,
+    value_head: int,
+    *,
+    causal: bool = False,
+    masked: bool = False,
+    empty_rows: Literal["zero", "nan"] = "zero",
 ) -> Case:
     batch = (2, 3)
     q, k, v = (
@@ -188,13 +195,15 @@ def attention(
         load("mask", 0, 0, columns, 1) if masked else None,
         (Store("y", View(0, out), Named("acc", F)),),
         F,
+        empty_rows=empty_rows,
     )
     scores = q.double() @ k.double().mT * 0.3
     if masked:
         scores = scores + mask.double()
     if causal:
         scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(1), -math.inf)
-    truth = (scores.softmax(-1) @ v.double()).float()
+    weights = scores.softmax(-1)
+    truth = ((weights.nan_to_num() if empty_rows == "zero" else weights) @ v.double()).float()
     inputs = {"q": q, "k": k, "v": v} | ({"mask": mask} if masked else {})
     return Case(kernel, inputs, {"y": truth})
 
@@ -252,6 +261,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention": lambda: attention(37, 70, 16, 40),
     "attention_causal": lambda: attention(40, 40, 32, 32, causal=True),
     "attention_masked": lambda: attention(5, 33, 8, 8, masked=True),
+    "attention_masked_by_hand": lambda: attention(5, 33, 8, 8, masked=True, empty_rows="nan"),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),

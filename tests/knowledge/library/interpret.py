@@ -349,7 +349,10 @@ def _attention(machine: Machine, kernel: AttentionKernel) -> None:
     if kernel.causal:
         hidden = torch.ones(kernel.rows, kernel.columns, dtype=torch.bool).triu(1)
         scores = scores.masked_fill(hidden, -math.inf)
-    acc = torch.softmax(scores, -1) @ v
+    weights = torch.softmax(scores, -1)
+    if kernel.empty_rows == "zero":
+        weights = torch.where((scores == -math.inf).all(-1, keepdim=True), 0.0, weights)
+    acc = weights @ v
     for store in kernel.stores:
         machine.store(store, (*kernel.batch, kernel.rows, kernel.value_head), {"acc": acc})
 

@@ -39,6 +39,7 @@ from foundry.knowledge.library.ir import (
     View,
 )
 from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import DType, Ref
@@ -336,6 +337,66 @@ def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pyt
     answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert isinstance(answer["error"], float) and answer["error"] < 1e-6
     assert isinstance(answer["state"], float) and answer["state"] < 1e-5
+
+
+# Heads of 1024: neither a warp's registers nor a block's shared memory hold them.
+WIDE_HEADS = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, q, k, v, mask):
+        masked = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return masked + torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def get_inputs():
+    mask = torch.rand(12, 20) > 0.3
+    mask[1] = False
+    return [torch.randn(1, 2, 12, 1024), torch.randn(1, 2, 20, 1024), torch.randn(1, 2, 20, 1024), mask]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def wide_heads(folder: Path) -> tuple[Lowered, list[torch.Tensor], torch.Tensor]:
+    """The candidate, its inputs and the truth in float64, a row that is hidden whole among it."""
+    (folder / "wide_heads.py").write_text(WIDE_HEADS)
+    task = read_task(folder / "wide_heads.py")
+    loaded = load(task, overrides={})
+    model, inputs = loaded.build_model(0), loaded.inputs(0)
+    graph = capture(model, inputs)
+    lowered = lower([graph], seeds(graph, H200)[0], task_source=task.source, device=H200)
+    wide = [item.double() if item.is_floating_point() else item for item in inputs]
+    return lowered, inputs, model(*wide)
+
+
+def test_heads_that_are_too_large_are_products_and_a_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    lowered, inputs, truth = wide_heads(tmp_path)
+    assert not [label for label in lowered.labels if label.startswith("torch:")], "PyTorch computes a part of it"
+    assert sorted(kernel.template for kernel in lowered.kernels) == ["gemm"] * 4 + ["row"] * 2
+    torch.save({"arguments": [], "state": {}, "inputs": inputs, "truth": truth, "after": {}}, tmp_path / "saved.pt")
+    answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    assert isinstance(answer["error"], float) and answer["error"] < 1e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+def test_heads_that_are_too_large_on_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth is PyTorch's on the same GPU: a row that is hidden whole gives zeros there too."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    lowered, inputs, truth = wide_heads(tmp_path)
+    namespace: dict[str, Any] = {}
+    exec(compile(lowered.source, "candidate.py", "exec"), namespace)
+    found = namespace["ModelNew"]()(*(item.cuda() for item in inputs)).double().cpu()
+    assert float((found - truth).norm() / truth.norm()) < 3e-6
+    q, k, v, mask = (item.cuda() for item in inputs)
+    eager = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    assert not eager[:, :, 1].any()
 
 
 def test_the_file_reads_without_running() -> None:
