@@ -97,14 +97,6 @@ class Ledger:
         with self._lock:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
 
-    def extend(self, *, tokens: int = 0, dollars: float = 0.0) -> None:
-        """Raises the caps that exist (`budget +10000 tokens`)."""
-        with self._lock:
-            if self.max_tokens is not None:
-                self.max_tokens += tokens
-            if self.max_dollars is not None:
-                self.max_dollars += dollars
-
     def _token_room(self, prompt_tokens: int) -> int:
         if self.max_tokens is None:
             return 1 << 40

@@ -16,7 +16,6 @@ from foundry.knowledge.library.ir import (
     GemmKernel,
     Kernel,
     Load,
-    MapKernel,
     PoolKernel,
     Reduction,
     RowKernel,
@@ -153,10 +152,6 @@ def touched(step: Step) -> set[str]:
 
 def reductions_of(kernel: RowKernel) -> list[Reduction]:
     return [stage for stage in kernel.stages if isinstance(stage, Reduction)]
-
-
-def is_map(step: Step) -> bool:
-    return isinstance(step, MapKernel)
 
 
 def step_buffers(step: Step) -> tuple[list[str], list[str]]:

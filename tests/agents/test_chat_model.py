@@ -252,7 +252,7 @@ async def test_the_token_cap_ends_in_the_playbook(toy: Any, scripted: Any) -> No
     assert session.ledger.spent.tokens <= 8000
     assert session.server.requests[-1]["max_tokens"] < 2000  # the last answers were shortened to what was left
     assert await session.is_playbooks(await session.propose())
-    session.ledger.extend(tokens=10_000)
+    session.ledger.max_tokens = 18_000
     assert (await session.propose()).brain == "scripted-1"
 
 

@@ -59,5 +59,5 @@ def test_both_caps_hold_and_can_be_raised() -> None:
     ledger = Ledger(max_tokens=1000, max_dollars=100.0)
     with pytest.raises(BudgetExhausted, match="0 of 1000 tokens"):
         ledger.reserve(900, 500, TEN)
-    ledger.extend(tokens=1000)
+    ledger.max_tokens = 2000  # as the run's ledger does when the user grants more
     assert ledger.reserve(900, 500, TEN).answer_tokens == 500
