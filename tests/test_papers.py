@@ -13,6 +13,7 @@ import yaml
 
 from foundry.graph import run_directory
 from foundry.graph.app import make_graph
+from foundry.knowledge.experience import journal
 from foundry.tools import protocol, receipt
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +34,7 @@ def test_the_changelog_names_the_versions_of_the_code() -> None:
         "protocol": protocol.PROTOCOL_VERSION,
         "receipt schema": str(receipt.SCHEMA_VERSION),
         "run format": run_directory.FORMAT,
+        "experience store": str(journal.VERSION),
     }
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foundry.graph.final import _can_win
+from foundry.graph.island_tests import CLEARLY, LIKELY
 from foundry.graph.merit import CORRECT, NOT_COMPILED, WRONG, Estimate, estimate, merit
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
@@ -123,6 +124,11 @@ def test_chances_of_being_faster() -> None:
     one, other = estimate([around(1.6, 1.1)]), estimate([around(1.4, 1.1)])
     assert one.chance_beyond(other) > 0.95 > one.chance_beyond(other, 1.1) > 0.5 > other.chance_beyond(one)
     assert one.chance_beyond(Estimate()) == 0.5
+
+
+def test_the_recorded_candidate_would_be_proven_again_and_an_equal_one_would_not() -> None:
+    c1, c7 = estimate([timing(*C1_SCREENED)]), estimate([timing(*C7_SCREENED)])
+    assert c7.chance_beyond(c1, CLEARLY) >= LIKELY > c7.chance_beyond(c7, CLEARLY)
 
 
 def test_merit_loses_less_than_the_estimate_and_than_the_end_of_its_interval() -> None:
