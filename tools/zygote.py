@@ -55,7 +55,8 @@ STEADY = {
 ALLOWED = frozenset(
     {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "FOUNDRY_HOME"}
     | {"LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "CUDA_HOME", "CUDA_PATH", "FOUNDRY_BUILD_CACHE"}
-    | {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
+    | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # which GPU is the first: the one that is locked
+    | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
 )
 # torch._dynamo is what the first use of a dispatch mode or of export imports: a second in each worker otherwise.
 PRELOAD = (

@@ -26,7 +26,8 @@ def serve(channel):
         globals()[message["do"]](channel, message, handles)
 
 def echo(channel, message, handles):
-    channel.send({**message, "pid": os.getpid(), "key": os.environ.get("SECRET_KEY"), "cwd": os.getcwd()})
+    channel.send({**message, "pid": os.getpid(), "key": os.environ.get("SECRET_KEY"), "cwd": os.getcwd(),
+        "gpus": [os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")]})
 
 def hang(channel, message, handles):
     import signal
@@ -74,11 +75,13 @@ QUICK = Limits(wall_s=0.5, memory_bytes=1500 << 20)
 def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     folder = tmp_path_factory.mktemp("entries")
     (folder / "worker_entries.py").write_text(ENTRIES)
-    os.environ["SECRET_KEY"] = "sk-1"
-    warm = Zygote.start(threads=2, environment={"PYTHONPATH": str(folder)})
-    yield warm
-    warm.close()
-    del os.environ["SECRET_KEY"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_KEY", "sk-1")
+        patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        warm = Zygote.start(threads=2, environment={"PYTHONPATH": str(folder)})
+        yield warm
+        warm.close()
 
 
 def fork(zygote: Zygote, limits: Limits = QUICK) -> Worker:
@@ -95,6 +98,12 @@ def gone(pid: int) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def test_a_worker_numbers_the_gpus_as_the_locking_process_does(zygote: Zygote) -> None:
+    worker = fork(zygote)
+    assert worker.request({"do": "echo"})[0]["gpus"] == ["PCI_BUS_ID", "1"]
+    worker.end()
 
 
 def test_a_worker_starts_quickly_and_sees_no_key(zygote: Zygote, tmp_path: Path) -> None:
