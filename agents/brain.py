@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from foundry.agents.auditor import AuditEvidence, Judgement
@@ -12,6 +12,7 @@ from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 Purpose = Literal["diagnose", "propose", "judge", "answer"]
 CallOutcome = Literal["answered", "repaired", "failed", "unreachable", "budget"]
+NoticeName = Literal["model", "model unavailable", "model is back", "model refuses"]
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,30 @@ class Call:
     answer: str
 
 
-Listener = Callable[[Call], None]
+@dataclass(frozen=True)
+class Notice:
+    """What the trace keeps of a model besides its calls: who it is, that it stopped or began again to answer, what its
+    endpoint refuses."""
+
+    name: NoticeName
+    text: str
+    facts: Mapping[str, float | bool | str] = field(default_factory=dict)
+
+
+Listener = Callable[[Call | Notice], None]
+
+
+class NoAnswer(Exception):
+    """The model gave no usable answer. `retry_s`: when it may be asked again (0.0: at once), None when a cap forbids
+    that."""
+
+    def __init__(self, problem: str, retry_s: float | None) -> None:
+        super().__init__(problem)
+        self.retry_s = retry_s
 
 
 class Brain(Protocol):
-    """Every method is safe to await from several islands at once, and none raises for a bad thought."""
+    """Every method is safe to await from several islands at once, and only `propose` raises for a bad thought."""
 
     name: str  # "playbook" or the model's name
 
@@ -50,7 +70,8 @@ class Brain(Protocol):
         ...
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
-        """The expert's next step; None when it has nothing untried left, so that the caller asks another expert."""
+        """The expert's next step; None when it has nothing untried left, so that the caller asks another expert.
+        Raises NoAnswer when a model failed to answer and nobody else knows a step: then something may be left."""
         ...
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:

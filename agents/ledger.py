@@ -93,6 +93,18 @@ class Ledger:
                 )
         return dollars
 
+    def book(self, spent: Spent) -> None:
+        """Adds what another process spent from the same budget."""
+        with self._lock:
+            before = self.spent
+            self.spent = Spent(
+                before.requests + spent.requests,
+                before.prompt_tokens + spent.prompt_tokens,
+                before.answer_tokens + spent.answer_tokens,
+                before.dollars + spent.dollars,
+                before.failed_steps + spent.failed_steps,
+            )
+
     def count_failed_step(self) -> None:
         with self._lock:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)

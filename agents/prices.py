@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 AS_OF = "2026-11-20"  # read from the model price list of GitHub's documentation (models-and-pricing.yml)
 
@@ -17,7 +15,7 @@ class Price:
     prompt: float
     cached: float
     answer: float
-    note: str = ""
+    known: bool = True
 
     def dollars(self, prompt_tokens: int, cached_tokens: int, answer_tokens: int) -> float:
         """`cached_tokens` are part of `prompt_tokens`."""
@@ -49,31 +47,26 @@ PRICES: dict[str, Price] = {
     "grok-4.6": Price(2.0, 0.5, 6.0),
     "kimi-k3": Price(3.0, 0.3, 15.0),
 }
-LOCAL = Price(0.0, 0.0, 0.0, "a local server: free")
+# nothing is made up: tokens are counted, and who wants dollars counted or capped says what they cost
+UNKNOWN = Price(0.0, 0.0, 0.0, known=False)
 _DATE = re.compile(r"[-@](?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview)$")
 
 
-def price_of(model: str, base_url: str | None) -> Price:
-    """The model's price. A server on this machine or a private network is free; a model that the table does not know
-    counts as the dearest that it does, so that a cap in dollars still holds."""
-    if base_url and _is_local(base_url):
-        return LOCAL
+def price_of(model: str, given: tuple[float, float] | None = None) -> Price:
+    """What the user gave, or what the table says of the model's name, wherever it is served: a server on this machine
+    may pass the requests on to one that is paid for."""
+    if given is not None:
+        prompt, answer = given
+        return Price(prompt, prompt, answer)
     name = _DATE.sub("", model.lower().rpartition("/")[2])
     dashed = {known.replace(".", "-"): price for known, price in PRICES.items()}
-    found = PRICES.get(name) or dashed.get(name)
-    if found:
-        return found
-    dearest = max(PRICES.values(), key=lambda price: price.answer)
-    note = f"{model} is not in the price table of {AS_OF}: counted as its dearest model"
-    return Price(dearest.prompt, dearest.prompt, dearest.answer, note)
+    return PRICES.get(name) or dashed.get(name) or UNKNOWN
 
 
-def _is_local(base_url: str) -> bool:
-    host = urlsplit(base_url).hostname or ""
-    if host == "localhost" or host.endswith((".local", ".localhost", ".internal")):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_private
+def in_words(price: Price) -> str:
+    """For the line that introduces a model."""
+    if not price.known:
+        return "price unknown: tokens are counted, dollars are not (--price IN,OUT gives one)"
+    if price.prompt == price.answer == 0.0:
+        return "free"
+    return f"${price.prompt:g} per million tokens of prompt, ${price.answer:g} of answer"

@@ -4,7 +4,9 @@
     ... base_url=server.url ...
     server.requests, server.most_at_once, server.stop()
 
-Replies are given in order, the last one for ever. Chat completions only; `stream` requests get server-sent events.
+Replies are given in order, the last one for ever. Chat completions and the Responses API (a request with `input`);
+`stream` requests of the former get server-sent events. `like_openai`, `like_an_old_server` and `responses_only` refuse
+what real servers refuse, in their words.
 """
 
 from __future__ import annotations
@@ -65,6 +67,68 @@ def garbage() -> Reply:
     return Reply(body=b"<html>It works!</html>", headers={"content-type": "text/html"})
 
 
+def refusal(message: str, *, code: int = 400, param: str | None = None) -> Reply:
+    """OpenAI's answer to a request it does not take."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": "unsupported_parameter"}
+    return Reply(status=code, body=json.dumps({"error": error}).encode())
+
+
+def like_openai(reply: Reply) -> Script:
+    """A reasoning model of OpenAI: the newer token field alone, no temperature."""
+
+    def take(request: Request) -> Reply:
+        if "max_tokens" in request and "max_completion_tokens" in request:
+            return refusal(
+                "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",
+                param="max_tokens",
+            )
+        if "max_tokens" in request:
+            return refusal(
+                "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens'"
+                " instead.",
+                param="max_tokens",
+            )
+        if request.get("temperature", 1) != 1:
+            return refusal(
+                "Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1) value is"
+                " supported.",
+                param="temperature",
+            )
+        return reply
+
+    return take
+
+
+def like_an_old_server(reply: Reply, *takes: str) -> Script:
+    """A server that validates its requests and knows none but the oldest fields, and those in `takes`."""
+    known = {"model", "messages", "stream", "max_tokens", *takes}
+
+    def take(request: Request) -> Reply:
+        unknown = next((name for name in request if name not in known), None)
+        if unknown is None:
+            return reply
+        problem = {"type": "extra_forbidden", "loc": ["body", unknown], "msg": "Extra inputs are not permitted"}
+        body = {"object": "error", "message": {"detail": [{**problem, "input": request[unknown]}]}}
+        return Reply(status=422, body=json.dumps(body).encode())
+
+    return take
+
+
+def responses_only(reply: Reply) -> Script:
+    """A model that is served by the Responses API alone, which has no `seed`."""
+    known = {"model", "input", "stream", "store", "text", "max_output_tokens", "temperature", "reasoning"}
+
+    def take(request: Request) -> Reply:
+        if "messages" in request:
+            return refusal(
+                "This model is only supported in v1/responses and not in v1/chat/completions.", code=404, param="model"
+            )
+        unknown = next((name for name in request if name not in known), None)
+        return refusal(f"Unknown parameter: '{unknown}'.", param=unknown) if unknown else reply
+
+    return take
+
+
 class ScriptedServer:
     """Runs in a thread of this process on a free port of the loopback interface."""
 
@@ -117,7 +181,11 @@ class ScriptedServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                try:
+                    request = json.loads(body)
+                except ValueError:
+                    request = {"raw": repr(body)}  # no chat completion is asked for
                 server._enter(+1)
                 try:
                     self._reply(server._next(request, dict(self.headers)), request)
@@ -128,7 +196,8 @@ class ScriptedServer:
 
             def _reply(self, reply: Reply, request: Request) -> None:
                 server._stopping.wait(reply.wait_s)
-                body = reply.body if reply.body is not None else _completion(reply, request)
+                written = _response if "input" in request else _completion
+                body = reply.body if reply.body is not None else written(reply, request)
                 kind = "text/event-stream" if request.get("stream") and reply.body is None else "application/json"
                 self.send_response(reply.status)
                 for name, value in {"content-type": kind, **reply.headers}.items():
@@ -147,6 +216,34 @@ class ScriptedServer:
                 """Quiet: the requests are recorded."""
 
         return Handler
+
+
+def _response(reply: Reply, request: Request) -> bytes:
+    """The same reply as an object of the Responses API."""
+    cut = reply.finish_reason == "length"
+    usage = reply.usage or {}
+    content = {"type": "output_text", "text": reply.text, "annotations": []}
+    message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [content]}
+    document = {
+        "id": "resp_scripted",
+        "object": "response",
+        "created_at": 0,
+        "model": request["model"],
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": [message],
+        "parallel_tool_calls": False,
+        "tool_choice": "auto",
+        "tools": [],
+        "usage": {
+            "input_tokens": usage.get("prompt_tokens", 0),
+            "output_tokens": usage.get("completion_tokens", 0),
+            "total_tokens": 0,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+    return json.dumps(document).encode()
 
 
 def _completion(reply: Reply, request: Request) -> bytes:

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foundry.agents.ledger import BudgetExhausted, Ledger, Usage
-from foundry.agents.prices import PRICES, Price, price_of
+from foundry.agents.prices import PRICES, Price, in_words, price_of
 
 TEN = Price(10.0, 1.0, 50.0)
-
-
-@pytest.mark.parametrize(
-    "url", ["http://localhost:8080/v1", "http://127.0.0.1:1/v1", "http://[::1]/v1", "http://10.0.0.7/v1"]
-)
-def test_models_on_this_machine_or_network_are_free(url: str) -> None:
-    assert price_of("gpt-5.5", url).dollars(10**6, 0, 10**6) == 0
 
 
 @pytest.mark.parametrize(
@@ -28,13 +21,19 @@ def test_models_on_this_machine_or_network_are_free(url: str) -> None:
     ],
 )
 def test_dated_and_prefixed_names_find_their_price(model: str, known: str) -> None:
-    assert price_of(model, "https://api.example.com/v1") is PRICES[known]
+    assert price_of(model) is PRICES[known]
 
 
 @pytest.mark.parametrize("model", ["gpt-5.4-pro", "gpt-7", "some-new-model"])
-def test_an_unknown_model_counts_as_the_dearest(model: str) -> None:
-    price = price_of(model, None)
-    assert price.answer == max(known.answer for known in PRICES.values()) and "not in the price table" in price.note
+def test_an_unknown_price_is_said_and_not_made_up(model: str) -> None:
+    assert not price_of(model).known and "price unknown" in in_words(price_of(model))
+    given = price_of(model, (2.5, 15.0))
+    assert given.known and given.dollars(10**6, 0, 10**6) == 17.5
+
+
+def test_a_price_that_is_given_counts_before_the_table() -> None:
+    assert price_of("gpt-5.5", (0.0, 0.0)).dollars(10**6, 0, 10**6) == 0.0
+    assert in_words(price_of("gpt-5.5", (0.0, 0.0))) == "free" and "$5 per million" in in_words(price_of("gpt-5.5"))
 
 
 def test_cached_prompt_tokens_are_part_of_the_prompt() -> None:

@@ -1,0 +1,64 @@
+"""Where a chat model is asked, and which key goes there.
+
+A key is sent only to the host it is for: OPENAI_API_KEY belongs to OpenAI, and to the server that OPENAI_BASE_URL names
+beside it; to any other server goes what the user names for it, or none.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, urlsplit
+
+from foundry.knowledge.errors import UsageError
+
+OPENAI_URL = "https://api.openai.com/v1"
+KEY = "OPENAI_API_KEY"
+URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")  # the names that openai and langchain-openai read
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`key` is None where none is sent; it is never shown, recorded or compared."""
+
+    url: str
+    key: str | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def host(self) -> str:
+        """For people: `api.openai.com`, `localhost:8080`."""
+        parts = urlsplit(self.url)
+        return parts.netloc.rpartition("@")[2] or self.url
+
+    @property
+    def is_openai(self) -> bool:
+        return _is_openai(urlsplit(self.url))
+
+
+def endpoint_of(model: str, base_url: str | None, key_env: str | None = None) -> Endpoint:
+    """The endpoint that the user's words and environment name. Raises UsageError without any access to a model."""
+    named = next((os.environ[name] for name in URLS if os.environ.get(name)), None)
+    url = base_url or named or OPENAI_URL
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url} is no endpoint", "give a URL such as http://localhost:8080/v1")
+    if key_env is not None:
+        if not os.environ.get(key_env):
+            raise UsageError(
+                f"no key for {parts.hostname}: the environment variable {key_env} is not set", f"export {key_env}=..."
+            )
+        return Endpoint(url, os.environ[key_env])
+    ours = _is_openai(parts) or (named is not None and _same_server(parts, urlsplit(named)))
+    key = os.environ.get(KEY) or None if ours else None
+    if key is None and _is_openai(parts):
+        raise UsageError(f"no access to the model {model}", f"set {KEY}, or name a server with --base-url")
+    return Endpoint(url, key)
+
+
+def _is_openai(parts: SplitResult) -> bool:
+    host = parts.hostname or ""
+    return parts.scheme == "https" and (host == "api.openai.com" or host.endswith(".api.openai.com"))
+
+
+def _same_server(one: SplitResult, other: SplitResult) -> bool:
+    return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)

@@ -1,0 +1,70 @@
+"""A chat-model brain at a scripted server, and what it reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foundry.agents.brain import Call, Notice
+from foundry.agents.chat_client import Limits
+from foundry.agents.chat_model import ChatModelBrain
+from foundry.agents.chat_options import ChatOptions
+from foundry.agents.dialect import Dialect
+from foundry.agents.ledger import Ledger
+from foundry.agents.playbook import PlaybookBrain
+from foundry.knowledge.thought import Diagnosis
+
+LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
+QUICK = Limits(attempts=3, first_wait_s=0.02, patience_s=20.0)
+SHORT = ChatOptions(answer_tokens=2000, request_s=5.0)
+
+
+class Session:
+    """A brain, its server and what it reported."""
+
+    def __init__(
+        self,
+        toy: Any,
+        server: Any,
+        limits: Limits = QUICK,
+        options: ChatOptions = SHORT,
+        model: str = "scripted-1",
+        **caps: Any,
+    ) -> None:
+        self.toy, self.server = toy, server
+        self.calls: list[Call] = []
+        self.notices: list[Notice] = []
+        self.ledger = Ledger(**caps)
+        self.playbook = PlaybookBrain(toy.library)
+        self.brain = ChatModelBrain(
+            model,
+            server.url,
+            ledger=self.ledger,
+            fallback=self.playbook,
+            limits=limits,
+            options=options,
+            seed=7,
+            listener=self.hear,
+        )
+
+    def client_speaks_like_openai(self) -> None:
+        """As if the endpoint were OpenAI's, where the newer token field is tried first."""
+        self.brain.client._dialect = Dialect.of(is_openai=True)
+
+    def hear(self, said: Call | Notice) -> None:
+        if isinstance(said, Notice):
+            self.notices.append(said)
+        else:
+            self.calls.append(said)
+
+    async def propose(self, **changes: Any) -> Any:
+        return await self.brain.propose("tiling", self.toy.brief(**{"diagnosis": LATENCY, **changes}))
+
+    async def is_playbooks(self, proposal: Any) -> bool:
+        """Whether the playbook took the step."""
+        own = await self.playbook.propose("tiling", self.toy.brief(diagnosis=LATENCY))
+        return proposal == own and own is not None and own.brain == "playbook"
+
+
+def move(value: int = 0, **more: Any) -> dict[str, Any]:
+    document = {"rationale": "40 % of bandwidth", "expected": "1.2x", "moves": [value], "edits": [], "source": ""}
+    return {**document, "cites": [], **more}
