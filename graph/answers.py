@@ -82,8 +82,8 @@ def cost(run: RunDirectory) -> str:
     )
     return (
         f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({parts}; overhead is "
-        f"{100 * split['overhead_share']:.1f} % of the wall). {found.tokens} tokens, {found.dollars:.4f} dollars "
-        f"with the {found.brain} brain."
+        f"{100 * split['overhead_share']:.1f} % of the wall). {found.tokens} tokens, "
+        f"{f'{found.dollars:.4f} dollars' if found.priced else 'price unknown'} with the {found.brain} brain."
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foundry.agents.ledger import Ledger as Thinking
 from foundry.agents.ledger import Spent as Thought
-from foundry.graph.events import EventLog
+from foundry.graph.events import NO_SESSION, Event, EventLog
 from foundry.graph.inbox import granted
 from foundry.graph.merit import estimate_of
 from foundry.graph.request import SolveRequest
@@ -45,13 +45,19 @@ class Ledger:
         self._run = run
         self._log = log
         self._excused: dict[int, float] = {}
-        self.thinking = Thinking(spent=_thought_before(log))
+        calls = log.read(kind="expert")
+        self._heard = max((event.id for event in calls), default=0)
+        self.thinking = Thinking(spent=_thought(calls))
         self.refresh()
 
     def refresh(self) -> None:
-        """Carries what the user granted in words over to the caps on thinking."""
+        """Carries over to the thinking what the user granted in words, and what other processes spent on questions."""
         allowed = self.allowed()
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
+        asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
+        if asked and self._log.session != NO_SESSION:
+            self._heard = asked[-1].id
+            self.thinking.book(_thought(asked))
 
     def excuse(self, island: int, seconds: float) -> None:
         """Time in which an island was paused; islands pause together, so the longest of them counts."""
@@ -98,9 +104,9 @@ class Ledger:
         return ""
 
 
-def _thought_before(log: EventLog) -> Thought:
-    """What earlier sessions of this run spent on thinking."""
-    calls = [event.data for event in log.read(kind="expert") if "prompt_tokens" in event.data]
+def _thought(events: list[Event]) -> Thought:
+    """What these calls of a model cost."""
+    calls = [event.data for event in events if "prompt_tokens" in event.data]
     return Thought(
         requests=sum(int(call["requests"]) for call in calls),
         prompt_tokens=sum(int(call["prompt_tokens"]) for call in calls),

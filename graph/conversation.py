@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foundry.agents.directives import NotUnderstood, Understood, parse
 from foundry.agents.explanation import explain, misunderstood
 from foundry.graph.answers import answer, refusals, status
 from foundry.graph.known import known_to
+from foundry.graph.opening import Parts
 from foundry.graph.run_directory import RunDirectory
-from foundry.graph.services import Library
+from foundry.graph.thinking import asked_of_model
 from foundry.knowledge.thought import Directive
-
-if TYPE_CHECKING:
-    from foundry.agents.brain import Brain
 
 POLL_S = 0.25
 
@@ -34,9 +30,10 @@ class Reply:
     understood: bool = True
 
 
-def say(run: RunDirectory, line: str, brain: Callable[[], Brain], library: Library) -> Reply:
+def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     """Takes one line of a user. What no kernel of the run can follow is refused with the reason. With a chat model,
     free text goes to the experts, which write kernels of their own, and free questions to the model."""
+    parts = parts or Parts()
     known = answer(run, line)
     if known is not None:
         return Reply(known)
@@ -44,8 +41,8 @@ def say(run: RunDirectory, line: str, brain: Callable[[], Brain], library: Libra
     if isinstance(parsed, Understood) and parsed.to == "run":
         return _posted(run, line, parsed.says)
     if run.request.model is not None and isinstance(parsed, NotUnderstood) and line.rstrip().endswith("?"):
-        return _asked(run, line, brain)
-    candidates, graph = known_to(run, library)
+        return _asked(run, line, parts)
+    candidates, graph = known_to(run, parts.library())
     if isinstance(parsed, NotUnderstood):
         if run.request.model is None:
             return Reply(misunderstood(parsed, candidates), understood=False)
@@ -81,9 +78,9 @@ def _posted(run: RunDirectory, line: str, says: str) -> Reply:
     return Reply(f"d{number}: {says} It is taken when the run goes on: foundry agent resume {run.path}.", number)
 
 
-def _asked(run: RunDirectory, line: str, brain: Callable[[], Brain]) -> Reply:
-    told = asyncio.run(brain().answer(line, status(run)))
-    return Reply(told or "The model gave no answer.", understood=bool(told))
+def _asked(run: RunDirectory, line: str, parts: Parts) -> Reply:
+    told, problem = asked_of_model(run, line, status(run), parts)
+    return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 
 def _addressee(to: str) -> str:

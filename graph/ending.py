@@ -14,7 +14,8 @@ def ending_lines(summary: Summary, task_path: str) -> list[str]:
     parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
     lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({parts})")
     if summary.tokens:
-        lines.append(f"cost: {summary.tokens} tokens, ${summary.dollars:.2f}")
+        dollars = f"${summary.dollars:.2f}" if summary.priced else "price unknown (--price IN,OUT)"
+        lines.append(f"cost: {summary.tokens} tokens, {dollars}")
     lines += [f"note: {note}" for note in summary.notes]
     if summary.kernel:
         lines.append(f"kernel:  {summary.kernel}")

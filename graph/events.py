@@ -23,6 +23,7 @@ CREATE INDEX IF NOT EXISTS events_by_step ON events (step);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind);
 CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
 """
+NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
 COLUMNS = "id, kind, name, island, step, parent, started, ended, data"
 
 
@@ -83,7 +84,7 @@ class EventLog:
     ) -> None:
         self._database = database
         self._tell = on_event
-        self.session = 0
+        self.session = NO_SESSION
         self._started = began or time.time()
         self._earlier_s: float | None = None
         if not reading:
@@ -161,10 +162,10 @@ class EventLog:
         """When the first session started, in seconds since the epoch."""
         return float(self._database.run("SELECT COALESCE(MIN(started), 0) FROM sessions")[0][0])
 
-    def read(self, *, kind: EventKind | None = None, after: int = 0) -> list[Event]:
-        """Events in the order they began."""
-        where = "id > ?" + (" AND kind = ?" if kind else "")
-        values: tuple[Any, ...] = (after, kind) if kind else (after,)
+    def read(self, *, kind: EventKind | None = None, after: int = 0, session: int | None = None) -> list[Event]:
+        """Events in the order they began, of one kind or session if asked for."""
+        where = "id > ?" + (" AND kind = ?" if kind else "") + ("" if session is None else " AND session = ?")
+        values: list[Any] = [after, *([kind] if kind else []), *([] if session is None else [session])]
         rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id", values)
         return [_event(row) for row in rows]
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foundry.agents.brain import NoAnswer
 from foundry.graph.archive import Gain, cell_of, insert
 from foundry.graph.briefing import brief_for, recalled_for
 from foundry.graph.gradients import Transition, choose_parent, remember
@@ -21,6 +22,7 @@ from foundry.graph.migration import PROBABILITY, Migrant, abroad, choose, publis
 from foundry.graph.run_directory import Decision
 from foundry.graph.services import Services
 from foundry.graph.state import IslandReport, IslandState
+from foundry.graph.thinking import wait_for_model
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
@@ -38,9 +40,12 @@ Update = dict[str, Any]
 
 @dataclass(frozen=True)
 class Thought:
-    """What an expert answered; None: nothing left to try."""
+    """What an expert answered; None: nothing left to try, or `unanswered` says why its model gave no answer.
+    `retry_s`: when the model may be asked again."""
 
     proposal: Proposal | None = None
+    unanswered: str = ""
+    retry_s: float = 0.0
 
 
 def next_step(state: IslandState) -> str:
@@ -212,19 +217,27 @@ async def propose(state: IslandState, services: Services) -> Update:
     step = this_step(state)
     diagnosis = await _diagnosis(step, services)
     brief = await brief_for(state, services, diagnosis, await recalled_for(step, services, diagnosis))
+    silent: list[Thought] = []
     for expert in state["experts"]:
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
             thought = await _ask(services, step, expert, brief)
             proposal = thought.proposal
-            span.data["proposal"] = proposal.rationale if proposal else "nothing left to try"
+            span.data["proposal"] = proposal.rationale if proposal else thought.unanswered or "nothing left to try"
         if proposal is not None:
             return await _write(state, services, proposal, diagnosis, brief.parent_text)
+        silent += [thought] if thought.unanswered else []
+    if silent:  # the parent is not exhausted; a model that is away is waited for, one that answers nonsense is a miss
+        await wait_for_model(services, silent[-1].retry_s)
+        return {"misses": state.get("misses", 0) + (silent[-1].retry_s <= 0.0), "broken": ""}
     return {"dry": [*state["dry"], state["parent"]], "broken": ""}
 
 
 async def _ask(services: Services, step: str, expert: ExpertName, brief: Any) -> Thought:
     async def think() -> Thought:
-        return Thought(await services.brain.propose(expert, brief))
+        try:
+            return Thought(await services.brain.propose(expert, brief))
+        except NoAnswer as error:
+            return Thought(None, str(error) or "no answer", error.retry_s or 0.0)
 
     return await services.journal.record(f"{step}/proposal/{expert}", "thought", Thought, think)
 

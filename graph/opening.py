@@ -17,14 +17,15 @@ from foundry.graph.measure import Measurements
 from foundry.graph.request import SolveRequest
 from foundry.graph.run_directory import RunDirectory
 from foundry.graph.services import KernelLibrary, Library, Services
+from foundry.graph.thinking import record_thought
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import NotComparable
+from foundry.knowledge.errors import NotComparable, UsageError
 from foundry.knowledge.task import Task
 
 if TYPE_CHECKING:
-    from foundry.agents.brain import Brain, Call
+    from foundry.agents.brain import Brain, Call, Listener, Notice
     from foundry.agents.ledger import Ledger as Thinking
     from foundry.knowledge.experience.store import ExperienceStore
     from foundry.tools.workbench import Workbench
@@ -59,16 +60,41 @@ class Parts:
 
         return await open_workbench(task, device, scratch, seed=seed)
 
-    def brain(self, request: SolveRequest, thinking: Thinking, listener: Callable[[Call], None]) -> Brain:
+    def check_model(self, request: SolveRequest) -> None:
+        """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
+        whose price nobody knows, because it would promise what cannot be kept."""
+        if request.model is None:
+            return
+        from foundry.agents.endpoint import endpoint_of
+        from foundry.agents.prices import price_of
+
+        endpoint_of(request.model, request.base_url, request.chat.key_env)
+        dollars = request.limits.dollars
+        if dollars is not None and not price_of(request.model, request.chat.price).known:
+            raise UsageError(
+                f"a cap of {dollars:g} dollars cannot be kept: the price of {request.model} is not known",
+                "give it with --price IN,OUT (0,0 where it is free), or cap --tokens",
+            )
+
+    def brain(self, request: SolveRequest, thinking: Thinking, listener: Listener) -> Brain:
         """The playbook, or the chat model that the user asked for; `thinking` caps what it may cost and `listener`
-        hears of every call."""
+        hears who it is and of every call."""
         from foundry.agents.playbook import PlaybookBrain
 
         if request.model is None:
             return PlaybookBrain()
         from foundry.agents.chat_model import ChatModelBrain
 
-        return ChatModelBrain(request.model, request.base_url, ledger=thinking, seed=request.seed, listener=listener)
+        brain = ChatModelBrain(
+            request.model,
+            request.base_url,
+            ledger=thinking,
+            options=request.chat,
+            seed=request.seed,
+            listener=listener,
+        )
+        listener(brain.introduction)
+        return brain
 
     def receipt(self, services: Services, winner: Evaluation) -> None:
         """Writes receipt.json into the run directory."""
@@ -105,6 +131,7 @@ class Opened:
 
 def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     """A new run directory that knows its task and device. Raises TaskError, MissingTool, UsageError."""
+    parts.check_model(request)
     task, device = parts.task(request), parts.device(request)
     run = RunDirectory.create(request)
     run.set("task", encode(task))
@@ -166,8 +193,8 @@ async def open_services(
                 store = await asyncio.to_thread(parts.store, request)  # its imports take as long as the workers
                 workbench = await opening
 
-    def hear(call: Call) -> None:
-        log.note("expert", call.expert, **_call_facts(call, run))
+    def hear(said: Call | Notice) -> None:
+        record_thought(said, log, run)
 
     services = Services(
         request=request,
@@ -185,20 +212,3 @@ async def open_services(
         recorded=recorded,
     )
     return Opened(services, scratch)
-
-
-def _call_facts(call: Call, run: RunDirectory) -> dict[str, object]:
-    """What the trace keeps of a model call; prompt and answer are blobs."""
-    return {
-        "purpose": call.purpose,
-        "outcome": call.outcome,
-        "detail": call.detail,
-        "requests": call.requests,
-        "tokens": call.prompt_tokens + call.completion_tokens,
-        "prompt_tokens": call.prompt_tokens,
-        "completion_tokens": call.completion_tokens,
-        "dollars": call.dollars,
-        "call_s": call.seconds,
-        "prompt": run.keep(call.prompt),
-        "answer": run.keep(call.answer),
-    }

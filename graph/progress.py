@@ -86,7 +86,8 @@ class Progress:
             (f"{self.phase}", "bold"),
             f"   {time.time() - self.started:.0f} s of {search_s:.0f} s search",
             f"   {self.evaluations} of {self.request.limits.evaluations or plan.evaluations} evaluations",
-            f"   {self.tokens} tokens, ${self.dollars:.2f}" if self.tokens else "",
+            f"   {self.tokens} tokens" if self.tokens else "",
+            f", ${self.dollars:.2f}" if self.dollars else "",
         )
         best = Text(f"eager {self.eager_ms:.3f} ms" if self.eager_ms else "the baseline is being measured")
         if self.best:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from foundry.agents.chat_options import ChatOptions
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
@@ -68,6 +69,7 @@ class SolveRequest:
     policy: Policy | None = None  # None: the task's
     model: str | None = None  # None: the playbook brain
     base_url: str | None = None
+    chat: ChatOptions = field(default_factory=ChatOptions)
     store: str | None = None  # folder or URL of the experience store; None: $FOUNDRY_HOME/experience
     learn: bool = True  # False: neither read nor write the store (a cold run)
     runs: str = "runs"  # folder that holds run directories

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from foundry.agents.brain import NoticeName
 from foundry.graph.events import Event, EventLog, TimeSplit, time_split
 from foundry.graph.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Evaluation
@@ -44,6 +45,7 @@ class Summary:
     islands: dict[str, str] = field(default_factory=dict)  # island -> why it ended
     tokens: int = 0
     dollars: float = 0.0
+    priced: bool = True  # False: nobody knows what the model costs, `dollars` counts nothing
     time: dict[str, float] = field(default_factory=dict)  # seconds by category, and the overhead's share
 
     def to_json(self) -> Any:
@@ -61,6 +63,8 @@ NOTED = (
     "instructions",
     "experience store",
 )
+
+SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", "model refuses")
 
 
 def summarise(run: RunDirectory) -> Summary:
@@ -108,6 +112,7 @@ def summarise(run: RunDirectory) -> Summary:
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
+        priced=all(event.data["priced"] for event in events if event.kind == "note" and event.name == "model"),
         time=_seconds(split),
     )
 
@@ -119,13 +124,19 @@ def _refused(events: list[Event]) -> list[str]:
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
-    """How many steps the chat model failed to take, with the latest reason: they were the playbook's."""
+    """What its endpoint refused, when it was away, and how many steps it failed to take, with the latest reason: they
+    were the playbook's."""
     calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
+    calls = [call for call in calls if call["purpose"] != "answer"]
     failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]
+    said = [event for event in events if event.kind == "note" and event.name in SAID_OF_MODELS]
+    notes = [event.data["text"][:200] for event in said if event.name != "model unavailable"]
+    if said and said[-1].name == "model unavailable":
+        notes.append(said[-1].data["text"][:200])
     if not failed:
-        return []
+        return notes
     why = " ".join(f"{failed[-1]['outcome']}: {failed[-1]['detail']}".split())[:200]
-    return [f"{run.get('brain')} left {len(failed)} of {len(calls)} steps to the playbook; the last: {why}"]
+    return [*notes, f"{run.get('brain')} left {len(failed)} of {len(calls)} steps to the playbook; the last: {why}"]
 
 
 def _verdict(run: RunDirectory, winner: str) -> RunVerdict:

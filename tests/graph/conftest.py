@@ -37,7 +37,7 @@ from foundry.knowledge.task import Policy, Task
 from foundry.knowledge.thought import Move
 
 if TYPE_CHECKING:
-    from foundry.agents.brain import Brain, Call
+    from foundry.agents.brain import Brain, Listener
     from foundry.tools.workbench import Intake, Workbench
 
 DEVICE = Device(
@@ -221,7 +221,10 @@ class FakeParts(Parts):
     async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
         return self.machine
 
-    def brain(self, request: SolveRequest, thinking: Any, listener: Callable[[Call], None]) -> Brain:
+    def check_model(self, request: SolveRequest) -> None:
+        """The brains of tests need no access."""
+
+    def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
         from foundry.agents.playbook import PlaybookBrain
 
         found: Brain = self._brain or PlaybookBrain(self._library)
