@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foundry.graph import chat_flags
 from foundry.tools.command_line import CommandLine, fail, one_line_errors, print_json
 
 if TYPE_CHECKING:
@@ -181,14 +182,21 @@ def agent_solve(
     task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
     target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
     effort: Annotated[str, typer.Option(help="quick (3 minutes), standard or deep.")] = "quick",
-    model: Annotated[str | None, typer.Option(help="Chat model for the experts; default: the playbook.")] = None,
-    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint of the model.")] = None,
+    model: chat_flags.ModelFlag = None,
+    base_url: chat_flags.BaseUrlFlag = None,
+    api_key_env: chat_flags.KeyFlag = None,
+    price: chat_flags.PriceFlag = None,
+    answer_tokens: chat_flags.AnswerTokensFlag = None,
+    request_seconds: chat_flags.RequestSecondsFlag = None,
+    parallel_calls: chat_flags.ParallelFlag = None,
+    temperature: chat_flags.TemperatureFlag = None,
+    reasoning_effort: chat_flags.ReasoningFlag = None,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
-    dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost; its price must be known.")] = None,
     target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
@@ -202,8 +210,17 @@ def agent_solve(
     from foundry.graph.request import Limits, SolveRequest
     from foundry.knowledge.codec import decode
 
-    if base_url and not model:
-        fail("--base-url names an endpoint, but no model is asked for: add --model NAME", 2)
+    chat = chat_flags.chat_options(
+        model=model,
+        base_url=base_url,
+        key_env=api_key_env,
+        price=price,
+        answer_tokens=answer_tokens,
+        request_s=request_seconds,
+        parallel=parallel_calls,
+        temperature=temperature,
+        reasoning_effort=reasoning_effort,
+    )
     fields = {
         "task": str(task),
         "target": _choice("--target", target, ("cpu", "cuda", "auto")),
@@ -215,6 +232,7 @@ def agent_solve(
         "policy": _policy(policy),
         "model": model,
         "base_url": base_url,
+        "chat": asdict(chat),
         "store": store,
         "learn": learn,
         "runs": str(runs),
@@ -256,7 +274,8 @@ async def _resume(path: Path, tell: Listener, stop: asyncio.Event) -> Summary:
 
 
 def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
-    """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept."""
+    """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept. A chat model
+    is introduced, with its price, when the run begins."""
     from contextlib import ExitStack
 
     from rich.console import Console
@@ -266,9 +285,14 @@ def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
 
     console = Console(stderr=True)
     with ExitStack() as stack:
-        tell: Listener = silent
+        show: Listener = silent
         if console.is_terminal and not as_json:
-            tell = stack.enter_context(Progress(console, request))
+            show = stack.enter_context(Progress(console, request))
+
+        def tell(event: Event) -> None:
+            if not as_json and (event.kind, event.name) == ("note", "model"):
+                typer.echo(f"model: {event.data['text']}")
+            show(event)
 
         async def run() -> Summary:
             stop = asyncio.Event()
@@ -361,9 +385,7 @@ def agent_chat(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
-    from foundry.agents.ledger import Ledger as Thinking
     from foundry.graph import conversation
-    from foundry.graph.opening import Parts
     from foundry.graph.run_directory import RunDirectory, find_run
 
     opened = RunDirectory.inspect(find_run(runs, run))
@@ -371,12 +393,7 @@ def agent_chat(
         lines = [" ".join(words)] if words else conversation.typed_lines()
         understood = True
         for line in lines:
-            reply = conversation.say(
-                opened,
-                line,
-                lambda: Parts().brain(opened.request, Thinking(), lambda _: None),
-                Parts().library(),
-            )
+            reply = conversation.say(opened, line)
             typer.echo(reply.text)
             if reply.directive and wait:
                 typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))

@@ -62,6 +62,7 @@ def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(cli: Cli) -> N
     until(lambda: rows(found.parent, "SELECT 1 FROM evaluations WHERE island >= 0"), "an island's first candidate")
     done = interrupt(child)
     assert (done.code, done.err) == (130, "")
+    assert done.out.startswith("model: scripted-1 at 127.0.0.1:9, price unknown")
     assert "note: scripted-1 left" in done.out and "unreachable" in done.out
 
 
