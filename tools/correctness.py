@@ -103,8 +103,7 @@ class Examination:
         """Fails with what the candidate changed in its process."""
         thorough = is_last and self.stage != "screen"
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
-        for line in found:
-            gate, _, what = line.partition(": ")
+        for gate, what in found:
             raise _Failed(gate if gate in (*GATES, "parameters unchanged") else "global state", "cheating", what)
         if is_last:
             self.gates += [Gate(gate, True, "as before the file was loaded") for gate in GATES]

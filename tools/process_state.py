@@ -1,8 +1,8 @@
 """What a candidate must leave as it found it in its own process: functions, flags, hooks, signals, children.
 
 `snapshot` is taken before the candidate's code is loaded, `differences` says afterwards what another snapshot finds
-changed, each as "gate: what". Side effects that honest code has (imports, a parked OpenMP pool, a CUDA context,
-compiler settings in the environment) are none. Imports torch.
+changed, each with the gate that it fails. Side effects that honest code has (imports, a parked OpenMP pool, a CUDA
+context, compiler settings in the environment) are none. Imports torch.
 """
 
 from __future__ import annotations
@@ -86,22 +86,22 @@ def snapshot(*, thorough: bool = False) -> Snapshot:
     }
 
 
-def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """What changed against the rules, in words, each beginning with its gate.
+def differences(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
+    """(gate, what changed against its rule in words).
 
     After a thorough snapshot also the calls of the interpreter and the C library that lead elsewhere than before.
     """
-    found = [f"{FUNCTIONS}: {text}" for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
+    found = [(FUNCTIONS, text) for text in _changed_functions(before[FUNCTIONS], after[FUNCTIONS])]
     patched = [path for path in after["patched"] if path in before["mapped"]]
-    found += [f"{FUNCTIONS}: the machine code of {path} was patched" for path in patched]
+    found += [(FUNCTIONS, f"the machine code of {path} was patched") for path in patched]
     if after["thorough"]:
-        found += [f"{FUNCTIONS}: {text}" for text in process_imports.redirected(before["mapped"])]
-    found += [f"{STATE}: {text}" for text in _changed_state(before, after)]
-    found += [f"{PROCESSES}: {text}" for text in _left_behind(before, after)]
+        found += [(FUNCTIONS, text) for text in process_imports.redirected(before["mapped"])]
+    found += [(STATE, text) for text in _changed_state(before, after)]
+    found += [(PROCESSES, text) for text in _left_behind(before, after)]
     return found
 
 
-def private() -> tuple[Callable[..., Snapshot], Callable[[Snapshot, Snapshot], list[str]]]:
+def private() -> tuple[Callable[..., Snapshot], Callable[[Snapshot, Snapshot], list[tuple[str, str]]]]:
     """`snapshot` and `differences` with names of their own, which no later assignment to a module or to the builtins
     reaches."""
     names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(builtins))}

@@ -146,18 +146,17 @@ class RunnerLink:
         """Leaves the runner alone for a while, in which it should not work."""
         time.sleep(seconds)
 
-    def inspect(self, *, thorough: bool = False) -> list[str]:
-        """What the candidate changed in its process, each "gate: what"."""
+    def inspect(self, *, thorough: bool = False) -> list[tuple[str, str]]:
+        """(gate, what the candidate changed in its process against that gate's rule)."""
         answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
         found = answer.get("differences")
-        if not isinstance(found, list):
+        if not isinstance(found, list) or not all(isinstance(item, list) and len(item) == 2 for item in found):
             raise self._forged("the process does not say what was changed in it")
-        return [str(line)[:300] for line in found[:LINES]]
+        return [(str(gate)[:300], str(what)[:300]) for gate, what in found[:LINES]]
 
     def check_state(self) -> None:
         """Raises RunnerFailed with what the candidate changed in its process."""
-        for line in self.inspect():
-            gate, _, what = line.partition(": ")
+        for gate, what in self.inspect():
             raise RunnerFailed("cheating", what, side=self._side, gate=gate)
 
     def load(self, what: Message) -> None:

@@ -58,10 +58,10 @@ class State:
         return [self.tensors[index] for index in self.mutable]
 
 
-def drifted(state: State) -> list[str]:
-    """Parameters that forward changed although the reference's does not."""
+def drifted(state: State) -> list[tuple[str, str]]:
+    """(gate, what) of parameters that forward changed although the reference's does not."""
     return [
-        f"parameters unchanged: forward changed {key} in place"
+        ("parameters unchanged", f"forward changed {key} in place")
         for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
         if index not in state.mutable and not torch.equal(_bits(tensor.data.cpu()), _bits(original))
     ]
