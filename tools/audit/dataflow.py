@@ -316,7 +316,8 @@ def _check_call(flow: Flow, node: ast.Call) -> Iterator[Finding]:
     elif path.startswith("numpy.") and path.split(".")[-1] not in NUMPY_MEMORY:
         if path.split(".")[-1] in NUMPY_COMPARISONS and not _hands_over(flow, node):
             return
-        yield Finding("imports", node.lineno, f"calls {path}: what NumPy computes, the candidate does not")
+        what = f"calls {path}: what NumPy computes, the candidate does not"
+        yield Finding("imports", node.lineno, what, subject=path)
     elif (rule := forbidden(path)) and rule[0] == "files" and _hands_over(flow, node):
         yield Finding("files", node.lineno, f"hands something made of the inputs to {path}")
     elif path.startswith(("operator.", "math.")) and any(is_input(flow, item) for item in node.args):

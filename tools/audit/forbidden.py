@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from foundry.tools.words import words
 
@@ -44,6 +45,8 @@ RANDOM = words(
     "torch.rand torch.randn torch.randint torch.rand_like torch.randn_like torch.randperm torch.normal torch.bernoulli"
 )
 
+OTHER_COMPILERS = words("torch.jit torch.compile torch.fx torch._dynamo torch._inductor")
+
 # (rule, what it does, dotted names). A name covers everything below it: "subprocess" covers subprocess.run.
 _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("dynamic_code", "runs code made at run time", words("exec eval compile __import__")),
@@ -56,7 +59,7 @@ _TABLE: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "dynamic_code",
         "hands the work to another compiler",
-        words("torch.jit torch.compile torch.fx torch._dynamo torch._inductor"),
+        OTHER_COMPILERS,
     ),
     (
         "introspection",
@@ -165,8 +168,13 @@ _HARMLESS = words(
 
 def is_seen_at_run_time(path: str) -> bool:
     """Whether watching the process settles what a static mention of the name cannot."""
-    parts = path.removeprefix("builtins.").split(".")
-    return any(".".join(parts[:length]) in _SEEN_AT_RUN_TIME for length in range(1, len(parts) + 1))
+    return is_or_is_in(path.removeprefix("builtins."), _SEEN_AT_RUN_TIME)
+
+
+def is_or_is_in(path: str, names: Collection[str]) -> bool:
+    """Whether a dotted path is one of the names or lies below one."""
+    parts = path.split(".")
+    return any(".".join(parts[:length]) in names for length in range(1, len(parts) + 1))
 
 
 def forbidden(path: str) -> tuple[str, str] | None:

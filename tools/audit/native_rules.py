@@ -115,7 +115,7 @@ def native_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding
 
 
 def _is_clock(finding: Finding) -> bool:
-    return finding.rule == "native_system" and finding.what.split()[1].rstrip(",") in CLOCKS
+    return finding.rule == "native_system" and finding.subject in CLOCKS
 
 
 def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
@@ -191,7 +191,9 @@ def _text_findings(line: int, text: str, policy: Policy) -> Iterator[Finding]:
     for match in _SYSTEM_USE.finditer(code):
         if match[1] == "getenv" and not _asks_for_secrets(with_strings):
             continue
-        yield finding("native_system", match.start(), f"uses {match[1] or match[2]}, which reaches outside the kernel")
+        name = str(match[1] or match[2])
+        found = finding("native_system", match.start(), f"uses {name}, which reaches outside the kernel")
+        yield replace(found, subject=name)
     for match in _SYSTEM_HEADERS.finditer(code):
         yield finding("native_system", match.start(), f"includes <{match.group(1)}>")
     for match in _PYTHON_USE.finditer(code):
@@ -279,7 +281,8 @@ def _flag_findings(source: CandidateSource, policy: Policy) -> Iterator[Finding]
     for flag in flags if isinstance(flags, list) else [flags]:
         text = str(flag)
         if _FORBIDDEN_FLAG.fullmatch(text) or not _FLAG.fullmatch(text):
-            yield Finding("build_flags", line, f"passes {text!r} to the compiler, which does more than optimise")
+            what = f"passes {text!r} to the compiler, which does more than optimise"
+            yield Finding("build_flags", line, what, subject=text)
         elif policy == "strict" and text in _RELAXED_FLAGS:
             yield Finding("maths", line, f"compiles with {text}")
     for node in ast.walk(source.tree):  # load_inline(extra_cuda_cflags=[...])

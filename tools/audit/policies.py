@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.tools.audit.forbidden import OTHER_COMPILERS, is_or_is_in
 from foundry.tools.audit.native_rules import native_texts, relaxed_maths, strip_comments
 from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, methods_of
 
@@ -38,8 +39,8 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "it declares an approximation, which policy open allows",
     ),
 }
-_OTHER_LIBRARIES = re.compile(r"(?:imports|calls) (?:numpy|scipy|cupy|numba|cutlass|jax|onnxruntime|mkl)\b")
-_LINKS = re.compile(r"passes '-l(?:openblas|blas|cblas|lapack|mkl\w*|dnnl|cublas\w*|cudnn\w*|cufft|cusparse|cusolver)'")
+_OTHER_LIBRARIES = frozenset({"numpy", "scipy", "cupy", "numba", "cutlass", "jax", "onnxruntime", "mkl"})
+_LINKS = re.compile(r"-l(?:openblas|blas|cblas|lapack|mkl\w*|dnnl|cublas\w*|cudnn\w*|cufft|cusparse|cusolver)")
 
 
 def open_label(finding: Finding) -> str:
@@ -48,11 +49,11 @@ def open_label(finding: Finding) -> str:
         return {"torch_compute": "pytorch-operators", "reference": "reference-layers"}.get(
             finding.rule, "vendor-library"
         )
-    if finding.rule == "dynamic_code" and "another compiler" in finding.what:
+    if finding.rule == "dynamic_code" and is_or_is_in(finding.subject, OTHER_COMPILERS):
         return "other-compiler"
-    if finding.rule == "imports" and _OTHER_LIBRARIES.search(finding.what):
+    if finding.rule == "imports" and finding.subject.split(".")[0] in _OTHER_LIBRARIES:
         return "other-library"
-    return "vendor-library" if finding.rule == "build_flags" and _LINKS.match(finding.what) else ""
+    return "vendor-library" if finding.rule == "build_flags" and _LINKS.fullmatch(finding.subject) else ""
 
 
 def practices(source: CandidateSource) -> set[str]:

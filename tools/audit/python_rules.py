@@ -89,9 +89,10 @@ def _imports(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         rule = forbidden(name)
         # a module of the allow-list may be imported for the binding; what matters is where it is used
         if rule and name.split(".")[0] not in ALLOWED_IMPORTS:
-            yield Finding(rule[0], _line(node), f"imports {name}, which {rule[1]}")
+            yield Finding(rule[0], _line(node), f"imports {name}, which {rule[1]}", subject=name)
         elif name.split(".")[0] not in ALLOWED_IMPORTS:
-            yield Finding("imports", _line(node), f"imports {name}, which is not part of PyTorch or its bindings")
+            what = f"imports {name}, which is not part of PyTorch or its bindings"
+            yield Finding("imports", _line(node), what, subject=name)
 
 
 def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
@@ -100,7 +101,7 @@ def _uses(source: CandidateSource, node: ast.AST) -> Iterator[Finding]:
         rule = forbidden(path)
         if rule and _means_it(source, node, path) and not _is_harmless(source, node, path):
             is_seen = is_seen_at_run_time(path) or (path.startswith(_WORKERS) and not _in_a_call(source, node))
-            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", by_watching=is_seen)
+            yield Finding(rule[0], node.lineno, f"uses {path}, which {rule[1]}", is_seen, subject=path)
     if isinstance(node, ast.Attribute) and node.attr == "__dict__" and ast.unparse(node.value) != "self":
         yield Finding("dynamic_code", node.lineno, f"reads {ast.unparse(node)}", by_watching=True)
     if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES and not _writes_number(source, node):

@@ -147,6 +147,7 @@ class Finding:
     line: int
     what: str
     by_watching: bool = False  # the mention alone proves nothing: what the process is seen to do decides
+    subject: str = ""  # the name, path or flag that it is about, where something is decided on it
 
 
 @dataclass
