@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from foundry.knowledge.device import TargetName
+from foundry.knowledge.reasons import Reason
 from foundry.knowledge.task import AccuracyClass
 
 Choice = int | str
@@ -95,11 +96,17 @@ class Build:
 
 @dataclass(frozen=True)
 class Gate:
-    """One check with its evidence in words a human accepts."""
+    """One check with its evidence in words a human accepts, and as data what is decided on later."""
 
     gate: str
     passed: bool
     evidence: str
+    reasons: tuple[Reason, ...] = ()  # why it failed, all of it, where another rule may still excuse it
+
+    @property
+    def shown(self) -> dict[str, str | bool]:
+        """What people and receipts are given of it."""
+        return {"gate": self.gate, "passed": self.passed, "evidence": self.evidence}
 
 
 @dataclass(frozen=True)

@@ -204,7 +204,7 @@ def make_receipt(
         "accuracy_class": verdict.accuracy_class,
         "outcome": verdict.outcome,
         "errors": [_error_fields(error) for error in verdict.errors],
-        "gates": [vars(gate) for gate in (*verdict.gates, *audit.gates)],
+        "gates": [gate.shown for gate in (*verdict.gates, *audit.gates)],
         "labels": list(audit.labels),
         "judgement": audit.judgement,
         "timing": _timing_fields(timing, baseline, evaluation),

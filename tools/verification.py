@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -94,7 +94,7 @@ class VerifyReport:
             "labels": list(self.labels),
             "isolation": list(self.isolation),
             "isolation_missing": missing_means(self.isolation) if self.isolation else [],
-            "gates": [asdict(gate) for gate in self.gates],
+            "gates": [gate.shown for gate in self.gates],
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "wall_s": round(sum(self.seconds.values()), 3),
         }

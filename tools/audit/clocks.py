@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.source import CandidateSource, Function
 
 CLOCKS = (
@@ -21,7 +22,7 @@ CLOCKS = (
     "clock_gettime",
     "gettimeofday",
 )
-CLOCK_SYMBOL = re.compile(r"calls (?:c[ud]\w*EventElapsedTime|_ZNSt6chrono\w+|clock_gettime|gettimeofday),")
+_CLOCK_SYMBOL = re.compile(r"c[ud]\w*EventElapsedTime|_ZNSt6chrono\w+|clock_gettime|gettimeofday")
 _CLOCK = re.compile(rf"\b(?:{'|'.join(CLOCKS)})\b")
 _DEFINITION = re.compile(r"\b(\w+)\s*\([^(){};]*\)\s*(?:const\b|noexcept\b|\s)*\{")
 _NO_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch"})
@@ -34,6 +35,11 @@ class _Native:
     name: str
     start: int
     end: int
+
+
+def is_clock(reason: Reason) -> bool:
+    """Whether a clock is what speaks against a library."""
+    return reason.kind in (ReasonKind.SYSTEM, ReasonKind.DEVICE) and bool(_CLOCK_SYMBOL.fullmatch(reason.subject))
 
 
 def clocks_are_apart(source: CandidateSource, texts: list[str]) -> bool:

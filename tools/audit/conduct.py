@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Gate
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.audit.reasons import judged
 from foundry.tools.audit.shell import commands
 from foundry.tools.audit.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.words import words
@@ -69,6 +71,8 @@ _SYSTEM_LIBRARIES = re.compile(
     r"libcuda|libcudart|libnvrtc(?:-builtins)?|libnvJitLink|libnvidia-[\w-]+|libnvptxcompiler|libcupti|ld-linux[\w-]*|"
     r"libmemusage|libpython3|libutil|libresolv|libcrypt)(?:[-.][\w.-]*)?"
 )
+_OTHER_LIBRARIES = (ReasonKind.LINKED, ReasonKind.LOADED, ReasonKind.MAPPED)
+_OTHERS_WORK = (ReasonKind.VENDOR, ReasonKind.TORCH_OPERATOR, ReasonKind.TORCH_INTERNAL, *_OTHER_LIBRARIES)
 _RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc)\b")
 
 
@@ -90,10 +94,10 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     libraries = [str(path) for path in seen.get("libraries", ())]
     foreign, own = _sorted_libraries(libraries, events)
     if policy == "open":
-        foreign = [reason for reason in foreign if "is not the candidate's own" not in reason]
+        foreign = [reason for reason in foreign if reason.kind not in _OTHER_LIBRARIES]
     elif on_cpu:
         foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
-    gates.append(_gate("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    gates.append(judged("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
     kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
     tritons = {str(path) for path in seen.get("tritons", ())}
     for path in own:
@@ -111,15 +115,10 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
 
 def allowed(gate: Gate, policy: Policy) -> Gate:
     """A gate of symbols or libraries under a policy: open allows other libraries' operators."""
-    if gate.passed or policy != "open" or not _is_vendors(gate):
+    is_others = bool(gate.reasons) and all(reason.kind in _OTHERS_WORK for reason in gate.reasons)
+    if gate.passed or policy != "open" or not is_others:
         return gate
-    return replace(gate, passed=True, evidence=f"allowed under open: {gate.evidence}")
-
-
-def _is_vendors(gate: Gate) -> bool:
-    """Whether all that fails is somebody else's operator."""
-    parts = gate.evidence.split("; ")
-    return gate.gate.startswith("libraries") or all("vendor" in part or "PyTorch" in part for part in parts)
+    return Gate(gate.gate, True, f"allowed under open: {gate.evidence}")
 
 
 def _gate(name: str, bad: Sequence[str], good: str) -> Gate:
@@ -238,23 +237,24 @@ _COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl 
 
 def _sorted_libraries(
     libraries: Sequence[str], events: Sequence[tuple[str, str, str, int]]
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Reason], list[str]]:
     """(reasons against foreign libraries, paths of the candidate's own)."""
     opened = {what: line for _, event, what, line in events if event == "ctypes.dlopen"}
     written = {what.rsplit(" ", 1)[0]: line for _, event, what, line in events if event == "open" and _writes(what)}
-    reasons, own = [], []
+    reasons: list[Reason] = []
+    own: list[str] = []
     for path, line in opened.items():
         name = path.rsplit("/", 1)[-1]
         is_foreign = _is_installed(path) or ("/" not in path and path != "None")
         if is_foreign and not _SYSTEM_LIBRARIES.fullmatch(name):
-            reasons.append(f"line {line}: loads {path}, which is not the candidate's own")
+            reasons.append(Reason(ReasonKind.LOADED, path, line))
     for path in libraries:
         if path in written:
-            reasons.append(f"line {written[path]}: wrote {path} itself; code must come from source that can be read")
+            reasons.append(Reason(ReasonKind.WRITTEN, path, written[path]))
         if not _is_installed(path):
             own.append(path)
         elif path.startswith(_SYSTEM_PLACES) and not _SYSTEM_LIBRARIES.fullmatch(path.rsplit("/", 1)[-1]):
-            reasons.append(f"{path} became part of the process, which is not the candidate's own")
+            reasons.append(Reason(ReasonKind.MAPPED, path))
     return list(dict.fromkeys(reasons)), own
 
 
@@ -268,12 +268,13 @@ def _is_installed(path: str) -> bool:
     return path.startswith((*_SYSTEM_PLACES, *(place + "/" for place in places))) or "/site-packages/" in path
 
 
-def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[str]:
+def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[Reason]:
     """Code in memory that no file stands behind, where nothing but the candidate's own lines ran. PyTorch's matrix
     products and convolutions compile themselves, so that weights which are prepared by them leave some behind."""
     phases = ["load", "steady"] if prepared_by & _COMPILED_ON_USE else ["load", "first", "steady"]
     found = [(phase, sizes[phase]) for phase in phases if sizes.get(phase)]
-    return [f"{size} bytes of code without a file appeared {_when(phase)}" for phase, size in found]
+    words = [f"{size} bytes of code without a file appeared {_when(phase)}" for phase, size in found]
+    return [Reason(ReasonKind.UNNAMED_CODE, what) for what in words]
 
 
 _COMPILED_ON_USE = frozenset(

@@ -11,16 +11,18 @@ from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.reasons import ReasonKind
 from foundry.knowledge.task import AccuracyClass, Policy
-from foundry.tools.audit.clocks import CLOCK_SYMBOL, clocks_are_apart
+from foundry.tools.audit.clocks import clocks_are_apart, is_clock
 from foundry.tools.audit.conduct import allowed
 from foundry.tools.audit.dataflow import dataflow_findings
 from foundry.tools.audit.native_rules import native_findings, native_texts, strip_comments
 from foundry.tools.audit.policies import open_label, policy_gates, practices, spelled
 from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.python_rules import python_findings
+from foundry.tools.audit.reasons import judged
 from foundry.tools.audit.source import RULES, CandidateSource, Finding, read_source
-from foundry.tools.audit.symbols import MOST_REASONS, OPERATOR_OF_TORCH, symbol_gates
+from foundry.tools.audit.symbols import symbol_gates
 
 
 def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Gate]:
@@ -85,17 +87,17 @@ def audit(
 
 def _without_tuning(gates: list[Gate], source: CandidateSource) -> list[Gate]:
     """Gates of symbols, without the clocks that only functions read which tune a kernel before the first call."""
-    is_clocked = any(not gate.passed and CLOCK_SYMBOL.search(gate.evidence) for gate in gates)
+    is_clocked = any(is_clock(reason) for gate in gates for reason in gate.reasons)
     if not is_clocked or not clocks_are_apart(source, [strip_comments(item) for _, item in native_texts(source)]):
         return gates
-    return [_without_clocks(gate) if gate.gate.startswith("symbols") else gate for gate in gates]
+    return [_without_clocks(gate) for gate in gates]
 
 
 def _without_clocks(gate: Gate) -> Gate:
-    reasons = [part for part in gate.evidence.split("; ") if not CLOCK_SYMBOL.match(part)]
-    if gate.passed or len(reasons) == gate.evidence.count("; ") + 1 or gate.evidence.count("; ") >= MOST_REASONS - 1:
-        return gate  # what is not named any more may be anything
-    return Gate(gate.gate, not reasons, "; ".join(reasons) or "a clock is read by what tunes it beforehand only")
+    reasons = [reason for reason in gate.reasons if not is_clock(reason)]
+    if gate.passed or len(reasons) == len(gate.reasons):
+        return gate
+    return judged(gate.gate, reasons, "a clock is read by what tunes it beforehand only")
 
 
 def needs_watching(text: str, policy: Policy, *, task_source: str = "") -> bool:
@@ -135,10 +137,9 @@ def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None
     share = torch_share(op_log, graph, reference_work=reference_work)
     if gate.passed or share is None or share > LARGEST_SHARE:
         return gate
-    if gate.gate.startswith("symbols"):  # operators that a binding calls; those the dispatcher did not see stay
+    if gate.reasons:  # operators that a binding calls; those the dispatcher did not see stay
         seen = {kind_of(row) for row in op_log}
-        called = [part.rpartition(" ")[2] for part in gate.evidence.split("; ")]
-        if not all(OPERATOR_OF_TORCH in part for part in gate.evidence.split("; ")) or not set(called) <= seen:
+        if any(reason.kind != ReasonKind.TORCH_OPERATOR or reason.subject not in seen for reason in gate.reasons):
             return gate
     elif gate.gate != "torch_compute":
         return gate

@@ -1,19 +1,21 @@
-"""What a built library asks of others: its undefined symbols and needed libraries, read from the ELF file itself.
+"""What a built library asks of others, and what its machine code does without asking: gates over the file itself.
 
-A name can be hidden from a reader of source text; the dynamic linker needs it in clear.
+A name can be hidden from a reader of source text; the loader needs it in clear.
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-import struct
+import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.knowledge.candidate import Gate
+from foundry.knowledge.reasons import Reason, ReasonKind
+from foundry.tools.audit.elf import Imports, is_device_code, read_code, read_imports
 from foundry.tools.audit.provenance import COPIES, FREE
+from foundry.tools.audit.reasons import in_words, judged
 from foundry.tools.process import Limits, run_command
 from foundry.tools.words import words
 
@@ -85,13 +87,15 @@ _PYTHON_VALUES = re.compile(
     r"Add\w*|FromDefAndSpec2)|PyModuleDef_Init|Py_BuildValue|_Py_(?:None|True|False)Struct|_Py_Dealloc|"
     r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer)|_PyArg_\w+"
 )
-_MEANING = {
-    "vendor": "a vendor's matrix or network library",
-    "torch": "an operator of PyTorch",
-    "python": "the Python interpreter",
-    "system": "the operating system",
-    "thread": "threads that may outlive the call",
+_KINDS = {  # of a name, by the group of _FORBIDDEN that it is in
+    "vendor": ReasonKind.VENDOR,
+    "torch": ReasonKind.TORCH_INTERNAL,
+    "python": ReasonKind.PYTHON,
+    "system": ReasonKind.SYSTEM,
+    "thread": ReasonKind.THREADS,
 }
+# Of C++ names that a library defines itself, those that are never a header's: what they start or read is the system's.
+_NEVER_INLINE = re.compile(r"_ZNSt6thread(?:15_M_start_thread|6detach)\w*|_ZNSt6chrono3_V2\w+3nowEv")
 _LIBRARIES = re.compile(
     r"(?:libm|libc|libgcc_s|libstdc\+\+|libgomp|libomp|libmvec|libpthread|ld-linux[\w-]*)(?:-[0-9a-f]+)?\.so[.\d]*"
 )
@@ -131,47 +135,8 @@ _OF_CUDA_RUNTIME = re.compile(rf"{_CUDA_RUNTIME.pattern}|(?:__)?cuda[A-Z]\w+")
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
 _END = "end-of-the-machine-code"
-OPERATOR_OF_TORCH = "PyTorch's operator"
-MOST_REASONS = 4  # that a gate names
-
-
-@dataclass(frozen=True)
-class Imports:
-    """Undefined dynamic symbols and the libraries named as needed."""
-
-    symbols: tuple[str, ...]
-    libraries: tuple[str, ...]
-
-
-def read_imports(path: Path) -> Imports:
-    """From the dynamic section of a 64-bit little-endian ELF file; raises ValueError when it is something else."""
-    data = path.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01":
-        raise ValueError(f"{path.name} is not a 64-bit little-endian ELF file")
-    (offset,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + index * size) for index in range(count)]
-    symbols: list[str] = []
-    libraries: list[str] = []
-    for section in sections:
-        kind, start, length, link, entry = section[1], section[4], section[5], section[6], section[9]
-        if kind == 11 and entry:  # SHT_DYNSYM
-            strings = sections[link][4]
-            for position in range(start, start + length, entry):
-                name, _, _, index = struct.unpack_from("<IBBH", data, position)
-                if index == 0 and name:
-                    symbols.append(_string(data, strings + name))
-        elif kind == 6:  # SHT_DYNAMIC
-            strings = sections[link][4]
-            for position in range(start, start + length, 16):
-                tag, value = struct.unpack_from("<QQ", data, position)
-                if tag == 1:  # DT_NEEDED
-                    libraries.append(_string(data, strings + value))
-    return Imports(tuple(symbols), tuple(libraries))
-
-
-def _string(data: bytes, start: int) -> str:
-    return data[start : data.index(b"\0", start)].decode("utf-8", errors="replace")
+_LIMITS = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
+_SAYS_NOTHING = Reason(ReasonKind.UNKNOWN, "")
 
 
 def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
@@ -179,18 +144,13 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
 
     `torch_binding` judges an extension built against torch's headers: it may name PyTorch's types and allocator.
     """
-    if library.suffix == ".cubin":
+    if is_device_code(library):
         return [Gate("symbols", True, "device code of one file; nothing of another library is linked into it")]
     try:
         imports = read_imports(library)
-    except (OSError, ValueError, struct.error, IndexError) as error:
-        return [Gate("symbols", False, f"the built library cannot be read: {error}")]
-    joined = _joins_its_threads(imports.symbols)
-    found = {
-        symbol.split("@")[0]: reason
-        for symbol in imports.symbols
-        if (reason := _judge(symbol, torch_binding)) and not (joined and "threads" in reason)
-    }
+    except (OSError, ValueError) as error:
+        return [judged("symbols", [Reason(ReasonKind.UNREADABLE, str(error))], "")]
+    found = _objections(imports, torch_binding)
     excused = dict(_HEADER_CALLERS) if torch_binding else {}
     if not any(name.startswith("libstdc++") for name in imports.libraries):
         excused |= _RUNTIME_CALLERS
@@ -201,22 +161,32 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     harmless = _only_called_by(library, excused, found)
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
     strange += _device_settings(library) if brings_cuda else []
+    if not imports.symbols:
+        strange.append(Reason(ReasonKind.ASKS_NOTHING, ""))
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
     foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
+    good = f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries"
     return [
-        Gate(
-            "symbols",
-            not strange,
-            "; ".join(strange[:MOST_REASONS])
-            if strange
-            else f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries",
-        ),
-        Gate(
+        judged("symbols", strange, good),
+        judged(
             "libraries",
-            not foreign,
-            f"the library links {', '.join(foreign)}" if foreign else "the library links nothing but the system's own",
+            [Reason(ReasonKind.LINKED, name) for name in foreign],
+            "the library links nothing but the system's own",
         ),
     ]
+
+
+def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
+    """What speaks against the names that a library asks for."""
+    names = [symbol.split("@")[0] for symbol in imports.symbols]
+    judgements = {name: _judge(name, torch_binding) for name in names}
+    judgements.update((name, _judge_own(name)) for name in imports.own if name not in judgements)
+    joined = _joins_its_threads(imports)
+    return {
+        name: reason
+        for name, reason in judgements.items()
+        if reason and not (joined and reason.kind == ReasonKind.THREADS)
+    }
 
 
 def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbols: Collection[str]) -> set[str]:
@@ -236,104 +206,144 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
     return {name for name, found in users.items() if found and all(map(callers[name].fullmatch, found))}
 
 
-def _device_settings(library: Path) -> list[str]:
+def _device_settings(library: Path) -> list[Reason]:
     """What a library with the CUDA runtime in it asks of that runtime beyond launches and memory."""
     reference = rf"<({_DEVICE.pattern})>$"
-    found: dict[str, str] = {}
+    found: dict[str, Reason] = {}
     function = ""
     for line in (_machine_code(library, f">:$|{reference}") or "").splitlines():
         if line.endswith(">:"):
             function = line[line.find("<") + 1 : -2]
         elif not _OF_CUDA_RUNTIME.fullmatch(function) and (match := re.search(reference, line)):
-            found[match[1]] = f"calls {match[1]}, which leaves work or settings behind on the device"
+            found[match[1]] = Reason(ReasonKind.DEVICE, match[1])
     return list(found.values())
 
 
 def instruction_gate(library: Path) -> Gate:
     """Gate "instructions": the library's machine code enters the kernel of the system by no door of its own."""
-    if shutil.which("objdump") is None:
-        return Gate("instructions", True, "not read, objdump is not installed")
-    code = _machine_code(library, _DOORS)
-    if code is None:
-        return Gate("instructions", False, "its machine code could not be read to the end")
-    found = re.search(_DOORS, code)
-    if found:
-        what = "a clock, which tells a timed call from a checked one" if found[1].startswith("rd") else ""
+    door, problem = "", "its machine code could not be read to the end"
+    try:
+        code = read_code(library)
+        if shutil.which("objdump") is None:
+            problem = "its machine code cannot be read: objdump is not installed"
+        elif not code.sections:
+            problem = "it has no section headers that tell where its machine code is, as every compiler's library has"
+        elif not code.data or not _disassembles(library):
+            problem = "objdump finds no instruction in it"
+        else:
+            listed = [_machine_code(library, _DOORS)]
+            if code.machine == "EM_X86_64":  # sections and symbols may hide a part from objdump: all that may run
+                listed.append(_bare_code(code.data))
+            if None not in listed:
+                problem = ""
+                door = next((found[1].strip() for text in listed if text and (found := re.search(_DOORS, text))), "")
+    except (OSError, ValueError) as error:
+        problem = f"the built library cannot be read: {error}"
+    if door:
+        what = "a clock, which tells a timed call from a checked one" if door.startswith("rd") else ""
         what = what or "a system call past every library"
-        return Gate("instructions", False, f"its machine code has {found[1].strip()!r}: {what}")
-    return Gate("instructions", True, "no system call and no clock of its own in the machine code")
+        problem = f"its machine code has {door!r}: {what}"
+    return Gate("instructions", not problem, problem or "no system call and no clock of its own in the machine code")
 
 
-def _machine_code(library: Path, pattern: str) -> str | None:
+def _bare_code(data: bytes) -> str | None:
+    """Doors in machine code without a file around it, as _machine_code gives them."""
+    with tempfile.NamedTemporaryFile(prefix="code-") as bare:
+        bare.write(data)
+        bare.flush()
+        return _machine_code(Path(bare.name), _DOORS, "-D", "-b", "binary", "-m", "i386:x86-64")
+
+
+def _machine_code(library: Path, pattern: str, *how: str) -> str | None:
     """The lines of its disassembly that a pattern is found in (it may well have gigabytes of others); None when it
     could not be read to the end, which the last line shows."""
-    limits = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
-    command = '{ objdump -d --no-show-raw-insn "$1" && echo "$3"; } | LC_ALL=C grep -aP "$2|^$3\\$"'
+    command = (
+        'file=$1 pattern=$2 end=$3; shift 3; { objdump --no-show-raw-insn "$@" "$file" && echo "$end"; } '
+        '| LC_ALL=C grep -aP "$pattern|^$end\\$"'
+    )
     try:
-        done = run_command(["sh", "-c", command, "sh", str(library), pattern, _END], limits)
+        done = run_command(["sh", "-c", command, "sh", str(library), pattern, _END, *(how or ("-d",))], _LIMITS)
     except OSError:
         return None
     text = done.output.rstrip("\n")
     return None if done.reason or not text.endswith(_END) else text.removesuffix(_END)
 
 
+def _disassembles(library: Path) -> bool:
+    """Whether objdump says anything at all; of what it does not know it says nothing, and no error either."""
+    command = 'objdump -d --no-show-raw-insn "$1" | LC_ALL=C grep -aqPm1 ":\\t[a-z]"'
+    try:
+        done = run_command(["sh", "-c", command, "sh", str(library)], _LIMITS)
+    except OSError:
+        return False
+    return not done.reason and done.returncode == 0
+
+
 def imports_torch(library: Path) -> bool:
     """Whether a built library was linked against PyTorch, as extensions are."""
     try:
         return any(name.startswith(("libtorch", "libc10")) for name in read_imports(library).libraries)
-    except (OSError, ValueError, struct.error, IndexError):
+    except (OSError, ValueError):
         return False
 
 
 def why_not(name: str, *, only_known_bad: bool) -> str:
     """Why a function that was looked up by name is not allowed, "" when it is."""
-    match = _FORBIDDEN.fullmatch(name)
     if name.startswith("mmap"):
         return f"looks up {name}, which maps memory that may run"
-    if only_known_bad:
-        return f"looks up {name}, which is {_MEANING[match.lastgroup]}" if match and match.lastgroup else ""
-    return _judge(name, False).replace("calls", "looks up")
+    reason = _known_bad(name) if only_known_bad else _judge(name, False)
+    return in_words(reason, "looks up") if reason else ""
 
 
-def _joins_its_threads(symbols: tuple[str, ...]) -> bool:
+def _joins_its_threads(imports: Imports) -> bool:
     """Threads of one call that are waited for are a way to compute; whether they are is also seen at run time."""
-    names = {symbol.split("@")[0] for symbol in symbols}
+    names = {symbol.split("@")[0] for symbol in imports.symbols}
     waits = bool(names & {"pthread_join", "_ZNSt6thread4joinEv", "thrd_join"})
-    return waits and not names & {"pthread_detach", "_ZNSt6thread6detachEv", "thrd_detach"}
+    lets_go = {"pthread_detach", "_ZNSt6thread6detachEv", "thrd_detach"}
+    return waits and not lets_go & {*names, *imports.own}
 
 
-def _judge(symbol: str, torch_binding: bool) -> str:
-    """Why a symbol is not allowed, "" when it is."""
-    name = symbol.split("@")[0]
+def _judge(name: str, torch_binding: bool) -> Reason | None:
+    """Why a symbol is not allowed, None when it is."""
     if name in _ALLOWED:
-        return ""
-    if torch_binding and (reason := _judge_binding(name)) is not None:
+        return None
+    if torch_binding and (judgement := _judge_binding(name)) is not _SAYS_NOTHING:
+        return judgement
+    if not _PYTHON_VALUES.fullmatch(name) and (reason := _known_bad(name)):
         return reason
-    match = None if _PYTHON_VALUES.fullmatch(name) else _FORBIDDEN.fullmatch(name)
-    if match and match.lastgroup:
-        return f"calls {name}, which is {_MEANING[match.lastgroup]}"
     if any(known.fullmatch(name) for known in (_ALLOWED_PATTERNS, _RUNTIMES, _PYTHON_VALUES)):
-        return ""
-    return f"calls {name}, which is not known to be harmless"
+        return None
+    return Reason(ReasonKind.UNKNOWN, name)
 
 
-def _judge_binding(name: str) -> str | None:
-    """The same for what torch's headers bring along; None where they say nothing about a symbol."""
+def _judge_own(name: str) -> Reason | None:
+    """The same for a name that the library defines itself and leaves to be found: the loader takes whoever in the
+    process has it first, which for the system's functions is the system."""
+    if name.startswith("PyInit_") or (name.startswith("_Z") and not _NEVER_INLINE.fullmatch(name)):
+        return None
+    reason = None if name in _ALLOWED or _PYTHON_VALUES.fullmatch(name) else _known_bad(name)
+    return reason if reason and reason.kind != ReasonKind.TORCH_INTERNAL else None
+
+
+def _known_bad(name: str) -> Reason | None:
+    match = _FORBIDDEN.fullmatch(name)
+    return Reason(_KINDS[match.lastgroup], name) if match and match.lastgroup else None
+
+
+def _judge_binding(name: str) -> Reason | None:
+    """The same for what torch's headers bring along; _SAYS_NOTHING where they say nothing about a symbol."""
     if name.startswith(("Sleef_", "cpuinfo_")):  # vector mathematics behind at::vec, as libmvec's; facts of the CPU
-        return ""
+        return None
     if _REGISTERS.match(name):  # operators of its own; names that are everybody's are read in the text
-        return ""
+        return None
     if operator := _DISPATCHED.fullmatch(name):
         kind = re.sub(r"_(?:memory_format|Scalar|Tensor|dtype|device|start|int|dim)$", "", operator["name"])
-        return (
-            ""
-            if {kind, operator["name"]} & (FREE | COPIES | _LAYOUTS)
-            else f"calls {OPERATOR_OF_TORCH} {operator['name']}"
-        )
+        is_free = bool({kind, operator["name"]} & (FREE | COPIES | _LAYOUTS))
+        return None if is_free else Reason(ReasonKind.TORCH_OPERATOR, operator["name"])
     if _BESIDE_DISPATCHER.match(name):
-        return f"calls {name}, which is an operator of PyTorch beside its dispatcher"
+        return Reason(ReasonKind.TORCH_INTERNAL, name)
     if _INTERPRETER.fullmatch(name):
-        return f"calls {name}, which runs Python from inside the kernel"
+        return Reason(ReasonKind.RUNS_PYTHON, name)
     if _DEVICE.fullmatch(name):
-        return f"calls {name}, which leaves work or settings behind on the device"
-    return "" if _BINDING.fullmatch(name) or name.startswith("pthread_mutex") else None
+        return Reason(ReasonKind.DEVICE, name)
+    return None if _BINDING.fullmatch(name) or name.startswith("pthread_mutex") else _SAYS_NOTHING

@@ -1,0 +1,37 @@
+"""Why a gate fails, as data: what is decided later is decided on these, never on the sentence that people read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ReasonKind(StrEnum):
+    """What speaks against a candidate. `subject` of a Reason is given in brackets."""
+
+    VENDOR = "vendor"  # a vendor's matrix or network library is called (symbol)
+    TORCH_OPERATOR = "torch_operator"  # an operator of PyTorch, through its dispatcher (operator)
+    TORCH_INTERNAL = "torch_internal"  # PyTorch, where its dispatcher does not see it (symbol)
+    PYTHON = "python"  # the Python interpreter (symbol)
+    RUNS_PYTHON = "runs_python"  # Python code is run from inside the kernel (symbol)
+    SYSTEM = "system"  # the operating system (symbol)
+    THREADS = "threads"  # threads that may outlive the call (symbol)
+    DEVICE = "device"  # work or settings stay behind on the device (symbol)
+    UNKNOWN = "unknown"  # not known to be harmless (symbol)
+    LINKED = "linked"  # another library is linked (name)
+    LOADED = "loaded"  # another library is loaded (path)
+    MAPPED = "mapped"  # another library became part of the process (path)
+    WRITTEN = "written"  # a library that the candidate wrote itself was loaded (path)
+    UNNAMED_CODE = "unnamed_code"  # code without a file (bytes and when)
+    ASKS_NOTHING = "asks_nothing"  # a library has no imports, so that what it does is not known
+    UNREADABLE = "unreadable"  # a library cannot be read (why)
+    MORE = "more"  # so many others that they were not kept (how many)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One fact that speaks against a candidate, at a line of its file or at none (0)."""
+
+    kind: ReasonKind
+    subject: str
+    line: int = 0

@@ -1,0 +1,184 @@
+"""What the loader reads of a shared library, and nothing that it ignores. 64-bit little-endian ELF; free of torch.
+
+The loader goes by the program headers and the dynamic segment, at their addresses in memory. Section headers are there
+for tools: a file may lack them, or lie in them. pyelftools knows the structures; its own dynamic segment is not used,
+because it takes names from the section headers where there are some.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.common.utils import struct_parse
+from elftools.elf.constants import P_FLAGS, SH_FLAGS
+from elftools.elf.elffile import ELFFile
+
+_PAGE_BYTES = 4096  # the smallest; a file for larger pages fits these too
+_PROGRAM_HEADER_BYTES, _SECTION_HEADER_BYTES = 56, 64
+_SYMBOL, _RELOCATION, _ENTRY_BYTES = struct.Struct("<IBBHQQ"), struct.Struct("<QQq"), 16
+_MOST_HEADERS, _MOST_ENTRIES = 0xFEFF, 4096  # beyond them, other fields would count
+_LOCAL, _HIDDEN = 0, (1, 2)  # STB_LOCAL; STV_INTERNAL and STV_HIDDEN: names that the loader looks up nowhere else
+_TABLES = ("DT_STRTAB", "DT_SYMTAB", "DT_RELA", "DT_RELASZ", "DT_JMPREL", "DT_PLTRELSZ")
+_LIBRARIES = ("DT_NEEDED", "DT_AUXILIARY", "DT_FILTER")
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What a library asks the loader for."""
+
+    symbols: tuple[str, ...]  # names that it does not define
+    own: tuple[str, ...]  # names that it defines and asks for all the same: it gets whoever has them first
+    libraries: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """A part of the file and where it lies in memory."""
+
+    address: int
+    offset: int
+    size_bytes: int
+    is_code: bool
+
+
+class _Library:
+    """The parts of a file that are mapped. Raises ValueError for what no linker makes."""
+
+    def __init__(self, path: Path) -> None:
+        self.data = path.read_bytes()
+        if self.data[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("it is no 64-bit little-endian ELF file")
+        try:
+            self._elf = ELFFile(io.BytesIO(self.data))
+            self.machine = str(self._elf["e_machine"])
+            self.loads, self.dynamic = self._segments()
+        except ELFError as error:
+            raise ValueError(f"it is cut off or broken: {error}".rstrip(": ")) from error
+
+    def _segments(self) -> tuple[list[_Load], list[int]]:
+        """What is mapped, and the addresses of dynamic segments."""
+        elf = self._elf
+        if elf["e_phnum"] > _MOST_HEADERS or (elf["e_phnum"] and elf["e_phentsize"] != _PROGRAM_HEADER_BYTES):
+            raise ValueError("its program headers are not of the usual size and number")
+        loads: list[_Load] = []
+        dynamic: list[int] = []
+        end = 0
+        for number in range(elf["e_phnum"]):
+            header = struct_parse(elf.structs.Elf_Phdr, elf.stream, elf["e_phoff"] + number * _PROGRAM_HEADER_BYTES)
+            address, offset = int(header["p_vaddr"]), int(header["p_offset"])
+            if header["p_type"] == "PT_DYNAMIC":
+                dynamic.append(address)
+            elif header["p_type"] == "PT_LOAD":
+                if address // _PAGE_BYTES * _PAGE_BYTES < end or (address - offset) % _PAGE_BYTES:
+                    raise ValueError("parts of it lie over each other in memory")
+                end = -(-(address + int(header["p_memsz"])) // _PAGE_BYTES) * _PAGE_BYTES
+                is_code = bool(header["p_flags"] & P_FLAGS.PF_X)
+                loads.append(_Load(address, offset, int(header["p_filesz"]), is_code))
+        return loads, dynamic
+
+    def entries(self) -> Iterator[tuple[str | int, int]]:
+        """(tag, value) of the dynamic segment."""
+        if self._elf["e_type"] != "ET_DYN" or len(self.dynamic) != 1:
+            raise ValueError(f"it has {len(self.dynamic) or 'no'} dynamic segment{'s' * (len(self.dynamic) > 1)}")
+        for number in range(_MOST_ENTRIES):
+            part = self.read(self.dynamic[0] + number * _ENTRY_BYTES, _ENTRY_BYTES)
+            entry = struct_parse(self._elf.structs.Elf_Dyn, io.BytesIO(part), 0)
+            if entry["d_tag"] == "DT_NULL":
+                return
+            yield entry["d_tag"], int(entry["d_val"])
+        raise ValueError("its dynamic segment has no end")
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        for load in self.loads:
+            start = address - load.address
+            if start >= 0 and start + size_bytes <= load.size_bytes:
+                found = self.data[load.offset + start : load.offset + start + size_bytes]
+                if len(found) == size_bytes:
+                    return found
+        raise ValueError("one of its tables lies outside the file")
+
+    def text(self, address: int) -> str:
+        """The string at an address."""
+        for load in self.loads:
+            start = load.offset + address - load.address
+            if load.address <= address < load.address + load.size_bytes:
+                return self.data[start : self.data.index(b"\0", start)].decode("utf-8", errors="replace")
+        raise ValueError("one of its names lies outside the file")
+
+    def sections_of_code(self) -> int:
+        """How many sections say that they hold machine code, which is what tools read."""
+        elf = self._elf
+        if not 0 < elf["e_shnum"] <= _MOST_HEADERS or elf["e_shentsize"] != _SECTION_HEADER_BYTES or not elf["e_shoff"]:
+            return 0
+        places = [elf["e_shoff"] + number * _SECTION_HEADER_BYTES for number in range(elf["e_shnum"])]
+        headers = [struct_parse(elf.structs.Elf_Shdr, elf.stream, place) for place in places]
+        return sum(bool(header["sh_flags"] & SH_FLAGS.SHF_EXECINSTR and header["sh_size"]) for header in headers)
+
+
+def is_device_code(path: Path) -> bool:
+    """Whether a file is a GPU's code, which the host's loader refuses whatever it is called."""
+    try:
+        with path.open("rb") as file:
+            return bool(ELFFile(file)["e_machine"] == "EM_CUDA")
+    except (OSError, ELFError):
+        return False
+
+
+def read_imports(path: Path) -> Imports:
+    """What a library asks for. Raises OSError, and ValueError in words for a file that is none, or no usual one."""
+    library = _Library(path)
+    tables: dict[str | int, int] = {}
+    wanted: list[int] = []
+    for tag, value in library.entries():
+        if tag in _LIBRARIES:
+            wanted.append(value)
+        elif tag in _TABLES and tag in tables:
+            raise ValueError(f"its dynamic segment has {tag} twice")
+        tables.setdefault(tag, value)
+    if "DT_STRTAB" not in tables or "DT_SYMTAB" not in tables:
+        raise ValueError("its dynamic segment names no symbols")
+    names, symbols = tables["DT_STRTAB"], tables["DT_SYMTAB"]
+    asked: list[str] = []
+    own: list[str] = []
+    for index in sorted(_looked_up(library, tables)):
+        name, info, other, section, _, _ = _SYMBOL.unpack(library.read(symbols + index * _SYMBOL.size, _SYMBOL.size))
+        if name and info >> 4 != _LOCAL and other & 3 not in _HIDDEN:
+            (own if section else asked).append(library.text(names + name))
+    return Imports(
+        tuple(dict.fromkeys(asked)), tuple(dict.fromkeys(own)), tuple(library.text(names + value) for value in wanted)
+    )
+
+
+def _looked_up(library: _Library, tables: dict[str | int, int]) -> set[int]:
+    """Numbers of the symbols that relocations name: those are looked up, whatever a table of symbols says."""
+    found: set[int] = set()
+    for place, size in (("DT_RELA", "DT_RELASZ"), ("DT_JMPREL", "DT_PLTRELSZ")):
+        size_bytes = tables.get(size, 0)
+        if place in tables and size_bytes:
+            table = library.read(tables[place], size_bytes - size_bytes % _RELOCATION.size)
+            found.update(info >> 32 for _, info, _ in _RELOCATION.iter_unpack(table))
+    return found - {0}
+
+
+@dataclass(frozen=True)
+class Code:
+    """The machine code that the loader maps: all bytes that may run, whatever a section says of them."""
+
+    machine: str  # "EM_X86_64"
+    data: bytes
+    sections: int  # of code, by which a disassembler finds names
+
+
+def read_code(path: Path) -> Code:
+    """Raises OSError, and ValueError in words."""
+    library = _Library(path)
+    parts = [library.data[load.offset :][: load.size_bytes] for load in library.loads if load.is_code]
+    try:
+        return Code(library.machine, b"".join(parts), library.sections_of_code())
+    except ELFError as error:
+        raise ValueError(f"its section headers cannot be read: {error}".rstrip(": ")) from error
