@@ -113,7 +113,7 @@ def _profilers() -> list[Finding]:
         else Finding(
             "profiler: compiler report and roofline",
             "limited",
-            "roofline only: objdump reads the instruction mix",
+            "roofline only: objdump reads the instruction mix, and a kernel that builds itself is refused unread",
             "sudo apt-get install binutils",
         )
     ]
