@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from foundry.knowledge.library.texts import read_library_text
 
 SOURCE_CHARS = 60_000  # about 15,000 tokens; of longer files only the two ends are shown
 _HEADERS = {"cpu": "cpu_runtime.h", "cuda": "cuda_runtime.cuh"}
@@ -108,5 +109,4 @@ def unfolded(text: str) -> str:
 
 @cache
 def _header(target: str) -> str:
-    file = resources.files("foundry.knowledge.library") / _HEADERS[target]
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else ""
+    return read_library_text(_HEADERS[target]).strip()

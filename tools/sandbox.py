@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from foundry import tools
 from foundry.tools import sandbox_kernel
 from foundry.tools.channel import Channel
 from foundry.tools.sandbox_filter import Form, program
@@ -189,7 +190,7 @@ def _python() -> list[str]:
     places += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     places += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
     places = list(_narrow(places))
-    package = Path(sandbox_kernel.__file__).parent.parent  # as it was found: a link may lead to it
+    package = Path(tools.__file__).parent.parent  # as it was found: a link may lead to it
     rooms = [str(package / room) for room in _OWN_ROOMS]
     loaded = [name for name in sys.modules if "." not in name and name not in ("foundry", "__main__")]
     for name in loaded:

@@ -11,6 +11,7 @@ from foundry.knowledge.library import cpu_gemm_code as code
 from foundry.knowledge.library import cpu_gemm_tiles as tiling
 from foundry.knowledge.library.ir import AttentionKernel, Load, Plan, PrintedKernel, Tunable
 from foundry.knowledge.library.scalar import CPU_DIALECT
+from foundry.knowledge.library.texts import read_library_text
 
 _PARALLEL_FLOPS = 200_000
 
@@ -218,7 +219,7 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     call.append("attention::run(g, workspace);")
     return PrintedKernel(
         functions=text,
-        shared=(code.template("cpu_gemm.cpp"), code.template("cpu_attention.cpp")),
+        shared=(read_library_text("cpu_gemm.cpp"), read_library_text("cpu_attention.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="attention",
         choices=values,

@@ -39,8 +39,8 @@ from foundry.knowledge.library.ir import (
     RowKernel,
     Store,
 )
-from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, affine, loader
+from foundry.knowledge.library.texts import read_library_text
 
 _SHORT_ROW = 16  # below this, lanes along the row would stay half empty
 

@@ -16,6 +16,7 @@ from foundry.knowledge.library import cpu_gemm_code as code
 from foundry.knowledge.library import cpu_gemm_tiles as tiling
 from foundry.knowledge.library.cpu_conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.library.ir import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
+from foundry.knowledge.library.texts import read_library_text
 
 # Products summed in registers before the sum is set aside, and the input channels that need not be cut further.
 DEPTH = 96
@@ -451,7 +452,7 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     plain = all(isinstance(store.value, Named | Load) for store in kernel.stores)
     return PrintedKernel(
         functions=text,
-        shared=(code.template("cpu_gemm.cpp"), code.template("cpu_conv.cpp")),
+        shared=(read_library_text("cpu_gemm.cpp"), read_library_text("cpu_conv.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="conv",
         choices=values,

@@ -23,6 +23,7 @@ from foundry.knowledge.library.ir import (
     Tunable,
     View,
 )
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import DType
 
 DEPTH = 192  # default block_k: sums restart, so the error stays below that of a vendor library; no time lost
@@ -309,7 +310,7 @@ def _packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Ch
     barriers = shape.threads > 1 and not kernel.constant_b and not constants["BY_BATCH"]
     return PrintedKernel(
         functions=text,
-        shared=(code.template("cpu_gemm.cpp"),),
+        shared=(read_library_text("cpu_gemm.cpp"),),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="gemm",
         choices=values,
@@ -409,7 +410,7 @@ def _streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, 
     elements += blocks * splits * kernel.m * columns if splits > 1 else 0
     return PrintedKernel(
         functions=text,
-        shared=(code.template("cpu_gemm.cpp"), code.template("cpu_gemm_skinny.cpp")),
+        shared=(read_library_text("cpu_gemm.cpp"), read_library_text("cpu_gemm_skinny.cpp")),
         call="{\n" + code.indent(call, 1) + "\n}",
         template="gemm",
         choices=values,

@@ -5,18 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache
-from importlib import resources
 
 from foundry.knowledge.library.ir import Apply, Expr, Gather, Iota, Load, Plan, Store, View, walk
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, LoadFn, affine, loader
 from foundry.knowledge.opgraph import DType
-
-
-@cache
-def template(name: str) -> str:
-    """Text of a template file of the library."""
-    return resources.files("foundry.knowledge.library").joinpath(name).read_text(encoding="utf-8")
 
 
 def leaves(expr: Expr) -> list[Load | Gather | Iota]:

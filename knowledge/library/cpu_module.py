@@ -17,8 +17,9 @@ from foundry.knowledge.library.ir import (
     PrintedKernel,
     TorchCall,
 )
-from foundry.knowledge.library.module_file import Body, Entry, read_library_text
+from foundry.knowledge.library.module_file import Body, Entry
 from foundry.knowledge.library.scalar import CPU_DIALECT
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import ITEM_BYTES, DType, Ref, contiguous_strides
 
 COMPILER = "g++"

@@ -41,8 +41,8 @@ from foundry.knowledge.library.ir import (
     RowKernel,
     Store,
 )
-from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _STACK_BYTES = 512 * 1024  # of staged values a thread keeps

@@ -24,8 +24,8 @@ from foundry.knowledge.library.cpu_space import (
     views_of,
 )
 from foundry.knowledge.library.ir import Plan, PrintedKernel, ScanKernel
-from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.library.texts import read_library_text
 
 _COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)"}
 # The same on whole vectors, where the library's functions do not reach; NaN wins on either side.

@@ -29,7 +29,8 @@ from foundry.knowledge.library.cuda_space import (
     tunable,
 )
 from foundry.knowledge.library.ir import AttentionKernel, Expr, Plan, PrintedKernel, View
-from foundry.knowledge.library.module_file import fill, read_library_text
+from foundry.knowledge.library.module_file import fill
+from foundry.knowledge.library.texts import read_library_text
 
 ROWS = (1, 2, 4, 8)
 WARPS = (2, 4, 8, 16)

@@ -6,9 +6,9 @@ The functions of namespace `math` live in cuda_runtime.cuh; all are IEEE float32
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 
 from foundry.knowledge.library.scalar import Dialect
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import DType
 
 CUDA_DIALECT = Dialect(
@@ -47,7 +47,7 @@ CUDA_DIALECT = Dialect(
 @cache
 def runtime_header() -> str:
     """The device helpers every candidate carries: math, vectors, reduction states."""
-    return resources.files("foundry.knowledge.library").joinpath("cuda_runtime.cuh").read_text(encoding="utf-8")
+    return read_library_text("cuda_runtime.cuh")
 
 
 def element(dtype: DType) -> str:

@@ -34,7 +34,8 @@ from foundry.knowledge.library.cuda_space import (
     vector_type,
 )
 from foundry.knowledge.library.ir import Expr, GemmKernel, Load, Plan, PrintedKernel, Store, View
-from foundry.knowledge.library.module_file import fill, read_library_text
+from foundry.knowledge.library.module_file import fill
+from foundry.knowledge.library.texts import read_library_text
 
 GROUP = 8
 _REDUCE_THREADS = 256

@@ -34,7 +34,8 @@ from foundry.knowledge.library.cuda_space import (
     vector_type,
 )
 from foundry.knowledge.library.ir import Load, Plan, PrintedKernel, ScanKernel, Tunable, View
-from foundry.knowledge.library.module_file import fill, read_library_text
+from foundry.knowledge.library.module_file import fill
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 THREADS = (32, 64, 128, 256, 512, 1024)

@@ -7,9 +7,7 @@ the task's own model, and a loader; what differs is in `module_<target>.py.txt` 
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
-import importlib.resources
 import json
 import pprint
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,7 @@ from dataclasses import dataclass
 from foundry.knowledge import syntax
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.ir import Plan, PrintedKernel
+from foundry.knowledge.library.texts import read_library_text
 
 _NOT_KEPT = frozenset({"get_inputs", "get_init_inputs"})
 
@@ -64,12 +63,6 @@ def fill(template: str, holes: Mapping[str, str]) -> str:
     if len(parts) % 2 == 0:
         raise ValueError("a template has an unpaired @")
     return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))
-
-
-@functools.cache
-def read_library_text(name: str) -> str:
-    """A text file that ships inside the library (templates, runtime headers)."""
-    return importlib.resources.files("foundry.knowledge.library").joinpath(name).read_text(encoding="utf-8")
 
 
 def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
 import pytest
 
 from foundry.agents.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat_proposal import placed
 from foundry.agents.chat_source import SOURCE_CHARS, folded, shown
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.thought import Edit, edited
 
-HEADER = (resources.files("foundry.knowledge.library") / "cpu_runtime.h").read_text().strip()
+HEADER = read_library_text("cpu_runtime.h").strip()
 OWN = "#include <omp.h>\nint foundry_forward(void** b) { return 0; }\n"
 CLASS = "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
 PARENT = f'SOURCE = r"""{HEADER}\n{OWN}"""\n{CLASS}'

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from foundry.agents.chat_source import shown, unfolded
 from foundry.agents.ledger import Ledger
 from foundry.knowledge.candidate import Audit, Gate
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.thought import Diagnosis, Directive, Edit
 
 FASTER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
@@ -162,7 +162,7 @@ async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: 
 
 
 async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:
-    header = (resources.files("foundry.knowledge.library") / "cpu_runtime.h").read_text()
+    header = read_library_text("cpu_runtime.h")
     parent = f'SOURCE = r"""{header}\nint foundry_forward(void** b) {{ return 0; }}\n"""\n' + FASTER
     folded = shown(parent)
     assert len(folded) < len(parent) - len(header) + 200 and unfolded(folded) == parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +15,17 @@ from foundry.knowledge.library.ir import TorchCall
 from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
+from foundry.tools import judge, receipt
 from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates
+from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.kernels import kernel_gate, own_kernels
-from foundry.tools.audit.source import Finding, read_source
+from foundry.tools.audit.native_rules import runtime_headers
+from foundry.tools.audit.source import Finding, foundry_binding, read_source
 from foundry.tools.capture import capture
+from foundry.tools.selftest import on_graph
 from foundry.tools.task_file import read_task
 from foundry.tools.task_module import load
 
@@ -52,7 +56,7 @@ MODEL = TASK.split("def get_inputs")[0]
 
 def foundry_binding_text() -> list[str]:
     """Foundry's binding as candidates carry it, statement by statement."""
-    template = importlib.resources.files("foundry.knowledge.library").joinpath("module_cpu.py.txt").read_text()
+    template = read_library_text("module_cpu.py.txt")
     return template.split("\n\n\n")
 
 
@@ -512,3 +516,17 @@ def test_whose_kernels_ran_on_the_device() -> None:
     gate = kernel_gate([*rows, ["sm90_xmma_gemm_f32f32", 300.0]], {"scale_kernel"})
     assert not gate.passed
     assert "sm90_xmma_gemm" in gate.evidence
+
+
+def test_the_library_s_templates_and_headers_are_known_to_the_audit() -> None:
+    """Found by a listing: an empty one would take the library's own kernels their trust without a word."""
+    assert len(foundry_binding()) > 20
+    assert len(runtime_headers()) >= 3 and len(runtime_headers(".py.txt")) == 2
+
+
+def test_files_of_the_grader_are_guarded_wherever_they_lie() -> None:
+    """A candidate that opens a file of the package's tools is told so, whichever folder it lies in."""
+    for module in (judge, receipt, on_graph):
+        seen = {"events": [("import", "open", f"{module.__file__} r", 1)]}
+        gates = conduct_gates(seen, "fair", on_cpu=True)
+        assert any("a file of the grader" in gate.evidence for gate in gates if not gate.passed), module.__file__

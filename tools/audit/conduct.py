@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foundry import tools
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
@@ -63,7 +64,7 @@ _SETTINGS = re.compile(  # what an extension's build reads from the environment
 _OWN_FILES = re.compile(
     r"/proc/(?:cpuinfo|meminfo|stat|loadavg|version|sys/kernel/.*|self/(?:maps|status|cgroup|cpuset|mountinfo))"
 )
-_GRADER = str(Path(__file__).parents[1]) + "/"
+_GRADER = str(Path(tools.__file__).parent) + "/"
 _SYSTEM_PLACES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda", "/usr/local/lib/")
 _SYSTEM_LIBRARIES = re.compile(
     r"(?:libm|libc|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libomp|libiomp5|libmvec|libatomic|libffi|libz|"

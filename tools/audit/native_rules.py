@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.resources
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from foundry.knowledge.library.texts import library_texts
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.clocks import CLOCKS, clocks_are_apart
 from foundry.tools.audit.forbidden import may_ask_for
@@ -139,9 +139,8 @@ def _looks_native(text: str) -> bool:
 @functools.cache
 def runtime_headers(*endings: str) -> tuple[str, ...]:
     """Texts of the library's run-time headers, as they are pasted into candidates."""
-    entries = importlib.resources.files("foundry.knowledge.library").iterdir()
     wanted = endings or (".h", ".cuh")
-    return tuple(entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(wanted))
+    return tuple(text for name, text in library_texts().items() if name.endswith(wanted))
 
 
 def strip_comments(text: str, *, strings: bool = True) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import functools
-import importlib.resources
 import math
 import re
 import typing
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from foundry.knowledge import syntax
+from foundry.knowledge.library.texts import library_texts
 from foundry.tools.audit.reach import living
 from foundry.tools.audit.scopes import separate
 from foundry.tools.words import words
@@ -411,9 +411,9 @@ def foundry_binding() -> frozenset[str]:
     the candidate's own, and every rule applies to it.
     """
     found: set[str] = set()
-    for entry in importlib.resources.files("foundry.knowledge.library").iterdir():
-        if entry.name.endswith(".py.txt"):
-            for block in _blocks(entry.read_text(encoding="utf-8")):
+    for name, text in library_texts().items():
+        if name.endswith(".py.txt"):
+            for block in _blocks(text):
                 found |= _statements(block)
     return frozenset(found)
 

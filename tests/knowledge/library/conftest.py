@@ -7,7 +7,6 @@ import hashlib
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.ir import Buffer, Kernel, Plan, PrintedKernel
 from foundry.knowledge.library.scalar import CPU_DIALECT
+from foundry.knowledge.library.texts import read_library_text
 
 FLAGS = ["-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-Wall", "-Werror", "-shared", "-fPIC"]
@@ -81,7 +81,7 @@ class CpuHarness:
             return f"  {text}* b_{name} = ({text}*)buffers[{position}]; (void)b_{name};"
 
         pointers = "\n".join(unpack(position, name) for position, name in enumerate(names))
-        header = resources.files("foundry.knowledge.library").joinpath("cpu_runtime.h").read_text()
+        header = read_library_text("cpu_runtime.h")
         library = "\n".join(printed.shared)
         source = (
             f"{header}\n{library}\n{printed.functions}\n"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import functional
+
+from foundry.knowledge.library.texts import read_library_text
 
 UNARY: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     **{
@@ -41,7 +42,7 @@ def _loop(name: str, kind: str, call: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where math.so is, beside the list of loops that the compiler vectorised."""
     folder: Path = tmp_path_factory.mktemp("math")
-    source = resources.files("foundry.knowledge.library").joinpath("cpu_runtime.h").read_text()
+    source = read_library_text("cpu_runtime.h")
     source += "".join(_loop(f"f_{name}", "float", f"math::{name}(x[i])") for name in UNARY)
     source += "".join(_loop(f"d_{name}", "double", f"math::{name}(x[i])") for name in UNARY)
     for name in ("pow", "remainder", "fmod", "floordiv", "maximum", "minimum"):

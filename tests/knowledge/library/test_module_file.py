@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from foundry.knowledge import library
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.ir import (
     Apply,
@@ -37,6 +38,7 @@ from foundry.knowledge.library.ir import (
 )
 from foundry.knowledge.library.module_file import Entry, split_task
 from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.library.texts import ENDINGS, library_texts
 from foundry.knowledge.opgraph import DType, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cpu import CpuTarget
@@ -326,3 +328,10 @@ def test_a_call_costs_little_beside_the_kernel(tmp_path: Path) -> None:
     candidate = model(scale_plan(4, 8), tmp_path)
     x = torch.randn(4, 8)
     assert min(repeat(lambda: candidate(x), number=500, repeat=7)) / 500 < 50e-6
+
+
+def test_every_text_of_the_library_is_found_wherever_it_lies() -> None:
+    root = Path(library.__file__).parent
+    there = {str(path.relative_to(root)) for path in root.rglob("*") if path.name.endswith(ENDINGS)}
+    assert len(there) > 10 and set(library_texts()) == there
+    assert any(name.endswith("runtime.h") for name in there) and any(name.endswith("runtime.cuh") for name in there)
