@@ -1,25 +1,26 @@
 """Pointwise kernels for the CPU: one pass over merged dimensions, vector blocks, optionally streamed past the cache.
 
-A transposed operand (contiguous along another dimension than the output) is read through square tiles, so that every
-cache line is fetched once.
+Three forms. Rows walk along the innermost dimension. A transposed operand (contiguous along another dimension than the
+output) is read through square tiles, so that every cache line is fetched once. Where the innermost dimension is too
+short for vectors, or operands repeat or interleave, blocks (`cpu_map_blocks`) put the operands into order first.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu_map_blocks import Block, BlockBody, find_block
+from foundry.knowledge.library.cpu_map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.library.cpu_space import (
     Knobs,
     Known,
     Space,
     choose_threads,
-    element,
-    hoist,
     indent,
-    invariants,
     item_bytes,
     loads_of,
     page_advice,
@@ -30,23 +31,24 @@ from foundry.knowledge.library.cpu_space import (
     views_of,
 )
 from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, View
-from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.library.scalar import CPU_DIALECT, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 _CHUNKS = (2048, 8192, 32768, 131072)
+_BLOCKS = (512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
 class _Shape:
     """The decisions of one printing."""
 
-    lanes: int  # points of one vector block
-    simd: str  # the pragma of its loop
-    streamed: bool
+    vectors: Vectors
     chunk: int  # points of the inner dimension a task covers
     schedule: str
     threads: str
-    tile: int  # 0: no tiles
+    tile: int = 0  # 0: no tiles
+    block: Block | None = None  # None: no blocks
+    points: int = 0  # of a block
 
 
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
@@ -54,7 +56,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     values = [store.value for store in kernel.stores]
     space = Space.merged(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
     knobs = Knobs(choices)
-    shape = _decide(kernel, plan, device, space, knobs)
+    space, shape = _decide(kernel, plan, device, space, knobs)
     advice, labels = page_advice(knobs, kernel.stores, plan)
     declared, passed = parameters(values, kernel.stores, plan)
     body = _Body(kernel, plan, space, shape)
@@ -69,16 +71,15 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
         template="map",
         choices=knobs.values,
         tunables=tuple(knobs.tunables),
-        d_mem=2 if shape.tile else 1 if vectorised else 0,
+        d_mem=2 if shape.tile or shape.block else 1 if vectorised else 0,
         d_algo=1 if len(kernel.ops) > 1 else 0,
         d_sync=0,
         labels=labels,
     )
 
 
-def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: Knobs) -> _Shape:
+def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: Knobs) -> tuple[Space, _Shape]:
     values = [store.value for store in kernel.stores]
-    inner = space.sizes[-1]
     width = knobs.number(
         "vector",
         vector_widths(device),
@@ -87,34 +88,72 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: 
         "bytes of a register; wider may lower the clock",
     )
     per_vector = width // item_bytes(values, kernel.stores, plan)
-    fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(inner, per_vector)]
-    unroll = knobs.number(
-        "unroll", fits, min(4, fits[-1]), "vector", "vectors in flight; more hide latency, cost registers"
-    )
-    written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
-    contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores)
-    streamed = knobs.number(
-        "stream",
-        (0, 1) if contiguous and inner >= per_vector else (0,),
-        int(contiguous and inner >= per_vector and written > device.cache_bytes // 2),
-        "memory",
-        "1 writes past the caches: saves reading the lines first, loses the output for a later kernel",
-    )
-    tile = 0
-    if _transposed(kernel, space):
-        tile = knobs.number(
-            "tile", (0, 16, 32, 64), 32, "tile", "side of the tiles that turn transposed operands; 0 none"
-        )
+    turned = _transposed(kernel, space)
+    block = None if turned else _block(kernel, space, per_vector, knobs)
+    if block is None:
+        space = _longest_inside(kernel, space, per_vector)
+    run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
+    contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
+    vectors = _vectors(kernel, plan, device, knobs, (width, per_vector), run if contiguous else 0, space.sizes[-1])
+    tile, points = 0, 0
+    if turned:
+        meaning = "side of the tiles that turn transposed operands; 0 none"
+        tile = knobs.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
+        vectors = replace(vectors, lanes=min(vectors.lanes, tile or vectors.lanes))
+    if block:
+        meaning = "points of a block: small ones stay near, large ones start less often"
+        points = knobs.number("block", _BLOCKS, 2048, "tile", meaning)
     # beyond the inner dimension all chunks are the same
+    inner = space.sizes[-1]
     chunks = [size for size in _CHUNKS if size < inner]
     chunks.append(next((size for size in _CHUNKS if size >= inner), _CHUNKS[-1]))
     meaning = "points of one task; small balances, large saves overhead"
-    chunk = knobs.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
+    chunk = 0 if block else knobs.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
     schedule = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
     threads = choose_threads(knobs, device, traffic(values, kernel.stores, plan))
-    lanes = min(per_vector * unroll, tile) if tile else per_vector * unroll
-    simd = "#pragma omp simd" if width == vector_widths(device)[0] else f"#pragma omp simd simdlen({per_vector})"
-    return _Shape(lanes, simd, bool(streamed), chunk, schedule, threads, tile)
+    return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
+
+
+def _vectors(
+    kernel: MapKernel, plan: Plan, device: Device, knobs: Knobs, width: tuple[int, int], run: int, inner: int
+) -> Vectors:
+    """`width`: bytes and points of a register. `run`: points that all stores write as one, 0 when not even one
+    register's worth."""
+    register_bytes, per_vector = width
+    fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
+    meaning = "vectors in flight; more hide latency, cost registers"
+    unroll = knobs.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+    written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
+    streamed = knobs.number(
+        "stream",
+        (0, 1) if run else (0,),
+        int(run > 0 and written > device.cache_bytes // 2),
+        "memory",
+        "1 writes past the caches: saves reading the lines first, loses the output for a later kernel",
+    )
+    widest = register_bytes == vector_widths(device)[0]
+    simd = "#pragma omp simd" if widest else f"#pragma omp simd simdlen({per_vector})"
+    return Vectors(per_vector * unroll, simd, bool(streamed))
+
+
+def _block(kernel: MapKernel, space: Space, per_vector: int, knobs: Knobs) -> Block | None:
+    block = find_block(kernel, space, per_vector)
+    if block is None:
+        return None
+    meaning = "rows vectorise along the innermost dimension; blocks over several at once, operands put in order first"
+    return block if knobs.text("form", ("rows", "blocks"), "blocks", "vector", meaning) == "blocks" else None
+
+
+def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
+    """The space with another dimension innermost where the last one is too short for a vector: the one, long enough,
+    along which all views together make the smallest steps."""
+    views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
+    long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
+    if space.sizes[-1] >= per_vector or not long:
+        return space
+    inner = min(long, key=lambda dim: sum(abs(space.strides(view)[dim]) for view in views))
+    order = [*(dim for dim in range(len(space.sizes)) if dim != inner), inner]
+    return Space(tuple(space.sizes[dim] for dim in order), tuple(space.last[dim] for dim in order))
 
 
 def _transposed(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
@@ -137,92 +176,56 @@ class _Body:
     def __init__(self, kernel: MapKernel, plan: Plan, space: Space, shape: _Shape) -> None:
         self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
         self._indices = [f"i{dim}" for dim in range(len(space.sizes))]
-        self._types = [element(plan, store.buffer) for store in kernel.stores]
         self._turned = _transposed(kernel, space) if shape.tile else []
+        self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0)
 
     def text(self) -> str:
+        if self._shape.block:
+            return self._blocks(self._shape.block)
         return self._tiled() if self._turned else self._rows()
 
-    def _point(self, known: Known) -> tuple[list[str], list[str]]:
-        """(hoisted statements, the lambda that computes one point into references)."""
-        kernel, space = self._kernel, self._space
-        values = [store.value for store in kernel.stores]
-        offset = space.offset(self._indices)
-
-        def moving(view: View) -> bool:
-            return space.strides(view)[-1] != 0
-
-        hoisted, known = hoist(invariants(values, moving), offset, {}, known, "h")
-        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
-        emitter.reserve(values)
-        for slot, store in enumerate(kernel.stores):
-            dtype = self._plan.buffers[store.buffer].dtype
-            emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
-        outs = ", ".join(f"{kind}& y{slot}" for slot, kind in enumerate(self._types))
-        point = [
-            f"const auto point = [&](int64_t {self._indices[-1]}, {outs}) __attribute__((always_inline)) {{",
-            indent(emitter.lines, 1),
-            "};",
-        ]
-        return hoisted, point
-
-    def _blocks(self, begin: str, end: str, exact: bool) -> list[str]:
-        """Vector blocks from `begin` to `end`; `exact` when the length is a multiple of the block."""
-        lanes, offset = self._shape.lanes, self._space.offset([*self._indices[:-1], "i"])
-        plain = [f"b_{s.buffer}[{self._at(s.view, 'i + l')}]" for s in self._kernel.stores]
-        lines = [f"int64_t i = {begin};", f"for (; i + {lanes} <= {end}; i += {lanes}) {{"]
-        if self._shape.streamed:
-            lines += [f"  alignas(64) {kind} y{slot}[{lanes}];" for slot, kind in enumerate(self._types)]
-            lines += [self._simd(lanes, ", ".join(f"y{slot}[l]" for slot in range(len(self._types))))]
-            lines += [
-                f"  stream(b_{s.buffer} + {_term(offset(s.view))}, y{slot});"
-                for slot, s in enumerate(self._kernel.stores)
-            ]
-        else:
-            lines += [self._simd(lanes, ", ".join(plain))]
-        lines.append("}")
-        if not exact:
-            lines += [f"for (int64_t l = 0; l < {end} - i; ++l) point(i + l, {', '.join(plain)});"]
-        return lines
-
-    def _simd(self, lanes: int, outs: str) -> str:
-        return f"  {self._shape.simd}\n  for (int l = 0; l < {lanes}; ++l) point(i + l, {outs});"
-
     def _at(self, view: View, inner: str) -> str:
-        return self._space.offset([*self._indices[:-1], f"({inner})"])(view)
+        return self._space.offset([*self._indices[:-1], inner])(view)
+
+    def _blocks(self, block: Block) -> str:
+        body = BlockBody(self._kernel, self._plan, self._space, block, self._shape.vectors, self._shape.points)
+        work = body.work()
+        return self._parallel(body.heads(), work, body.setup)
 
     def _rows(self) -> str:
         """Outer dimensions as nested loops, the inner one in chunks."""
-        sizes, shape = self._space.sizes, self._shape
+        sizes, vectors = self._space.sizes, self._shape.vectors
         inner = sizes[-1]
-        chunks = _ceil(inner, shape.chunk)
-        chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), shape.lanes) * shape.lanes
-        exact = inner % shape.lanes == 0
-        hoisted, point = self._point([])
-        if chunks == 1:
-            work = [*hoisted, *point, *self._blocks("0", str(inner), exact)]
-        else:
-            whole = inner % chunk == 0
-            end = f"chunk + {chunk}" if whole else f"(chunk + {chunk} < {inner} ? chunk + {chunk} : {inner})"
-            work = [*hoisted, *point, f"const int64_t end = {end};", *self._blocks("chunk", "end", exact)]
+        chunks = _ceil(inner, self._shape.chunk)
+        chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), vectors.lanes) * vectors.lanes
+        shortest = inner % chunk or chunk
+        begin, end = ("0", str(inner)) if chunks == 1 else ("chunk", "end")
+        hoisted, point = self._points.define([], self._indices[-1])
+        work = [*hoisted, *point, *self._points.sweep(begin, end, vectors, shortest, inner % vectors.lanes == 0)]
+        if chunks > 1:
+            last = f"chunk + {chunk}"
+            end = last if shortest == chunk else f"({last} < {inner} ? {last} : {inner})"
+            work.insert(0, f"const int64_t end = {end};")
         loops = list(zip(self._indices[:-1], sizes[:-1], strict=True))
         tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
-        heads = [f"for (int64_t {name} = 0; {name} < {size}; {name} += 1)" for name, size in loops] + tail
-        return self._parallel(heads or ["for (int64_t once = 0; once < 1; ++once)"], work)
+        return self._parallel(
+            [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in loops] + tail, work
+        )
 
     def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
         shape = self._shape
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        loops = heads or ["for (int64_t once = 0; once < 1; ++once)"]
+        collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
         lines = [
             f"#pragma omp parallel{shape.threads}",
             "{",
             *[f"  {line}" for line in setup],
             f"  #pragma omp for{collapse} schedule({shape.schedule}) nowait",
-            *[f"  {head}" for head in heads[:-1]],
-            f"  {heads[-1]} {{",
+            *[f"  {head}" for head in loops[:-1]],
+            f"  {loops[-1]} {{",
             indent(work, 2),
             "  }",
-            *(["  stream_fence();"] if shape.streamed else []),
+            *(["  stream_fence();"] if shape.vectors.streamed else []),
             "}",
         ]
         return indent(lines, 1)
@@ -250,16 +253,19 @@ class _Body:
                 f"    {name}[({column} - column0) * {side + 1} + {row} - row0] = {value};",
             ]
             known.append((load, f"{name}[({column} - column0) * {side + 1} + {row} - row0]"))
-        hoisted, point = self._point(known)
-        lanes = self._shape.lanes
+        hoisted, point = self._points.define(known, column)
+        # tiles of nearly equal size, so that none is narrower than a vector where the row is not
+        across = _ceil(columns, side)
+        vectors = self._shape.vectors
+        vectors = replace(vectors, lanes=min(vectors.lanes, power_of_two_below(columns // across)))
+        exact = columns % across == 0 and columns // across % vectors.lanes == 0
+        sweep = self._points.sweep("column0", "column1", vectors, columns // across, exact)
         work = [
             f"const int64_t row1 = row0 + {side} < {rows} ? row0 + {side} : {rows};",
-            f"const int64_t column1 = column0 + {side} < {columns} ? column0 + {side} : {columns};",
+            f"const int64_t column0 = across * {columns} / {across}, column1 = (across + 1) * {columns} / {across};",
             *copies,
             f"for (int64_t {row} = row0; {row} < row1; {row} += 1) {{",
-            indent(
-                [*hoisted, *point, *self._blocks("column0", "column1", columns % side == 0 and side % lanes == 0)], 1
-            ),
+            indent([*hoisted, *point, *sweep], 1),
             "}",
         ]
         heads = [
@@ -269,14 +275,10 @@ class _Body:
         ]
         heads += [
             f"for (int64_t row0 = 0; row0 < {rows}; row0 += {side})",
-            f"for (int64_t column0 = 0; column0 < {columns}; column0 += {side})",
+            f"for (int64_t across = 0; across < {across}; ++across)",
         ]
         return self._parallel(heads, work, setup)
 
 
 def _ceil(value: int, unit: int) -> int:
     return -(-value // unit)
-
-
-def _term(offset: str) -> str:
-    return f"({offset})" if "-" in offset else offset

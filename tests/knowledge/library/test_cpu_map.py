@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cpu_map import print_map
-from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Iota, Load, MapKernel, Store, View
+from foundry.knowledge.library.ir import Apply, Buffer, Const, Expr, Gather, Iota, Load, MapKernel, Plan, Store, View
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
 Harness = Any
@@ -149,3 +149,89 @@ def test_illegal_choices_take_the_default_and_declared_values_are_legal(cpu_kern
     defaults = {tunable.name: tunable.default for tunable in printed.tunables}
     assert printed.choices == defaults
     assert all(tunable.default in tunable.values and len(tunable.values) > 1 for tunable in printed.tunables)
+
+
+# name -> (shape of the results, strides and offset of the operand x, what is computed from it)
+ORDERS: dict[str, tuple[tuple[int, ...], View, str]] = {
+    "pixel shuffle": ((3, 5, 2, 37, 2), View(0, (740, 37, 370, 1, 185)), "plain"),
+    "pixel shuffle by three, narrow": ((4, 7, 3, 5, 3), View(0, (315, 5, 105, 1, 35)), "plain"),
+    "pixel unshuffle": ((6, 3, 9, 40), View(0, (1080, 1, 120, 3)), "plain"),
+    "nearest upsampling": ((6, 20, 2, 33, 2), View(0, (660, 33, 0, 1, 0)), "repeated"),
+    "nearest upsampling of a narrow image": ((6, 20, 2, 5, 2), View(0, (100, 5, 0, 1, 0)), "repeated"),
+    "rows that repeat": ((50, 3, 130), View(0, (130, 0, 1)), "repeated"),
+    "repeated and shuffled": ((40, 3, 90, 2), View(0, (180, 0, 1, 90)), "repeated"),
+    "channels last, three": ((2, 3001, 3), View(0, (9003, 1, 3001)), "plain"),
+    "channels first, three": ((2, 3, 3001), View(0, (9003, 1, 3)), "plain"),
+    "pairs that change places": ((2000, 2), View(1, (2, -1)), "plain"),
+    "backwards and transposed": ((700, 4), View(2799, (-1, -700)), "plain"),
+    "a row of three for all": ((999, 3), View(0, (0, 1)), "plain"),
+    "fewer points than a vector": ((2, 3), View(0, (1, 2)), "plain"),
+}
+FORMS: list[dict[str, Choice]] = [{}, {"stream": 1, "block": 512, "unroll": 1}, {"form": "rows"}]
+
+
+def at(buffer: torch.Tensor, view: View, shape: tuple[int, ...]) -> torch.Tensor:
+    where = torch.full(shape, view.offset)
+    for dim, (size, stride) in enumerate(zip(shape, view.strides, strict=True)):
+        where += (torch.arange(size) * stride).view(size, *[1] * (len(shape) - dim - 1))
+    return buffer[where]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_operands_in_another_order_than_the_results(cpu_kernel: Harness, order: str) -> None:
+    """The element types and forms go round, so that one compile for each order covers them."""
+    shape, seen, kind = ORDERS[order]
+    position = list(ORDERS).index(order)
+    dtype: Any = ("float32", "float32", "bfloat16", "float16")[position % 4]
+    x, z, y = torch.randn(18006).to(getattr(torch, dtype)), torch.randn(shape), torch.empty(shape)
+    source = Load("x", seen, dtype)
+    value = apply("tanh", source if dtype == "float32" else apply("cast", source))
+    if kind == "plain":  # an operand in the results' order, one that depends on the last dimension only, the position
+        last = Load("x", View(0, (*[0] * (len(shape) - 1), 1)), dtype)
+        value = apply("add", value, apply("mul", Load("z", View(0, contiguous_strides(shape)), "float32"), number(2.0)))
+        value = apply("add", value, last if dtype == "float32" else apply("cast", last))
+        value = apply("add", value, apply("cast", Iota(seen)))
+    choices = FORMS[position % 3] if kind == "plain" else FORMS[position % 2]
+    cpu_kernel.run(pointwise(shape, value), print_map, {"x": x, "z": z}, {"y": y}, choices)
+    truth = at(x.float(), seen, shape).tanh()
+    if kind == "plain":
+        truth = truth + z * 2 + x.float()[: shape[-1]] + at(torch.arange(18006.0), seen, shape)
+    torch.testing.assert_close(y, truth, rtol=1e-6, atol=1e-5)
+
+
+def test_what_repeats_is_computed_once(cpu_kernel: Harness) -> None:
+    x, y = torch.randn(64, 50), torch.empty(64, 2, 50, 2)
+    value = apply("tanh", load("x", 50, 0, 1, 0))
+    printed = cpu_kernel.run(pointwise(tuple(y.shape), value), print_map, {"x": x}, {"y": y})
+    assert torch.allclose(y, x.tanh()[:, None, :, None].expand(y.shape), atol=1e-6)
+    assert printed.choices["form"] == "blocks"
+    inside = printed.functions.split("int64_t i = 0;")
+    assert printed.functions.count("math::tanh") == 1 and "math::tanh" not in inside[-1]
+
+
+def test_without_a_run_of_memory_another_dimension_is_innermost(cpu_kernel: Harness) -> None:
+    """Pairs stored with a gap cannot be written as one; the long dimension is vectorised instead."""
+    x, y = torch.randn(2, 500), torch.empty(500, 3)
+    kernel = MapKernel("gap", (500, 2), (Store("y", View(1, (3, 1)), apply("exp", load("x", 1, 500))),))
+    printed = cpu_kernel.run(kernel, print_map, {"x": x}, {"y": y})
+    assert torch.allclose(y[:, 1:], x.t().exp(), rtol=1e-6) and y[:, 0].isnan().all()
+    assert "points as 2 x 500" in printed.functions
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_the_rest_of_a_row_is_a_vector_unless_results_are_read(cpu_kernel: Harness, reads: bool) -> None:
+    """The last block computes some points twice: a kernel in place must not."""
+    x, y = torch.randn(1000, 37), torch.empty(1000, 64)
+    stores = (Store("y", View(0, (64, 1)), apply("exp", load("y" if reads else "x", 64 if reads else 37, 1))),)
+    kernel = MapKernel("rest", (1000, 37), stores)
+    printed = print_map(kernel, _plan(x, y, kernel), cpu_kernel.device, {})
+    assert ("i = 37 - 32;" in printed.functions) == (not reads)
+    assert ("for (int64_t l = i; l < 37; ++l)" in printed.functions) == reads
+
+
+def _plan(x: torch.Tensor, y: torch.Tensor, kernel: MapKernel) -> Plan:
+    buffers = {
+        "x": Buffer("x", tuple(x.shape), tuple(x.stride()), "float32", "input"),
+        "y": Buffer("y", tuple(y.shape), tuple(y.stride()), "float32", "output"),
+    }
+    return Plan(buffers, (kernel,), (), "tensor")
