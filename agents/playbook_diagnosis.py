@@ -77,7 +77,7 @@ def _failed(gates: Sequence[Gate]) -> str:
 
 def limiter_of(situation: Situation) -> Diagnosis:
     """Which resource limits a correct candidate."""
-    for rule in (_named_by_profiler, _stalls, _spills, _launches, _narrow_vectors, _roofline):
+    for rule in (_named_by_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
         found = rule(situation)
         if found:
             limiter, evidence = found
@@ -87,7 +87,7 @@ def limiter_of(situation: Situation) -> Diagnosis:
                 limiter=limiter,
                 evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
                 action=_action(limiter, situation),
-                kernel=situation.dominant,
+                kernel=_scalar_kernel(situation) if rule is _scalar_loop else situation.dominant,
             )
     raise AssertionError("the roofline rule always answers")
 
@@ -145,6 +145,25 @@ def _launches(situation: Situation) -> _Found:
         "launch_overhead",
         f"{situation.launches} launches at {each:.3g} us each are {100 * share:.0f} % of {total:.4g} ms",
     )
+
+
+def _scalar_loop(situation: Situation) -> _Found:
+    """A kernel whose loops the compiler did not vectorise, unless memory is already saturated."""
+    found = situation.brief.parent.build.resources.scalar_loops
+    if not found or _fraction(situation.achieved_bytes_per_s, situation.bandwidth) >= SATURATED:
+        return None
+    name = _scalar_kernel(situation)
+    return (
+        "instruction_mix",
+        f"the loop of {name} is scalar: {found[name]} instructions that work on one number each, and hardly any on "
+        f"vectors of {situation.brief.device.vector_bytes} bytes",
+    )
+
+
+def _scalar_kernel(situation: Situation) -> str:
+    """Of the functions with scalar loops the one that takes the most time as modelled, "" without any."""
+    found = situation.brief.parent.build.resources.scalar_loops
+    return max(found, key=lambda name: (situation.shares.get(name, 0.0), found[name]), default="")
 
 
 def _narrow_vectors(situation: Situation) -> _Found:
@@ -214,6 +233,12 @@ def _action(limiter: Limiter, situation: Situation) -> str:
         return (
             f"Fuse: {len(situation.kernels)} kernels move {surplus / 1e6:.4g} MB more than the "
             f"{situation.least_bytes / 1e6:.4g} MB that the graph needs."
+        )
+    scalar = _scalar_kernel(situation)
+    if limiter == "instruction_mix" and scalar:
+        return (
+            f"Vectorise the loop of {scalar}: along another axis than a short innermost one, or over several "
+            "flattened; move operands into that order first and keep index arithmetic out of the loop."
         )
     fraction = situation.fraction_of_floor
     if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:

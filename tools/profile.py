@@ -104,6 +104,8 @@ def _build_facts(build: Build) -> dict[str, float | str]:
     elif resources.vector_bytes:
         facts["vector_bytes"] = float(resources.vector_bytes)
     whole = sum(resources.instruction_mix.values())
+    if resources.scalar_loops:
+        facts["scalar_loops"] = ", ".join(resources.scalar_loops)
     for name, count in resources.instruction_mix.items():
         if whole and name != "other":
             facts[f"mix_{name}"] = count / whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -11,8 +12,15 @@ from foundry.agents.auditor import AuditEvidence, judge_by_numbers
 from foundry.agents.playbook_diagnosis import diagnose
 from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu_map import print_map
+from foundry.knowledge.library.cpu_module import FLAGS
+from foundry.knowledge.library.ir import Apply, Buffer, Load, MapKernel, Plan, Store, View
+from foundry.knowledge.library.module_file import read_library_text
 from foundry.knowledge.thought import Aspect, Failure, Limiter
 from foundry.tools.grader import no_timing
+from foundry.tools.profile import profile
+from foundry.tools.targets.cpu import CpuTarget
 
 
 def found(toy: Any, parent: Any, recipe: Recipe | None = None, **changes: Any) -> Any:
@@ -36,6 +44,51 @@ def test_limiter_and_its_numbers(toy: Any, facts: dict[str, Any], limiter: str, 
     assert (diagnosis.limiter, diagnosis.failure) == (limiter, None)
     assert evidence in diagnosis.evidence
     assert diagnosis.action and diagnosis.kernel == "k0"
+
+
+PAIRS = """
+static void k0(const float* __restrict x, float* __restrict y) {
+#pragma omp parallel for
+  for (long i = 0; i < 64; ++i)
+    for (long j = 0; j < 1024; ++j)
+      for (long k = 0; k < 2; ++k) y[(i * 1024 + j) * 2 + k] = math::tanh(x[i * 2048 + k * 1024 + j]);
+}
+extern "C" int foundry_forward(void** b) { k0((const float*)b[0], (float*)b[1]); return 0; }
+"""
+
+
+def candidate(kernel: str) -> str:
+    source = f"{read_library_text('cpu_runtime.h')}\n{kernel}"
+    flags = [*FLAGS, "-fno-tree-vectorize"] if kernel == PAIRS else list(FLAGS)
+    return f'FOUNDRY = {{"target": "cpu", "flags": {flags!r}}}\nSOURCE = r"""{source}"""\n'
+
+
+def shuffled() -> str:
+    """The library's kernel for the same as PAIRS: (64, 2, 1024) turned into (64, 1024, 2), then tanh."""
+    x = Load("x", View(0, (2048, 1, 1024)), "float32")
+    kernel = MapKernel("k0", (64, 1024, 2), (Store("y", View(0, (2048, 2, 1)), Apply("tanh", (x,), "float32")),))
+    buffers = {
+        "x": Buffer("x", (64, 2, 1024), (2048, 1024, 1), "float32", "input"),
+        "y": Buffer("y", (64, 1024, 2), (2048, 2, 1), "float32", "output"),
+    }
+    device = Device("cpu", "test", "x86-64", 2, 32 << 20, 64, 8 << 30)
+    printed = print_map(kernel, Plan(buffers, (kernel,), (), "tensor"), device, {})
+    entry = "const float* b_x = (const float*)b[0]; float* b_y = (float*)b[1];"
+    return f'{printed.functions}\nextern "C" int foundry_forward(void** b) {{ {entry} {printed.call} return 0; }}'
+
+
+def test_a_kernel_whose_loop_is_scalar_is_named(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path))
+    slow = toy.evaluation(toy.recipe(), candidate_ms=12.0)
+    scalar, packed = (replace(slow, build=CpuTarget().build(candidate(text))) for text in (PAIRS, shuffled()))
+    diagnosis = found(toy, scalar)
+    assert (diagnosis.limiter, diagnosis.kernel) == ("instruction_mix", "k0")
+    assert "the loop of k0 is scalar" in diagnosis.evidence and "along another axis" in diagnosis.action
+    made = profile(candidate(PAIRS), scalar.build, slow.timing, toy.brief().device, policy="fair")
+    assert made.facts["scalar_loops"] == "k0"
+    assert packed.build.ok and "scalar" not in found(toy, packed).evidence
+    saturated = found(toy, replace(toy.evaluation(toy.recipe(), candidate_ms=2.0), build=scalar.build))
+    assert saturated.limiter == "memory_bandwidth"
 
 
 def test_surplus_traffic_makes_fusing_the_action(toy: Any) -> None:

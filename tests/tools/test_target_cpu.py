@@ -124,3 +124,33 @@ def test_a_cache_that_cannot_be_written_is_a_failed_build(tmp_path: Path, monkey
 
 def test_machine_is_stable() -> None:
     assert cpu.machine() == cpu.machine() and "-" in cpu.machine()
+
+
+PAIRS = """
+static void pairs(const float* __restrict x, float* __restrict y) {
+  for (int i = 0; i < 4096; ++i)
+    for (int k = 0; k < 2; ++k) y[i * 2 + k] = x[k * 4096 + i] * x[0] + 1.0f;
+}
+extern "C" int foundry_forward(void** b) { pairs((const float*)b[0], (float*)b[1]); return 0; }
+"""
+CALLS = """
+#include <cmath>
+extern "C" int foundry_forward(void** b) {
+  for (int i = 0; i < 4096; ++i) ((double*)b[1])[i] = std::tanh(((const double*)b[0])[i]) + std::erf(1.0 * i);
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "flags", "names"),
+    [
+        (PAIRS, ["-O1", "-fno-inline"], ["pairs"]),
+        (LOOP, ["-O3"], []),
+        (CALLS, ["-O3"], ["foundry_forward"]),  # libm works on one number a call
+    ],
+)
+def test_loops_that_are_not_vectorised_are_named(source: str, flags: list[str], names: list[str]) -> None:
+    build = CpuTarget().build(candidate(source, [*FLAGS, *flags]))
+    assert build.ok, build.first_error
+    assert list(build.resources.scalar_loops) == names

@@ -124,16 +124,20 @@ def machine() -> str:
 _CLASSES: tuple[tuple[str, str], ...] = (
     ("stream", r"v?movnt"),
     ("gather_scatter", r"v\w*(gather|scatter)"),
+    ("scalar_float", r"v?(add|sub|mul|min|max|ucomi|comi|cmp\w*|rndscale|round)s[sd]$|vf\w*(madd|msub)\w*s[sd]$"),
     ("fma", r"vf\w*(madd|msub)\w*"),
     ("division", r"v?(div|sqrt)[ps][sd]|idiv|div[lq]?$"),
     ("vector_float", r"v(add|sub|mul|min|max|cmp|rndscale|round)\w*p[sd]"),
-    ("scalar_float", r"v?(add|sub|mul|min|max|ucomi|comi)s[sd]"),
     ("shuffle", r"v?(perm|shuf|unpck|blend|broadcast|insert|extract|pblend|valign)\w*"),
     ("vector_move", r"v?mov[ua]p[sd]|vmovdq\w*"),
     ("call", r"call"),
     ("branch", r"j\w+"),
 )
-_INSTRUCTION = re.compile(r"^\s+[0-9a-f]+:\s+(?:\w+\s+)?([a-z][a-z0-9]+)\b(.*)$")
+_SCALAR_LOOP = 2  # instructions that make a scalar loop worth naming
+_INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:(?:bnd|notrack|lock|rep\w*)\s+)?([a-z][a-z0-9]+)\b(.*)$")
+_FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+_JUMP = re.compile(r"^\s+([0-9a-f]+)\s")
+_MATHS = re.compile(r"<(?:a?(?:sin|cos|tan)h?|exp[2m1]*|log(?:2|10|1p)?|pow|erf|fmod|atan2)f?@plt>")
 
 
 @functools.lru_cache(maxsize=256)
@@ -147,16 +151,76 @@ def _resources(library: str) -> Resources:
     return disassembly_resources(text)
 
 
+@dataclass(frozen=True)
+class _Instruction:
+    address: int
+    kind: str
+    opcode: str
+    operands: str
+
+    @property
+    def back_to(self) -> int | None:
+        """Where a jump to an earlier address goes."""
+        found = _JUMP.match(self.operands) if self.kind == "branch" else None
+        target = int(found[1], 16) if found else self.address + 1
+        return target if target <= self.address else None
+
+
 def disassembly_resources(text: str) -> Resources:
     """Counts instruction classes; a register width counts when at least three instructions use it."""
     mix: Counter[str] = Counter()
     widths: Counter[int] = Counter()
+    functions: dict[str, list[_Instruction]] = {}
+    function: list[_Instruction] = []
     for line in text.splitlines():
         match = _INSTRUCTION.match(line)
         if not match:
+            head = _FUNCTION.match(line)
+            function = functions.setdefault(_source_name(head[1]), []) if head else function
             continue
-        opcode, operands = match.groups()
-        mix[next((name for name, pattern in _CLASSES if re.match(pattern, opcode)), "other")] += 1
+        address, opcode, operands = match.groups()
+        kind = next((name for name, pattern in _CLASSES if re.match(pattern, opcode)), "other")
+        mix[kind] += 1
         widths[64 if "%zmm" in operands else 32 if "%ymm" in operands else 16 if "%xmm" in operands else 0] += 1
+        function.append(_Instruction(int(address, 16), kind, opcode, operands))
     widest = max((width for width, count in widths.items() if count >= 3), default=0)
-    return Resources(vector_bytes=widest, instruction_mix=dict(sorted(mix.items())))
+    scalar = {name: _scalar_work(code) for name, code in functions.items()}
+    return Resources(
+        vector_bytes=widest,
+        instruction_mix=dict(sorted(mix.items())),
+        scalar_loops={name: count for name, count in scalar.items() if count},
+    )
+
+
+def _source_name(symbol: str) -> str:
+    """The function of the source text behind a symbol: OpenMP's parallel regions are functions of their own."""
+    mangled = re.match(r"_ZL?(\d+)", symbol)
+    if not mangled:
+        return symbol.split(".")[0]
+    return symbol[mangled.end() :][: int(mangled[1])]
+
+
+def _scalar_work(code: list[_Instruction]) -> int:
+    """Scalar floating-point instructions in a function's loops, 0 where vectors do the work.
+
+    A vector loop has a scalar one for its rest, and rows have scalar work between them: only loops with hardly any
+    vector instruction count.
+    """
+    loops = [(i.back_to, i.address) for i in code if i.back_to is not None]
+    looped = [i for i in code if any(begin <= i.address <= end for begin, end in loops)]
+    scalar, packed = sum(map(_is_scalar, looped)), sum(map(_is_packed, looped))
+    return scalar if scalar >= _SCALAR_LOOP and scalar > 8 * packed else 0
+
+
+def _is_packed(instruction: _Instruction) -> bool:
+    """Scalar code copies whole registers too: a move counts when it meets memory."""
+    if instruction.kind == "vector_move":
+        return "(" in instruction.operands
+    return instruction.kind in ("fma", "vector_float", "stream", "gather_scatter")
+
+
+def _is_scalar(instruction: _Instruction) -> bool:
+    if instruction.kind == "call":
+        return _MATHS.search(instruction.operands) is not None
+    single = instruction.kind == "division" and re.fullmatch(r"v?(div|sqrt)s[sd]", instruction.opcode)
+    return bool(single) or instruction.kind == "scalar_float" or instruction.opcode in ("vmovss", "vmovsd")
