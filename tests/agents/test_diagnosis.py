@@ -16,7 +16,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu_map import print_map
 from foundry.knowledge.library.cpu_module import FLAGS
 from foundry.knowledge.library.ir import Apply, Buffer, Load, MapKernel, Plan, Store, View
-from foundry.knowledge.library.module_file import read_library_text
+from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.thought import Aspect, Failure, Limiter
 from foundry.tools.grader import no_timing
 from foundry.tools.profile import profile
