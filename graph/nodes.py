@@ -95,6 +95,8 @@ async def baseline(state: RunState, services: Services) -> Update:
     found = await services.measure.baseline()
     if found.degenerate:
         raise TaskError(f"the task proves nothing: {found.degenerate}", "give it outputs that depend on its inputs")
+    if found.label:
+        services.log.note_once("note", "what tells", reason=found.label)
     return {}
 
 

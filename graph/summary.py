@@ -62,6 +62,7 @@ NOTED = (
     "island failed",
     "instructions",
     "experience store",
+    "what tells",
 )
 
 SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", "model refuses")

@@ -205,7 +205,7 @@ def _measured(evaluation: Evaluation) -> Iterable[str]:
             )
         yield from _failed(verdict.gates)
     if audit:
-        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {' '.join(audit.labels)}".rstrip()
+        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
         yield from _failed(audit.gates)
         if audit.judgement:
             yield f"  judgement: {audit.judgement}"

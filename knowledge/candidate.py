@@ -227,7 +227,16 @@ class Baseline:
     noise: float
     output_shapes: list[tuple[int, ...]]
     degenerate: str = ""  # why the task proves nothing, or ""
+    coincidence: str = ""  # which answer without a kernel is right for the inputs as given, or ""
+    told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over compile
     compile_note: str = ""  # why torch.compile could not be timed
     floor_ms: float | None = None  # roofline floor of the graph
+
+    @property
+    def label(self) -> str:
+        """What has to be said beside every result on a task whose inputs as given tell nothing, or ""."""
+        if not self.told_by:
+            return ""
+        return f"as given, {self.coincidence}: timed on {self.told_by!r}, which tells right from wrong"

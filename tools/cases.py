@@ -95,6 +95,7 @@ class Case:
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
         self.has_masks = False  # boolean ones, likewise
         self._has_numbers = False  # floats of Python's
+        self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
         self._uses_tf32 = False  # PyTorch's error is another where it is allowed
         self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
         self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
@@ -130,6 +131,8 @@ class Case:
             return self.has_masks
         if distribution.pattern == "other numbers":
             return self._has_numbers
+        if distribution.pattern == "few other signs":
+            return self._has_one_sign
         if distribution.pattern == "no structure":
             return self.has_structure()
         if distribution.pattern == "other indices":
@@ -205,7 +208,7 @@ class Case:
         raise problem or TaskError("no question could be asked")
 
     def _trial(self, distribution: Distribution, seed: int) -> Trial:
-        inputs = self._draw(distribution, seed)
+        inputs = self._draw(distribution, seed, self._given_seed)
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
         self._has_numbers = any(map(patterns.is_number, inputs))
@@ -216,6 +219,7 @@ class Case:
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
             self._is_bounded = not overflowing(eager)
+            self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(inputs)))
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
@@ -229,7 +233,7 @@ class Case:
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
-            any_nan = distribution.pattern == "non-finite"
+            any_nan = distribution.pattern in ("non-finite", "few other signs")
             expected = [_stressed(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         if distribution.may_be_unstable:
@@ -261,9 +265,9 @@ class Case:
         tf32 = self._tf32_errors("as before", placed, expected)
         return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
 
-    def inputs(self, seed: int) -> tuple[Message, int]:
-        """Inputs as given, in sealed memory, for timing."""
-        return bundle.pack(self._loaded.inputs(seed))
+    def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> tuple[Message, int]:
+        """Inputs, in sealed memory, for timing."""
+        return bundle.pack(self._draw(distribution, seed, seed))
 
     # ------------------------------------------------------------ running the reference
 
@@ -350,8 +354,11 @@ class Case:
         self._load_state(self._model, "seeded")
         return index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
 
-    def _draw(self, distribution: Distribution, seed: int) -> list[Any]:
-        inputs = self._loaded.inputs(self._given_seed if distribution.pattern == "few changed" else seed)
+    def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
+        """Inputs of a distribution; `given_seed`: of those of which few elements are changed."""
+        inputs = self._loaded.inputs(given_seed if distribution.pattern == "few changed" else seed)
+        if distribution == AS_GIVEN:
+            return list(inputs)
         generator = torch.Generator().manual_seed(seed ^ 0x5EED)
         if distribution.pattern == "other indices":
             ranges = iter(self._ranges)

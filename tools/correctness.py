@@ -220,7 +220,7 @@ class Examination:
     def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
         for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
             own, elements = trial.of_baseline[index], _weighing(trial, index)
-            limit = _limit(own, trial, index, base=trial.ieee[index], elements=elements)
+            limit = limit_of(own, trial, index, base=trial.ieee[index], elements=elements)
             error = comparison.measure(output, expected)
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(output, expected, limit, error)
@@ -277,13 +277,13 @@ class Examination:
     ) -> tuple[list[OutputError], list[OutputError], AccuracyClass]:
         """Each output's error and what it may be, and the accuracy class that these limits are of."""
         found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
-        limits = [_limit(own, trial, index) for index, own in enumerate(trial.ieee)]
+        limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
         if not _all_accepted(found, limits):  # where few elements make the norm, their rounding is luck, not an average
             limits = [
-                _limit(own, trial, index, elements=_weighing(trial, index)) for index, own in enumerate(trial.ieee)
+                limit_of(own, trial, index, elements=_weighing(trial, index)) for index, own in enumerate(trial.ieee)
             ]
         if not _all_accepted(found, limits) and trial.tf32 is not None and self.worst_class == "tf32":
-            limits = [_limit(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
+            limits = [limit_of(own, trial, index, base=trial.ieee[index]) for index, own in enumerate(trial.tf32)]
             return found, limits, "tf32"
         return found, limits, "ieee"
 
@@ -319,7 +319,7 @@ class Examination:
         for index, (one, other, expected) in enumerate(zip(first, second, trial.expected, strict=True)):
             if torch.equal(_as_bits(one), _as_bits(other)):
                 continue
-            limit = _limit(trial.ieee[index], trial, index)
+            limit = limit_of(trial.ieee[index], trial, index)
             error = comparison.measure(other, expected)
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(other, expected, limit, error)
@@ -376,7 +376,7 @@ def _weighing(trial: Trial, index: int) -> int:
     return comparison.weighing_elements(expected) if expected.is_floating else trial.specs[index].numel
 
 
-def _limit(
+def limit_of(
     own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None, elements: int | None = None
 ) -> OutputError:
     """What output `index` may be off; infinite where only the kind of its elements is asked for. `base`: PyTorch's

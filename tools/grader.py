@@ -151,7 +151,7 @@ class Grader:
         """Adds torch.compile's time, or the reason why there is none."""
         message: Message = {"do": "time", "stage": "screen", "compiled": True, "text": "", "errors": self._own_errors}
         message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S}
-        message |= {"series": "compiled", "effort": "full"}
+        message |= {"series": "compiled", "effort": "full", "told_by": baseline.told_by}
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         try:
             with self._judge() as judge:
@@ -167,6 +167,7 @@ class Grader:
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
         """Correctness of one candidate, in a process of its own."""
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
+        message["told_by"] = baseline.told_by
         with self._judge() as judge:
             start = time.monotonic()
             answer, ended = self._with_candidate(judge, {**message, "load_limit_s": self._load_limit(text, build)})
@@ -186,7 +187,7 @@ class Grader:
         """Groups of pairs, each in a fresh pair of processes. The caller holds the device lock."""
         message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
-        message["series"] = secrets.token_hex(8)
+        message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
         groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
         with self._judge() as judge:
             while not groups.is_enough():

@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -24,23 +23,22 @@ from foundry.knowledge.candidate import Baseline, Gate, Stage
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
-from foundry.tools import bundle, comparison, paired_timing
+from foundry.tools import bundle, paired_timing
 from foundry.tools.cases import Case, Trial, cases_of
 from foundry.tools.channel import Channel, Message, close_all
 from foundry.tools.correctness import Examination, released
 from foundry.tools.paired_timing import ColdCache, Question
 from foundry.tools.protocol import (
     AS_GIVEN,
-    ILL_CONDITIONED,
     Distribution,
     OutputError,
     Seeds,
-    accepts,
-    allowed,
     distributions,
+    told_by,
 )
 from foundry.tools.repeated_calls import check_computes_again
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
+from foundry.tools.telling import Telling, find_telling
 from foundry.tools.timing import effort_of, relative_spread
 from foundry.tools.turns import moved, standing
 
@@ -64,9 +62,10 @@ class Judge:
         self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
         self._screen_case: Case | None = None
         self._screen_trials: list[Trial] = []
+        self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
         self._screen_question: Question | None = None
         self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
-        self._degeneracy: str | None = None  # why the task proves nothing, once known
+        self._telling: Telling | None = None  # which question tells right from wrong, once known
         self._skipped: dict[str, Gate] = {}
         self._usual = standing(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
@@ -75,16 +74,12 @@ class Judge:
 
     def prepare(self, message: Message, handles: list[int]) -> Message:
         """What `baseline` needs besides a quiet device."""
-        trials = self._screen()
-        self._degeneracy = self._degenerate(trials[0])
-        self._question("screen", trials[0].of_baseline)
+        self._prepared()
         return {}
 
     def baseline(self, message: Message, handles: list[int]) -> Message:
-        """Times the reference, measures its own error, and asks whether the task can prove anything."""
-        trials = self._screen()
-        degenerate = self._degenerate(trials[0]) if self._degeneracy is None else self._degeneracy
-        question = self._question("screen", trials[0].of_baseline)
+        """Times the reference, measures its own error, and says whether the task can prove anything."""
+        telling, trial, question = self._prepared()
         link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:
             self._prepare(link, question, self._case(), "screen", self._reference())
@@ -94,10 +89,12 @@ class Judge:
         baseline = Baseline(
             eager_ms=statistics.median(samples),
             noise=relative_spread(samples),
-            output_shapes=[spec.shape for spec in trials[0].specs],
-            degenerate=degenerate,
+            output_shapes=[spec.shape for spec in trial.specs],
+            degenerate=telling.degenerate,
+            coincidence=telling.coincidence,
+            told_by=telling.told_by,
         )
-        errors = [[error.norm, error.violation] for error in trials[0].of_baseline]
+        errors = [[error.norm, error.violation] for error in trial.of_baseline]
         return {"baseline": codec.to_plain(baseline), "errors": errors, "seeds": self._seeds.drawn}
 
     def verify(self, message: Message, handles: list[int]) -> Message:
@@ -109,7 +106,8 @@ class Judge:
         load = {"text": message["text"], "device": self._place}
         try:
             if stage == "screen":
-                verdict = examination.run(load, [self._case()], lambda case: self._screen())
+                trials = self._screen() + ([self._told(message["told_by"])] if message["told_by"] else [])
+                verdict = examination.run(load, [self._case()], lambda case: trials)
             else:
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
@@ -206,13 +204,13 @@ class Judge:
     def _timed_on(self, message: Message) -> tuple[Case, Question]:
         """What all groups of one candidate are timed on: the screen's own, or parameters and inputs that are fresh."""
         stage, series = message["stage"], message["series"]
-        errors = [OutputError(*pair) for pair in message["errors"]]
+        errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
         if stage == "screen":
-            return self._case(), self._question(stage, errors)
+            return self._case(), self._question(stage, errors, telling)
         if self._series is None or self._series[0] != series:
             self.release(message, [])
             case = self._fresh_cases(stage, only_first=True)[0]
-            self._series = (series, case, self._question(stage, errors, case))
+            self._series = (series, case, self._question(stage, errors, telling, case))
         return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
@@ -254,6 +252,22 @@ class Judge:
                     self._screen_trials.append(trial)
         return self._screen_trials
 
+    def _prepared(self) -> tuple[Telling, Trial, Question]:
+        """Which question tells, its trial, and what both sides are timed on."""
+        if self._telling is None:
+            self._telling = find_telling(self._case(), self._screen()[0], self._seeds)
+        name = self._telling.told_by
+        trial = self._told(name) if name else self._screen()[0]
+        return self._telling, trial, self._question("screen", trial.of_baseline, told_by(name))
+
+    def _told(self, name: str) -> Trial:
+        """The trial of the question that tells; there is one in a task."""
+        if self._telling_trial is None:
+            self._screen()  # the first trial says what there is to change
+            seed = self._seeds.draw("screen", f"screen: {name}")
+            self._telling_trial = self._case().trial(told_by(name), seed)
+        return self._telling_trial
+
     def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
         """The trial, or None where the reference itself refuses such inputs (a loss that takes probabilities)."""
         name = f"{distribution.name} ({case.name})" if case.name else distribution.name
@@ -287,22 +301,24 @@ class Judge:
 
         return released(make())
 
-    def _question(self, stage: Stage, errors: list[OutputError], case: Case | None = None) -> Question:
-        """Sets of inputs to time on; the screen's are kept."""
+    def _question(
+        self, stage: Stage, errors: list[OutputError], telling: Distribution, case: Case | None = None
+    ) -> Question:
+        """Sets of inputs to time on, drawn as the question that tells; the screen's are kept."""
         if stage == "screen" and self._screen_question is not None:
             return self._screen_question
         case = case or self._case()
         specs = self._screen()[0].specs
-        packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"))]
+        packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"), telling)]
         size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
         for index in range(1, paired_timing.slots_for(size)):
-            packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}")))
+            packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}"), telling))
         is_changeable = paired_timing.is_changeable(packed[0])
         question = Question(
             packed,
             specs,
             errors,
-            lambda: case.inputs(_any_seed()),
+            lambda: case.inputs(_any_seed(), telling),
             is_changeable,
             scalable=not case.limited,
             rotatable=not case.has_structure(),
@@ -336,51 +352,6 @@ class Judge:
             return float(message["run_limit_s"])
         return max(RUN_LIMIT_S, RUN_LIMIT_FACTOR * float(message.get("eager_ms", 0.0)) / 1e3)
 
-    # ------------------------------------------------------------ what the task can prove
-
-    def _degenerate(self, trial: Trial) -> str:
-        """Why right and wrong kernels cannot be told apart on this task, or ""."""
-        worst = max(error.norm for error in trial.ieee)
-        if trial.expected[0].is_floating and worst > ILL_CONDITIONED:
-            return f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm"
-        other = self._case().trial(AS_GIVEN, self._seeds.draw("screen", "degenerate"))
-        os.close(other.inputs[1])
-        for reason, outputs in self._fakes(trial, other):
-            shapes = [output.shape for output in outputs]
-            if shapes == [item.truth.shape for item in trial.expected] and self._is_accepted(outputs, trial):
-                return reason
-        return ""
-
-    def _fakes(self, trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tensor]]]:
-        """Outputs that need no kernel: known without looking at the inputs, or a copy of them."""
-        yield "zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]
-        constants = [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected]
-        yield "a constant is accepted as its output", constants
-        yield "its output does not depend on the inputs", [item.truth for item in other.expected]
-        for dim, words in ((0, "over its first dimension"), (-1, "over its last dimension")):
-            means = [_mean_along(item, dim) for item in other.expected]
-            yield f"the mean {words} of another output is accepted as its output", means
-        description, handle = trial.inputs
-        for index, tensor in enumerate(bundle.shared(description, handle)):
-            copies = [
-                tensor.reshape(-1).to(item.truth) for item in trial.expected if item.truth.numel() == tensor.numel()
-            ]
-            yield f"its output is input {index}", copies
-
-    def _is_accepted(self, outputs: list[torch.Tensor], trial: Trial) -> bool:
-        for output, expected, own, spec in zip(outputs, trial.expected, trial.ieee, trial.specs, strict=True):
-            if not accepts(comparison.measure(output, expected), allowed(own, spec.dtype, spec.numel)):
-                return False
-        return True
-
-
-def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
-    """The output as if it were the same everywhere along one dimension."""
-    if not expected.is_floating or len(expected.shape) < 2:
-        return torch.full_like(expected.truth, _middle(expected.truth))
-    shaped = expected.truth.reshape(expected.shape)
-    return shaped.mean(dim, keepdim=True).expand(expected.shape).reshape(-1)
-
 
 def _any_seed() -> int:
     return random.SystemRandom().getrandbits(31)
@@ -390,11 +361,6 @@ def _moved_bytes(question: Question) -> int:
     """Of one set of inputs and the outputs."""
     given = [bundle.spec_from(item) for item in question.inputs[0][0]["specs"]]
     return sum(spec.nbytes for spec in [*given, *question.specs])
-
-
-def _middle(truth: torch.Tensor) -> Any:
-    finite = truth[torch.isfinite(truth)]
-    return finite.double().mean().to(truth.dtype).item() if finite.numel() else 0
 
 
 def serve(control: Channel) -> None:

@@ -121,6 +121,8 @@ def transformed(
         return value
     if distribution.pattern == "few changed":
         changed = _few_changed(value, generator, structure, limited=limited)
+    elif distribution.pattern == "few other signs":
+        changed = _few_other_signs(value, generator, structure) if has_one_sign(value) else value
     else:
         changed = _patterned(value, distribution.pattern, generator, limited=limited)
     return _laid_out_as(value, structure.imposed(changed))
@@ -134,6 +136,13 @@ def is_mask(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """A floating-point number that is no tensor, and not zero."""
     return isinstance(value, float) and value != 0.0
+
+
+def has_one_sign(value: Any) -> bool:
+    """Floating elements none of which is negative, or none of which is positive."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return not bool((value < 0).any()) or not bool((value > 0).any())
 
 
 def in_few_bits(value: torch.Tensor) -> torch.Tensor:
@@ -234,6 +243,12 @@ def _few_changed(
     low, high = value.min(), value.max()
     old = value.flatten()[places]
     return _put(value.clone(), places, torch.where(old < (low + high) / 2, high, low))
+
+
+def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
+    places = structure.places(int(torch.randint(1, 4, (1,), generator=generator)), value.numel(), generator)
+    spikes = _spikes(value, places, generator).abs()
+    return _put(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
 
 
 def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

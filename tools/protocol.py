@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-7"
+PROTOCOL_VERSION = "foundry-8"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
@@ -36,6 +36,7 @@ Pattern = Literal[
     "sparse",
     "one-hot rows",
     "few changed",
+    "few other signs",
     "non-finite",
     "positive",
     "negative",
@@ -61,8 +62,9 @@ class Distribution:
     `exponents` multiplies each element by 2**k, k uniform in -exponents..exponents. Patterns: `constant`: all elements
     of an input are equal. `sparse`: zeros with spikes at random places, the first and the last element among them.
     `one-hot rows`: one 1 in each row. `few changed`: the values of the trial "as given" with one to three others at
-    random places. `non-finite`: infinities and NaN at random places. `positive`, `negative`: every element with this
-    sign, where what a reduction starts from shows. Zeros that every draw has (a triangle) stay zeros, and a matrix that
+    random places. `few other signs`: the same with the other sign, in inputs that have one sign only (0 to 1).
+    `non-finite`: infinities and NaN at random places. `positive`, `negative`: every element with this sign, where what
+    a reduction starts from shows. Zeros that every draw has (a triangle) stay zeros, and a matrix that
     is symmetric in every draw stays so, but for `no structure`, where a wrong answer is noted and held against nobody.
     `is_stress` marks what is judged by its own, wider rule.
     """
@@ -107,12 +109,14 @@ AS_GIVEN = Distribution("as given")
 RANDOMISED = Distribution("randomised parameters", parameters="randomised")
 MIXED = Distribution("mixed exponents", exponents=6)
 FEW_CHANGED = Distribution("few elements changed", pattern="few changed")
+OTHER_SIGNS = Distribution("few of the other sign", pattern="few other signs", is_stress=True)
+TRIPLED, HUNDREDTH, NEGATED = (Distribution(f"x{scale:g}", scale=scale) for scale in (3.0, 0.01, -1.0))
 DISTRIBUTIONS = (
     AS_GIVEN,
     FEW_CHANGED,
-    Distribution("x3", scale=3.0),
-    Distribution("x0.01", scale=0.01),
-    Distribution("x-1", scale=-1.0),
+    TRIPLED,
+    HUNDREDTH,
+    NEGATED,
     MIXED,
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
@@ -133,16 +137,25 @@ DISTRIBUTIONS = (
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
     Distribution("positive", pattern="positive", is_stress=True),
     Distribution("negative", pattern="negative", is_stress=True),
+    OTHER_SIGNS,
     Distribution("non-finite", pattern="non-finite", is_stress=True),
     Distribution("few elements changed again", pattern="few changed"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
+# What may tell right from wrong where inputs as given do not, the least changed first. The parameters stay as given:
+# they are what is timed, and a kernel can see once and for all that they are zeros or ones.
+TELLING = (FEW_CHANGED, OTHER_SIGNS, NEGATED, TRIPLED, HUNDREDTH, MIXED)
 
 
 def distributions(stage: Stage, *, limited: bool) -> tuple[Distribution, ...]:
     """What a stage tries; `limited` when the task declares a range that its inputs may not leave."""
     chosen = SCREEN if stage == "screen" else DISTRIBUTIONS
     return tuple(item for item in chosen if not (limited and item.leaves_range))
+
+
+def told_by(name: str) -> Distribution:
+    """The question that tells, by its name; inputs as given for ""."""
+    return next((item for item in TELLING if item.name == name), AS_GIVEN)
 
 
 class Seeds:

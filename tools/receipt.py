@@ -150,7 +150,7 @@ class Receipt(Part):
     gates: list[GatePart]
     """Everything that was checked: correctness, audit, timing."""
     labels: list[str]
-    """Allowed practices that the kernel uses."""
+    """Allowed practices that the kernel uses, and what must be said of the task beside the result."""
     judgement: str
     timing: TimingPart
     seeds: dict[str, int]

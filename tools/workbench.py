@@ -138,7 +138,7 @@ class LocalWorkbench:
             async with self._shared():
                 watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
             operators = heavier(operators, seen.get("operators"))
-        return await self._in_thread(
+        found = await self._in_thread(
             lambda: audit(
                 text,
                 build,
@@ -150,6 +150,8 @@ class LocalWorkbench:
                 accuracy=verdict.accuracy_class,
             )
         )
+        label = (await self.baseline()).label if verdict.correct else ""
+        return replace(found, labels=(*found.labels, label)) if label else found
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
         if not self.device.present:

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from foundry.knowledge import codec
 from foundry.knowledge.errors import TaskError
 from foundry.tools.cases import cases_of
 from foundry.tools.comparison import measure
-from foundry.tools.device import describe
 from foundry.tools.index_ranges import NUMBERS, index_ranges
-from foundry.tools.judge import Judge
 from foundry.tools.patterns import (
     PLAIN,
     Structure,
@@ -25,8 +22,9 @@ from foundry.tools.patterns import (
     transformed,
     unstructured,
 )
-from foundry.tools.protocol import AS_GIVEN, DISTRIBUTIONS, Distribution, OutputError, accepts, stress_limit
+from foundry.tools.protocol import AS_GIVEN, DISTRIBUTIONS, Distribution, OutputError, Seeds, accepts, stress_limit
 from foundry.tools.task_file import read_task
+from foundry.tools.telling import find_telling
 
 BY_NAME = {item.name: item for item in DISTRIBUTIONS}
 GIVEN = torch.randn(40, 1000, generator=torch.Generator().manual_seed(2))
@@ -188,6 +186,10 @@ def get_inputs():
         ("self.fc(x) * 0", "zeros are accepted"),
         ("self.fc(x * 0)", "does not depend on the inputs"),
         ("x * torch.ones(64)", "its output is input 0"),
+        ("(self.fc(x).amax(1, keepdim=True) - self.fc(x).amax(1, keepdim=True).mean(1, keepdim=True))", "zeros"),
+        ("torch.nn.functional.gelu(torch.clamp(torch.minimum(self.fc(x), torch.zeros(())), min=0.0))", "zeros"),
+        ("x + 0.0 * self.fc.bias.sum() * x", "its output is input 0"),
+        ("torch.sign(x.mean().abs() + 1.0) * torch.ones(96, 64)", "a constant is accepted"),
         ("1e-9 * self.fc(x) + torch.arange(96.0).unsqueeze(1)", "does not depend on the inputs"),
         ("self.fc(x).square().mean() * 1e-9 + 2.0", "a constant is accepted"),
     ],
@@ -195,10 +197,58 @@ def get_inputs():
 def test_tasks_that_prove_nothing(body: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "task.py").write_text(TASK.replace("{body}", body))
     task = read_task(tmp_path / "task.py")
-    judge = Judge({"task": codec.encode(task), "device": codec.encode(describe("cpu")), "seed": 4})
+    (case,) = cases_of(task, [4], "cpu", only_first=True)
     with torch.no_grad():
-        found = judge._degenerate(judge._screen()[0])
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4)).degenerate
     assert (why in found) if why else not found, found
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "coincidence", "told_by"),
+    [
+        ("torch.relu(x)", "torch.rand(96, 64)", "its output is input 0", "few of the other sign"),
+        ("torch.relu(x)", "-torch.rand(96, 64)", "zeros are accepted as its output", "few of the other sign"),
+        ("torch.clamp(x, 0.0, 1.0)", "torch.rand(96, 64)", "its output is input 0", "few elements changed"),
+        ("torch.tanh(x)", "10 + torch.rand(96, 64)", "a constant is accepted as its output", "few of the other sign"),
+        ("torch.relu(self.fc(x)) + self.fc(x)", "torch.rand(96, 64)", "", ""),
+    ],
+)
+def test_a_coincidence_of_the_inputs_as_given_is_told_by_another_question(
+    body: str, inputs: str, coincidence: str, told_by: str, tmp_path: Path
+) -> None:
+    (tmp_path / "task.py").write_text(TASK.replace("{body}", body).replace("torch.randn(96, 64)", inputs))
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [4], "cpu", only_first=True)
+    with torch.no_grad():
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4))
+    assert (found.coincidence, found.told_by, found.degenerate) == (coincidence, told_by, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        ("torch.relu(x)", "input_range = [0.0, 1.0]"),  # the task says that nothing else is ever asked
+        ("x * (x.mean() > 0)", ""),  # a copy or zeros, by a glance at the inputs
+        ("x + self.gain * self.fc(x)", ""),  # as timed, the gain is zero: a kernel sees that once and for all
+    ],
+)
+def test_a_coincidence_that_no_single_question_tells_proves_nothing(body: str, options: str, tmp_path: Path) -> None:
+    source = TASK.replace("{body}", body).replace("torch.randn(96, 64)", "torch.rand(96, 64)")
+    source = source.replace("64, 64)\n", "64, 64)\n        self.gain = nn.Parameter(torch.zeros(64))\n", 1)
+    (tmp_path / "task.py").write_text(source)
+    (tmp_path / "task.toml").write_text(options)
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [4], "cpu", only_first=True)
+    with torch.no_grad():
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4))
+    assert (found.degenerate, found.told_by) == ("its output is input 0", "")
+
+
+def test_few_elements_get_the_other_sign_only_where_there_is_one() -> None:
+    inside = torch.rand(30, 30)
+    found = drawn("few of the other sign", inside)
+    assert 1 <= int((found < 0).sum()) <= 3 and torch.equal(found[found >= 0], inside[found >= 0])
+    assert int((drawn("few of the other sign", -inside) > 0).sum()) >= 1
+    mixed = torch.randn(30, 30)
+    assert torch.equal(drawn("few of the other sign", mixed), mixed)
 
 
 def test_patterns_leave_a_declared_range_only_where_they_say_so() -> None:
