@@ -2,7 +2,7 @@
 
 "direct" multiplies by shifted views of a staged band; "implicit_gemm" first gathers each tile's patches into aligned
 panels. Both share the staging, the register tile over output channels x pixels, and the epilogue; groups (depthwise
-too), strides, dilation and transposed convolutions are index arithmetic (cpu_conv_geometry.py).
+too), strides, dilation and transposed convolutions are index arithmetic (conv_geometry.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library import cpu_gemm_code as code
 from foundry.knowledge.library import cpu_gemm_tiles as tiling
-from foundry.knowledge.library.cpu_conv_geometry import Geometry, Staging, geometry, staging, tap_tables
+from foundry.knowledge.library.conv_geometry import Geometry, Staging, geometry, staging, tap_tables
 from foundry.knowledge.library.ir import ConvKernel, Load, Named, Plan, PrintedKernel, Tunable, View
 from foundry.knowledge.library.texts import read_library_text
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
-from foundry.knowledge.library.ir import Apply, Expr, Gather, Iota, Load, Plan, Store, View, walk
+from foundry.knowledge.library.ir import Expr, Gather, Iota, Load, Plan, Store, View, walk
 from foundry.knowledge.library.scalar import CPU_DIALECT, Emitter, LoadFn, affine, loader
 from foundry.knowledge.opgraph import DType
 
@@ -20,26 +19,6 @@ def loads(exprs: Iterable[Expr]) -> list[str]:
     """Buffers the expressions read, in order of appearance."""
     found = [leaf.buffer for expr in exprs for leaf in leaves(expr) if not isinstance(leaf, Iota)]
     return list(dict.fromkeys(found))
-
-
-def map_views(expr: Expr, change: Callable[[View], View]) -> Expr:
-    """The expression with every leaf's view changed."""
-    if isinstance(expr, Load | Iota):
-        return replace(expr, view=change(expr.view))
-    if isinstance(expr, Gather):
-        return replace(expr, view=change(expr.view), index=map_views(expr.index, change))
-    if isinstance(expr, Apply):
-        return replace(expr, args=tuple(map_views(argument, change) for argument in expr.args))
-    return expr
-
-
-def map_store(store: Store, change: Callable[[View], View]) -> Store:
-    return replace(store, view=change(store.view), value=map_views(store.value, change))
-
-
-def stored_views(stores: Sequence[Store]) -> list[View]:
-    """All views of the stores: their targets and what their values read."""
-    return [view for store in stores for view in (store.view, *(leaf.view for leaf in leaves(store.value)))]
 
 
 def split_index(flat: str, sizes: Sequence[int], names: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.library import cpu_gemm_code as code
+from foundry.knowledge.library import views
 from foundry.knowledge.library.ir import Expr, GemmKernel, Load, Store, View
 from foundry.knowledge.opgraph import DType
 
@@ -31,11 +32,11 @@ def transposed(kernel: GemmKernel) -> GemmKernel:
         kernel,
         m=kernel.n,
         n=kernel.m,
-        a=code.map_views(kernel.b, _swap_last),
-        b=code.map_views(kernel.a, _swap_last),
+        a=views.map_views(kernel.b, _swap_last),
+        b=views.map_views(kernel.a, _swap_last),
         constant_a=kernel.constant_b,
         constant_b=kernel.constant_a,
-        stores=tuple(code.map_store(store, _swap_last) for store in kernel.stores),
+        stores=tuple(views.map_store(store, _swap_last) for store in kernel.stores),
     )
 
 
@@ -43,9 +44,9 @@ def _merged_batch(kernel: GemmKernel) -> GemmKernel:
     """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree."""
     while kernel.batch:
         a_views = [leaf.view for leaf in code.leaves(kernel.a)]
-        views = [*a_views, *code.stored_views(kernel.stores)]
+        seen = [*a_views, *views.stored_views(kernel.stores)]
         varies = any(leaf.view.strides[-3] for leaf in code.leaves(kernel.b))
-        if varies or any(view.strides[-3] != view.strides[-2] * kernel.m for view in views):
+        if varies or any(view.strides[-3] != view.strides[-2] * kernel.m for view in seen):
             return kernel
 
         def drop(view: View) -> View:
@@ -55,9 +56,9 @@ def _merged_batch(kernel: GemmKernel) -> GemmKernel:
             kernel,
             batch=kernel.batch[:-1],
             m=kernel.m * kernel.batch[-1],
-            a=code.map_views(kernel.a, drop),
-            b=code.map_views(kernel.b, drop),
-            stores=tuple(code.map_store(store, drop) for store in kernel.stores),
+            a=views.map_views(kernel.a, drop),
+            b=views.map_views(kernel.b, drop),
+            stores=tuple(views.map_store(store, drop) for store in kernel.stores),
         )
     return kernel
 

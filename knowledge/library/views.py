@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Iota, Load, View
+from foundry.knowledge.library.ir import Apply, Const, Expr, Gather, Iota, Load, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
 Shape = tuple[int, ...]
@@ -126,6 +126,21 @@ def rebuild(expr: Expr, leaf: Callable[[Load | Gather | Iota], Expr]) -> Expr:
         return known
 
     return visit(expr)
+
+
+def map_views(expr: Expr, change: Callable[[View], View]) -> Expr:
+    """The expression with every leaf's view changed."""
+    return rebuild(expr, lambda leaf: replace(leaf, view=change(leaf.view)))
+
+
+def map_store(store: Store, change: Callable[[View], View]) -> Store:
+    return replace(store, view=change(store.view), value=map_views(store.value, change))
+
+
+def stored_views(stores: Iterable[Store]) -> list[View]:
+    """All views of the stores: their targets and what their values read."""
+    leaves = [node for store in stores for node in nodes(store.value) if isinstance(node, Load | Gather | Iota)]
+    return [*(store.view for store in stores), *(leaf.view for leaf in leaves)]
 
 
 def remap(expr: Expr, old: Shape, point_map: View, new: Shape) -> Expr:

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from itertools import product
 
-from foundry.knowledge.library import cpu_gemm_code as code
+from foundry.knowledge.library import views
 from foundry.knowledge.library.ir import ConvKernel, View
 
 
@@ -129,8 +129,8 @@ def flattened(kernel: ConvKernel) -> ConvKernel:
         pairs = zip(strides[2:-1], strides[3:], sizes[1:], strict=True)
         return all(outer == inner * size for outer, inner, size in pairs)
 
-    views = code.stored_views(kernel.stores)
-    if not contiguous(kernel.x_strides) or not all(contiguous(view.strides) for view in views):
+    seen = views.stored_views(kernel.stores)
+    if not contiguous(kernel.x_strides) or not all(contiguous(view.strides) for view in seen):
         return kernel
 
     def flat(view: View) -> View:
@@ -146,7 +146,7 @@ def flattened(kernel: ConvKernel) -> ConvKernel:
         padding=(0,),
         dilation=(1,),
         x_strides=(*kernel.x_strides[:2], kernel.x_strides[-1]),
-        stores=tuple(code.map_store(store, flat) for store in kernel.stores),
+        stores=tuple(views.map_store(store, flat) for store in kernel.stores),
     )
 
 
@@ -169,7 +169,7 @@ def three_dimensional(kernel: ConvKernel) -> ConvKernel:
         padding=zeros + kernel.padding,
         dilation=ones + kernel.dilation,
         x_strides=(*kernel.x_strides[:2], *zeros, *kernel.x_strides[2:]),
-        stores=tuple(code.map_store(store, widen) for store in kernel.stores),
+        stores=tuple(views.map_store(store, widen) for store in kernel.stores),
     )
 
 
