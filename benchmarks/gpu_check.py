@@ -46,7 +46,7 @@ def load_cases() -> Any:
     return SimpleNamespace(
         **{
             name: value
-            for module in ("cuda_cases", "cuda_window_cases", "test_cuda_kernels")
+            for module in ("cuda_cases", "cuda_window_cases", "cuda_conv_cases", "test_cuda_kernels")
             for name, value in vars(importlib.import_module(f"tests.knowledge.library.{module}")).items()
         }
     )
@@ -138,7 +138,8 @@ def build_all(texts: list[str], device: Any) -> list[Any]:
 def correctness(tests: Any, device: Any) -> list[dict[str, Any]]:
     """Every case of the tests as a whole candidate against its float64 truth."""
     torch.manual_seed(7)
-    cases = {name: make() for name, make in (tests.CASES | tests.SIXTEEN_BIT).items()}
+    convolutions = tests.CONVOLUTIONS | tests.CONVOLUTIONS_SIXTEEN_BIT
+    cases = {name: make() for name, make in (tests.CASES | tests.SIXTEEN_BIT | convolutions).items()}
     texts = {name: candidate(case, device, case.choices)[0] for name, case in cases.items()}
     builds = build_all(list(texts.values()), device)
     rows = []

@@ -1,4 +1,4 @@
-"""Index arithmetic of convolutions: which taps reach which output, and where they lie in a staged band of the input.
+"""Index arithmetic of convolutions, for every target: which taps reach which output, and where a staged band has them.
 
 Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. Written as
 (o + k * d // s) * s + k * d % s, the inputs of one phase (k * d mod s) lie one after the other for consecutive o. A
@@ -56,6 +56,12 @@ class Axis:
     @property
     def phases(self) -> tuple[int, ...]:
         return tuple(sorted({tap.phase for part in self.parts for tap in part.taps})) or (0,)
+
+    @property
+    def stays_inside(self) -> bool:
+        """No tap of any output, up to the count of the longest part, reads padding."""
+        reads = [tap.shift * self.in_step + tap.phase - self.lead for part in self.parts for tap in part.taps]
+        return not reads or (min(reads) >= 0 and max(reads) + (self.count - 1) * self.in_step < self.in_size)
 
     def shared_zeros(self) -> int:
         """Zeros at the end of a full staged row that may be the zeros at the start of the next one."""

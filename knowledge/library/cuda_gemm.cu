@@ -8,10 +8,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     @TYPE@* const tiles = reinterpret_cast<@TYPE@*>(staged);
 
     // Neighbouring blocks share tiles of both operands: columns of @GROUP@ tiles are walked together, so L2 serves them.
-    const int tile = (int)blockIdx.x % @TILES@;
+    const int tile = @TILE@;
     const int group = tile / (@GROUP@ * @TILES_N@), rest = tile % (@GROUP@ * @TILES_N@);
     const int height = @TILES_M@ - group * @GROUP@ < @GROUP@ ? @TILES_M@ - group * @GROUP@ : @GROUP@;
-    const int first_m = (group * @GROUP@ + rest % height) * BM, first_n = rest / height * BN;
+    const @INDEX@ first_m = (@INDEX@)(group * @GROUP@ + rest % height) * BM, first_n = (@INDEX@)(rest / height) * BN;
 @BATCH@
     // A warp covers 4 x 8 threads, which needs the fewest distinct words of both tiles.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -65,7 +65,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             __syncthreads();
         }
     }
-
+@AFTERWARDS@
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
         const @INDEX@ m = first_m + i / 4 * (BM / TM * 4) + ty * 4 + i % 4;

@@ -95,8 +95,7 @@ class Tile:
     """
 
     which: str  # "a" or "b"
-    out_size: int
-    k_size: int
+    inside: tuple[str, ...]  # what must hold of m or n, and of k, that a tile at the edge may lie outside of
     tiling: Tiling
     type: str
     index: str
@@ -120,7 +119,7 @@ class Tile:
     def loads(self) -> int:
         return math.ceil(self.items / self.tiling.threads)
 
-    def _place(self) -> list[str]:
+    def place(self) -> list[str]:
         """Which vector of the tile a thread moves in round i."""
         extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector
         outer = self.out if self.inner == "k" else "k"
@@ -130,18 +129,15 @@ class Tile:
             f"const int in_{self.inner} = item % {extent}{scale}, in_{outer} = item / {extent};",
         ]
 
-    def _inside(self) -> list[str]:
+    def is_item(self) -> list[str]:
+        """The test that spares the last round's idle threads."""
         return [f"item < {self.items}"] if self.items % self.tiling.threads else []
 
     def fetch(self) -> list[str]:
         """Global memory to registers; what lies outside the matrix is zero."""
         held = f"held_{self.which}"
-        tests = self._inside()
-        if self.out_size % self.tile_out:
-            tests.append(f"{self.out} < {self.out_size}")
-        if self.k_size % self.tiling.tile_k:
-            tests.append(f"k < {self.k_size}")
-        lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self._place()]
+        tests = [*self.is_item(), *self.inside]
+        lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
         lines.append(f"const {self.index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;")
         if tests:
             lines.append(f"{held}[i] = Vec<{self.type}, {self.vector}>{{}};")
@@ -157,9 +153,14 @@ class Tile:
             moves = _over_vector(self.vector, store)
         else:
             moves = [f"store_vec<{self.vector}>({to} + in_k * {pitch} + in_{self.out}, {held});"]
-        if self._inside():
-            moves = [f"if ({self._inside()[0]}) {{", *moves, "}"]
-        return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self._place(), *moves, "}"]
+        if self.is_item():
+            moves = [f"if ({self.is_item()[0]}) {{", *moves, "}"]
+        return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place(), *moves, "}"]
+
+
+def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
+    """Tests for the axes (name, size, tile) whose last tile is not full."""
+    return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
 
 
 def _operand(kernel: GemmKernel, spaces: _Spaces, which: str, tiling: Tiling) -> Tile:
@@ -185,7 +186,9 @@ def _operand(kernel: GemmKernel, spaces: _Spaces, which: str, tiling: Tiling) ->
     def read(held: str) -> list[str]:
         return _read_vector(expr, space, vector, kind, held)
 
-    return Tile(which, out_size, kernel.k, tiling, kind, space.index, axes[-1], vector, read)
+    tile_out = tiling.tile_m if which == "a" else tiling.tile_n
+    inside = edges((out, out_size, tile_out), ("k", kernel.k, tiling.tile_k))
+    return Tile(which, inside, tiling, kind, space.index, axes[-1], vector, read)
 
 
 def _walks_last(expr: Expr, where: dict[View, View]) -> bool:
@@ -263,9 +266,14 @@ def tiled_source(
     batch: Sequence[str],
     steps: tuple[str, str],
     epilogue: Sequence[str],
+    *,
+    scalar: bool,
+    tile: str = "",
+    afterwards: Sequence[str] = (),
 ) -> str:
     """The kernel of `cuda_gemm.cu`: `tiles` of the result, `batch` defines what operands and epilogue index besides
-    m, n and k, `steps` bound the tiles of k."""
+    m, n and k, `steps` bound the tiles of k. `scalar`: every element of an operand has an address of its own, held
+    in registers. `tile` says which of the tiles is the block's; `afterwards` stands before the epilogue."""
     tiling = a.tiling
     values: dict[str, object] = {
         "NAME": name,
@@ -279,9 +287,9 @@ def tiled_source(
         "TN": tiling.thread_n,
         "THREADS": tiling.threads,
         "STAGES": tiling.stages,
-        "MIN_BLOCKS": tiling.resident_blocks(8 if a.type == "double" else 4, scalar=a.vector == 1 or b.vector == 1),
+        "MIN_BLOCKS": tiling.resident_blocks(8 if a.type == "double" else 4, scalar=scalar),
         "GROUP": GROUP,
-        "TILES": tiles[0] * tiles[1],
+        "TILE": tile or f"(int)blockIdx.x % {tiles[0] * tiles[1]}",
         "TILES_M": tiles[0],
         "TILES_N": tiles[1],
         "BATCH": indent(batch),
@@ -295,6 +303,7 @@ def tiled_source(
         "KEEP_B": indent(b.keep(), 2),
         "FIRST_STEP": steps[0],
         "END_STEP": steps[1],
+        "AFTERWARDS": indent(afterwards),
         "EPILOGUE": indent(epilogue, 3),
     }
     return fill(read_library_text("cuda_gemm.cu"), {key: str(value) for key, value in values.items()})
@@ -367,7 +376,18 @@ class _Printer:
             first, end = f"split * {per_split}", last
         grid_tiles = (self.tiles_m, self.tiles_n)
         source = tiled_source(
-            self.name, signature, self.a, self.b, self.out.index, grid_tiles, self._position(), (first, end), epilogue
+            *(
+                self.name,
+                signature,
+                self.a,
+                self.b,
+                self.out.index,
+                grid_tiles,
+                self._position(),
+                (first, end),
+                epilogue,
+            ),
+            scalar=self.a.vector == 1 or self.b.vector == 1,
         )
         grid = (self.tiles_m * self.tiles_n * self.batch * tiling.splits, 1, 1)
         shared = tiling.shared_bytes(8 if self.type == "double" else 4)

@@ -58,9 +58,9 @@ class Case:
         views = tuple(OutputView(name, tuple(t.shape), tuple(t.stride())) for name, t in self.outputs.items())
         return Plan(buffers, (self.kernel,), views, "tuple")
 
-    def check(self, found: dict[str, torch.Tensor]) -> None:
-        for name, truth in self.outputs.items():
-            got = found[name].cpu()
+    def check(self, found: dict[str, torch.Tensor], label: str = "") -> None:
+        for key, truth in self.outputs.items():
+            got, name = found[key].cpu(), f"{label} {key}"
             if not truth.is_floating_point():
                 assert torch.equal(got, truth), f"{name}: {got.flatten()[:8]} is not {truth.flatten()[:8]}"
                 continue

@@ -30,7 +30,6 @@ from tests.knowledge.library.cuda_cases import (
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.ir import (
     AttentionKernel,
-    ConvKernel,
     Expr,
     Named,
     PoolKernel,
@@ -108,56 +107,6 @@ def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: A
         options.get("count_include_pad", True),
     )
     return Case(kernel, {"x": x}, {"y": truth.float(), **extra})
-
-
-def conv(
-    batch: int,
-    channels: int,
-    out: int,
-    size: tuple[int, ...],
-    window: tuple[int, ...],
-    *,
-    groups: int = 1,
-    stride: int = 1,
-    padding: int = 0,
-    dilation: int = 1,
-    transposed: bool = False,
-    last: bool = False,
-) -> Case:
-    """relu(conv + bias), the bias in the epilogue."""
-    rank = len(size)
-    x = torch.randn(batch, channels, *size)
-    x = x.contiguous(memory_format=torch.channels_last) if last else x
-    shape = (channels, out // groups, *window) if transposed else (out, channels // groups, *window)
-    weight, bias = torch.randn(shape), torch.randn(out)
-    name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
-    truth = getattr(torch.nn.functional, name)(
-        x.double(), weight.double(), bias.double(), stride=stride, padding=padding, dilation=dilation, groups=groups
-    ).relu()
-    strides = contiguous_strides(tuple(truth.shape))
-    bias_load = load("bias", 0, 1, *(0,) * rank)
-    stores = (Store("y", View(0, strides), op("relu", op("add", Named("acc", F), bias_load))),)
-    kernel = ConvKernel(
-        "conv",
-        batch,
-        channels,
-        out,
-        groups,
-        size,
-        tuple(truth.shape[2:]),
-        window,
-        (stride,) * rank,
-        (padding,) * rank,
-        (dilation,) * rank,
-        transposed,
-        "x",
-        0,
-        tuple(x.stride()),
-        "w",
-        stores,
-        F,
-    )
-    return Case(kernel, {"x": x, "w": weight, "bias": bias}, {"y": truth.float().contiguous()})
 
 
 def attention(
@@ -254,10 +203,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
     "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
     "adaptive_pool": lambda: pool("avg", (9, 13), (), out=(4, 5)),
-    "conv": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1),
-    "conv_strided": lambda: conv(2, 6, 8, (11, 9), (3, 2), stride=2, dilation=2, padding=2, groups=2, last=True),
-    "conv_three": lambda: conv(1, 3, 4, (5, 6, 7), (2, 3, 2)),
-    "conv_transposed": lambda: conv(2, 4, 6, (5, 7), (3, 3), stride=2, padding=1, groups=2, transposed=True),
     "attention": lambda: attention(37, 70, 16, 40),
     "attention_causal": lambda: attention(40, 40, 32, 32, causal=True),
     "attention_masked": lambda: attention(5, 33, 8, 8, masked=True),

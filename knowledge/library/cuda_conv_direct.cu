@@ -1,0 +1,82 @@
+// Every thread keeps @CHANNELS@ output channels x @ROWS@ rows x @OUTPUTS@ neighbours along the width in registers and walks the
+// input that reaches them: a line of the input is loaded once, in pieces of @WIDE@, for all taps and rows that it lies under.
+extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
+    typedef @TYPE@ T;
+    constexpr int CHANNELS = @CHANNELS@, ROWS = @ROWS@, OUTPUTS = @OUTPUTS@, WIDE = @WIDE@;
+    constexpr int PIECES = @PIECES@, LINES = @LINES@, TAPS_D = @TAPS_D@, TAPS_H = @TAPS_H@, TAPS_W = @TAPS_W@;
+    // Counted from the thread's first input: where each piece and each line begins.
+    constexpr int PIECE[PIECES] = @PIECE@;
+    constexpr int LINE[LINES] = @LINE@;
+    // Which element of the pieces a tap multiplies for an output, and through which tap a line reaches a row; -1: none.
+    constexpr int ELEMENT[TAPS_W][OUTPUTS] = @ELEMENT@;
+    constexpr int TAP[LINES][ROWS] = @TAP@;
+
+    const int column = (int)(blockIdx.x % @TILES_W@ * @BLOCK_W@ + threadIdx.x);
+    const int row = (int)(blockIdx.x / @TILES_W@ % @TILES_H@ * @BLOCK_H@ + threadIdx.y);
+    const int plane = (int)(blockIdx.x / @TILES@ * @BLOCK_PLANES@ + threadIdx.z);
+    if (column >= @COLUMNS@ || row >= @ROW_BLOCKS@ || plane >= @PLANES@) return;
+    // A plane is one depth of one set of channels of one image.
+    const int p0 = plane % @OUT_D@, set = plane / @OUT_D@ % @SETS@;
+    const @IMAGE@ image = plane / @PLANES_IMAGE@;
+    const int first_channel = set * CHANNELS, group = first_channel / @GROUP_CHANNELS@;
+    const int first_y = row * @ADVANCE_H@, first_x = column * @ADVANCE_W@;
+    const @X_TYPE@* const input = @ORIGIN@;
+    const @W_TYPE@* const weights = b_@WEIGHT@ + @FIRST_WEIGHT@;
+
+    T acc[CHANNELS][ROWS][OUTPUTS] = {};
+#pragma unroll 1
+    for (int c = 0; c < @IN_CHANNELS@; ++c) {
+#pragma unroll 1
+        for (int td = 0; td < TAPS_D; ++td) {
+@DEPTH@
+            const @X_TYPE@* const plane_input = input + (@INSIDE@)c * @X_CHANNEL@ + (@INSIDE@)depth * @X_DEPTH@;
+            const @W_TYPE@* const kernel = weights + c * @WEIGHT_IN@ + td * (TAPS_H * TAPS_W);
+#pragma unroll @UNROLL@
+            for (int line = 0; line < LINES; ++line) {
+                const int y = first_y + LINE[line];
+                if ((unsigned)y >= @IN_H@u) continue;
+                T window[PIECES * WIDE];
+#pragma unroll
+                for (int piece = 0; piece < PIECES; ++piece) {
+                    const int x = first_x + PIECE[piece];
+                    Vec<@X_TYPE@, WIDE> loaded;
+                    const bool inside = (unsigned)x < @IN_W@u;
+                    if (inside) loaded = load_vec<WIDE>(plane_input + (@INSIDE@)y * @X_ROW@ + (@INSIDE@)x * @X_COLUMN@);
+#pragma unroll
+                    for (int e = 0; e < WIDE; ++e) window[piece * WIDE + e] = inside ? @X_VALUE@ : (T)0;
+                }
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    const int th = TAP[line][r];
+                    if (th < 0) continue;
+#pragma unroll
+                    for (int tw = 0; tw < TAPS_W; ++tw) {
+#pragma unroll
+                        for (int i = 0; i < CHANNELS; ++i) {
+                            const T weight = @W_VALUE@;
+#pragma unroll
+                            for (int o = 0; o < OUTPUTS; ++o)
+                                if (ELEMENT[tw][o] >= 0) acc[i][r][o] += weight * window[ELEMENT[tw][o]];
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+#pragma unroll
+    for (int i = 0; i < CHANNELS; ++i) {
+        const int channel = first_channel + i;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int p1 = row * ROWS + r;
+#pragma unroll
+            for (int o = 0; o < OUTPUTS; o += @STORE@) {
+                const int p2 = column * OUTPUTS + o;
+                if (@EXISTS@) {
+@EPILOGUE@
+                }
+            }
+        }
+    }
+}
