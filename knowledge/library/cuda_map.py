@@ -1,7 +1,8 @@
 """Pointwise kernels in CUDA: every thread moves a few 16-byte vectors, all loads before the first store.
 
 What a candidate's kernel looks like is in `_KERNEL`; the printer decides the vector width from alignment and strides,
-how many vectors a thread keeps in flight, and which loads are broadcast.
+how many vectors a thread keeps in flight, and which loads are broadcast. Transposed operands go through shared memory
+(`cuda_map_tile`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library import cuda_launch
 from foundry.knowledge.library.cuda_dialect import CUDA_DIALECT, register
+from foundry.knowledge.library.cuda_map_tile import Turned, find_turned, turned_kernel
 from foundry.knowledge.library.cuda_space import (
     Known,
     LoadPlan,
@@ -33,7 +35,7 @@ from foundry.knowledge.library.cuda_space import (
     vector_type,
     widest_vector,
 )
-from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, Store, View
+from foundry.knowledge.library.ir import Load, MapKernel, Plan, PrintedKernel, Store, Tunable, View
 
 THREADS = (64, 128, 256, 512, 1024)
 IN_FLIGHT = (1, 2, 4, 8)
@@ -157,7 +159,35 @@ def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known)
     return [*lines, "#pragma unroll", f"for (int j = 0; j < {shape.vector}; ++j) {{", *body.lines, "}", *after]
 
 
+def _tile_tunable(turned: Turned | None) -> tuple[Tunable, ...]:
+    meaning = "side of the tiles that turn transposed operands in shared memory; 0 none"
+    return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
+
+
+def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> PrintedKernel | None:
+    """The kernel with its transposed operands turned in shared memory, where it has any and tiles are wanted."""
+    space = _space(kernel)
+    turned = find_turned(kernel, space)
+    side = number(choices, "tile", turned.sides, 32) if turned else 0
+    if turned is None or not side:
+        return None
+    source, launch = turned_kernel(kernel, plan, space, turned, side)
+    return PrintedKernel(
+        functions=source,
+        call=cuda_launch.encode([launch]),
+        template="map",
+        choices={"tile": side},
+        tunables=_tile_tunable(turned),
+        d_mem=2,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=1,
+    )
+
+
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    turned = _print_turned(kernel, plan, choices)
+    if turned is not None:
+        return turned
     shape, vectors = _shape(kernel, plan, device, choices)
     found = body_leaves(kernel.stores)
     loading = load_plan(shape.space, found, shape.vector)
@@ -189,8 +219,14 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
         functions=source,
         call=cuda_launch.encode([launch]),
         template="map",
-        choices={"threads": shape.threads, "vector": shape.vector, "in_flight": shape.unroll},
+        choices={
+            **({"tile": 0} if find_turned(kernel, shape.space) else {}),
+            "threads": shape.threads,
+            "vector": shape.vector,
+            "in_flight": shape.unroll,
+        },
         tunables=(
+            *_tile_tunable(find_turned(kernel, shape.space)),
             tunable("threads", THREADS, 256, "parallel", "threads of a block: more share its launch, fewer its limits"),
             tunable("vector", vectors, vectors[-1], "vector", "elements of one memory access"),
             tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),

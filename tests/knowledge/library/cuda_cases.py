@@ -124,6 +124,51 @@ def transposed_and_sliced() -> Case:
     return Case(kernel, {"x": x}, {"y": seen.double().tanh().float(), "z": seen * seen})
 
 
+def turned(batch: int, rows: int, columns: int, dtype: DType = F, **choices: Choice) -> Case:
+    """Two operands of which one is transposed, one repeats for every row."""
+    x = torch.randn(batch, columns, rows).to(getattr(torch, dtype))
+    z, bias = torch.randn(batch, rows, columns), torch.randn(columns)
+    seen = (
+        op("cast", load("x", rows * columns, 1, rows, dtype=dtype))
+        if dtype != F
+        else load("x", rows * columns, 1, rows)
+    )
+    value = op("add", op("mul", op("tanh", seen), load("z", rows * columns, columns, 1)), load("b", 0, 0, 1))
+    kernel = MapKernel("turned", (batch, rows, columns), (Store("y", view(rows * columns, columns, 1), value),))
+    truth = x.double().transpose(1, 2).tanh() * z.double() + bias.double()
+    return Case(kernel, {"x": x, "z": z, "b": bias}, {"y": truth.float().contiguous()}, dict(choices))
+
+
+def many_turned(count: int) -> Case:
+    """More transposed operands than tiles of a block's shared memory."""
+    rows, columns = 20, 33
+    inputs = {f"x{i}": torch.randn(columns, rows, dtype=torch.float64) for i in range(count)}
+    value: Expr = load("x0", 1, rows, dtype="float64")
+    for name in list(inputs)[1:]:
+        value = op("add", value, load(name, 1, rows, dtype="float64"), dtype="float64")
+    kernel = MapKernel("many", (rows, columns), (Store("y", view(columns, 1), value),))
+    return Case(kernel, {**inputs}, {"y": sum(inputs.values(), torch.zeros(1)).t().contiguous()})
+
+
+def shuffled_pixels(factor: int) -> Case:
+    """(2, 3 f^2, 5, 8) -> (2, 3, 5 f, 8 f): the innermost dimension of the results has `factor` elements."""
+    x = torch.randn(2, 3 * factor * factor, 5, 8)
+    area = 40
+    kernel = MapKernel(
+        "pixels",
+        (6, 5, factor, 8, factor),
+        (
+            Store(
+                "y",
+                view(area * factor**2, 8 * factor**2, 8 * factor, factor, 1),
+                op("silu", load("x", area * factor**2, 8, area * factor, 1, area)),
+            ),
+        ),
+    )
+    wide = torch.nn.functional.pixel_shuffle(x.double(), factor)
+    return Case(kernel, {"x": x}, {"y": torch.nn.functional.silu(wide).float()})
+
+
 def masked_and_gathered() -> Case:
     table, index = torch.randn(11, 6), torch.tensor([[3, -1, 10, 0], [7, 7, 2, 5]])
     row = Gather("table", view(0, 0, 1), load("index", 4, 1, 0, dtype="int64"), 6, 11, F)

@@ -20,11 +20,14 @@ from tests.knowledge.library.cuda_cases import (
     load,
     loss,
     many_reductions,
+    many_turned,
     masked_and_gathered,
     op,
+    shuffled_pixels,
     softmax,
     special_values,
     transposed_and_sliced,
+    turned,
 )
 
 from foundry.knowledge.candidate import Choice
@@ -162,6 +165,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "chain_odd": lambda: gelu_chain(7, 13, in_flight=2, threads=64),
     "chain_double": lambda: gelu_chain(5, 6, "float64"),
     "transposed": transposed_and_sliced,
+    "turned": lambda: turned(2, 40, 70),
+    "turned_exact": lambda: turned(1, 64, 32, tile=64),
+    "turned_not": lambda: turned(3, 20, 17, tile=0),
+    "turned_short": lambda: turned(2, 8, 40),
+    "turned_too_many": lambda: many_turned(7),
+    "shuffled_by_two": lambda: shuffled_pixels(2),
+    "shuffled_by_three": lambda: shuffled_pixels(3),
     "gather": masked_and_gathered,
     "special": special_values,
     "softmax_short": lambda: softmax(7, 5),
@@ -209,6 +219,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "attention_masked_by_hand": lambda: attention(5, 33, 8, 8, masked=True, empty_rows="nan"),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
+    "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
     "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),
     "chain_float16": lambda: gelu_chain(33, 30, "float16"),
 }
