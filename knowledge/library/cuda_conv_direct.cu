@@ -6,10 +6,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     constexpr int PIECES = @PIECES@, LINES = @LINES@, TAPS_D = @TAPS_D@, TAPS_H = @TAPS_H@, TAPS_W = @TAPS_W@;
     // Counted from the thread's first input: where each piece and each line begins.
     constexpr int PIECE[PIECES] = @PIECE@;
-    constexpr int LINE[LINES] = @LINE@;
+    static constexpr int LINE[LINES] = @LINE@;
     // Which element of the pieces a tap multiplies for an output, and through which tap a line reaches a row; -1: none.
     constexpr int ELEMENT[TAPS_W][OUTPUTS] = @ELEMENT@;
-    constexpr int TAP[LINES][ROWS] = @TAP@;
+    static constexpr int TAP[LINES][ROWS] = @TAP@;
+    constexpr bool KEEP = @KEEP@;  // few weights stay in registers over all lines
 
     const int column = (int)(blockIdx.x % @TILES_W@ * @BLOCK_W@ + threadIdx.x);
     const int row = (int)(blockIdx.x / @TILES_W@ % @TILES_H@ * @BLOCK_H@ + threadIdx.y);
@@ -31,6 +32,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @DEPTH@
             const @X_TYPE@* const plane_input = input + (@INSIDE@)c * @X_CHANNEL@ + (@INSIDE@)depth * @X_DEPTH@;
             const @W_TYPE@* const kernel = weights + c * @WEIGHT_IN@ + td * (TAPS_H * TAPS_W);
+            T kept[KEEP ? CHANNELS : 1][KEEP ? TAPS_H * TAPS_W : 1];
+#pragma unroll
+            for (int i = 0; KEEP && i < CHANNELS; ++i)
+#pragma unroll
+                for (int tap = 0; tap < TAPS_H * TAPS_W; ++tap) kept[i][tap] = @W_VALUE@;
 #pragma unroll @UNROLL@
             for (int line = 0; line < LINES; ++line) {
                 const int y = first_y + LINE[line];
@@ -53,7 +59,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                     for (int tw = 0; tw < TAPS_W; ++tw) {
 #pragma unroll
                         for (int i = 0; i < CHANNELS; ++i) {
-                            const T weight = @W_VALUE@;
+                            const int tap = th * TAPS_W + tw;
+                            const T weight = KEEP ? kept[KEEP ? i : 0][KEEP ? tap : 0] : @W_VALUE@;
 #pragma unroll
                             for (int o = 0; o < OUTPUTS; ++o)
                                 if (ELEMENT[tw][o] >= 0) acc[i][r][o] += weight * window[ELEMENT[tw][o]];

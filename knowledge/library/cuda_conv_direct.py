@@ -26,7 +26,9 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 THREADS = (64, 128, 256, 512)
 _MOST_SUMS = 64  # in the registers of a thread, in words of 32 bits
+_DEFAULT_SUMS = 32  # leaves registers for two blocks of a multiprocessor
 _MOST_WINDOW = 80  # inputs in registers
+_MOST_KEPT = 50  # weights in registers
 _MOST_PRODUCTS = 1024  # of one input channel and depth that are written out; beyond, lines are a loop
 _BLOCK_WIDTH = 32  # threads along the width: with four outputs each, whole lines of the caches
 
@@ -67,6 +69,10 @@ class Shape:
     threads: int
 
 
+def _sums(shape: Shape) -> int:
+    return shape.outputs * shape.rows * shape.channels
+
+
 def _steps(space: ConvSpace) -> tuple[int, int]:
     """Distance between outputs of one phase along height and width."""
     return space.found.axes[1].parts[0].step, space.found.axes[2].parts[0].step
@@ -79,7 +85,7 @@ def _legal(space: ConvSpace, shape: Shape) -> bool:
     if shape.outputs % wide or shape.rows % high or space.found.out_per_group % shape.channels:
         return False
     window = len(_pieces(space, shape.outputs)[0]) * _vector(space, shape.outputs)
-    return shape.outputs * shape.rows * shape.channels * words <= _MOST_SUMS and window * words <= _MOST_WINDOW
+    return _sums(shape) * words <= _MOST_SUMS and window * words <= _MOST_WINDOW
 
 
 def _vector(space: ConvSpace, outputs: int) -> int:
@@ -144,7 +150,7 @@ def _default(space: ConvSpace, device: Device) -> Shape:
     shape = Shape(outputs, high, 1, 256)
     for channels in (8, 7, 6, 5, 4, 3, 2):
         wider = Shape(outputs, high, channels, 256)
-        if _legal(space, wider):
+        if _legal(space, wider) and _sums(wider) <= _DEFAULT_SUMS:
             shape = wider
             break
     height = space.kernel.output_size[1]
@@ -153,7 +159,8 @@ def _default(space: ConvSpace, device: Device) -> Shape:
         threads = space.kernel.batch * space.kernel.groups * per_group // shape.channels * space.kernel.output_size[0]
         threads *= math.ceil(height / rows) * math.ceil(space.kernel.output_size[2] / outputs)
         # Fewer lines are read twice by taller threads, as long as there are enough of them for the device.
-        if rows <= 4 and rows < 2 * height and _legal(space, taller) and threads >= 512 * device.cores:
+        fits_well = rows <= 4 and rows < 2 * height and _sums(taller) <= _DEFAULT_SUMS and _legal(space, taller)
+        if fits_well and threads >= 512 * device.cores:
             shape = taller
     return shape
 
@@ -240,7 +247,7 @@ class _Direct:
         if kernel.transposed:
             first = f"((long long)group * {inner * outer} + {channel}) * {taps}"
         across = taps if kernel.transposed else inner * taps
-        value = self.space.weight_value(f"kernel[i * {across} + th * TAPS_W + tw]")
+        value = self.space.weight_value(f"kernel[i * {across} + tap]")
         return {
             "FIRST_WEIGHT": first,
             "WEIGHT_IN": outer * taps if kernel.transposed else taps,
@@ -261,6 +268,9 @@ class _Direct:
                     tap[line][r] = th
         products = sum(at >= 0 for row in elements for at in row) * sum(th >= 0 for row in tap for th in row)
         unrolled = products * shape.channels <= _MOST_PRODUCTS
+        kept = high * wide * shape.channels
+        keep = unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
+        window = len(starts) * _vector(self.space, shape.outputs)
         return {
             "PIECES": len(starts),
             "PIECE": _table(starts),
@@ -268,6 +278,8 @@ class _Direct:
             "LINE": _table(lines.positions),
             "ELEMENT": _table(elements),
             "TAP": _table([tuple(row) for row in tap]),
+            "KEEP": "true" if keep else "false",
+            "MIN_BLOCKS": self._min_blocks(window, kept if keep else 0),
             "UNROLL": len(lines.positions) if unrolled else 1,
             "ADVANCE_H": lines.advance,
             "ADVANCE_W": reach(axes[2], wide, shape.outputs).advance,
@@ -280,22 +292,20 @@ class _Direct:
         tests += [f"p2 < {wide}"] if wide % self.shape.outputs else []
         return " && ".join(tests) or "true"
 
-    def _min_blocks(self, window: int) -> int:
-        """Blocks of a multiprocessor to leave registers for: sums, three lines on their way, addresses."""
+    def _min_blocks(self, window: int, kept: int) -> int:
+        """Blocks of a multiprocessor to leave registers for: sums, weights, two lines on their way, addresses."""
         words = self.space.item_bytes // 4
-        sums = self.shape.outputs * self.shape.rows * self.shape.channels
-        registers = min(255, (sums + 3 * window) * words + 48)
+        registers = min(255, (_sums(self.shape) + kept + 2 * window) * words + 40)
         return max(1, 65536 // (math.prod(self.block) * registers))
 
     def _source(self, signature: str) -> str:
         kernel, shape, space = self.kernel, self.shape, self.space
-        tables = self._tables()
         store = _store_vector(space, shape.outputs)
         acc = "acc[i][r][o + j]" if store > 1 else "acc[i][r][o]"
         epilogue = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, store, "", "")
         tiles = math.ceil(self.columns / self.block[0]), math.ceil(self.row_blocks / self.block[1])
         values: dict[str, object] = {
-            **tables,
+            **self._tables(),
             **self._weights(),
             "NAME": space.name,
             "PARAMETERS": signature,
@@ -309,7 +319,6 @@ class _Direct:
             "ROWS": shape.rows,
             "OUTPUTS": shape.outputs,
             "THREADS": math.prod(self.block),
-            "MIN_BLOCKS": self._min_blocks(int(str(tables["PIECES"])) * int(str(tables["WIDE"]))),
             **{f"TAPS_{name}": taps for name, taps in zip("DHW", kernel.kernel, strict=True)},
             **{"TILES_W": tiles[0], "TILES_H": tiles[1], "TILES": tiles[0] * tiles[1]},
             **{"BLOCK_W": self.block[0], "BLOCK_H": self.block[1], "BLOCK_PLANES": self.block[2]},

@@ -154,6 +154,10 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         3, 4, 40, (9, 9), (3, 3), padding=1, tile_m=128, tile_n=128, thread_m=4, thread_n=4, tile_k=8, stages=1
     ),
     "conv_transposed_tiled": lambda: conv(2, 9, 36, (6, 7), (4, 4), stride=2, padding=1, transposed=True),
+    # Taps in one word of bits, in two, in none, and too many for constant memory.
+    "conv_49_taps": lambda: conv(1, 3, 12, (9, 8), (7, 7), padding=3),
+    "conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4),
+    "conv_t_530_taps": lambda: conv(1, 2, 12, (30,), (530,), stride=2, padding=9, transposed=True),
     "conv_infinite_gemm": lambda: infinite_weight(algorithm=TILED),
     "conv_infinite_direct": lambda: infinite_weight(algorithm="direct"),
     **{
