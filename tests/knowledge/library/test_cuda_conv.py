@@ -7,6 +7,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,41 +100,51 @@ run_emulation(Path(sys.argv[1]), sys.argv[3].split(","), addresses, 1 << 16)
 """
 
 
-def _apart(kernel: ConvKernel) -> ConvKernel:
-    """The convolution with its images more than 2^31 elements apart, in and out."""
-    stores = tuple(replace(s, view=View(s.view.offset, (FAR, *s.view.strides[1:]))) for s in kernel.stores)
-    return replace(kernel, x_strides=(FAR, *kernel.x_strides[1:]), stores=stores)
+def _emulate_far(
+    kernel: ConvKernel, case: Case, apart: Mapping[str, int], algorithm: str, folder: Path
+) -> dict[str, torch.Tensor]:
+    """Runs a kernel on sparse files; the first dimension of the tensors in `apart` has that stride there."""
+    printed = print_kernel(kernel, case.plan(), H200, {"algorithm": algorithm})
+    source = f"{runtime_header()}\n{printed.functions}"
+    library, names = build_emulation(source, decode(printed.call), folder)
+    places = {}
+    for name, tensor in {**case.inputs, **case.outputs}.items():
+        parts = list(tensor) if name in apart else [tensor]
+        elements = apart.get(name, 0) * (len(parts) - 1) + parts[0].numel()
+        file = numpy.memmap(folder / name, numpy.float32, "w+", shape=(elements,))
+        places[name] = [file[i * apart.get(name, 0) :][: part.numel()] for i, part in enumerate(parts)]
+        for place, part in zip(places[name], parts, strict=True):
+            place[:] = part.flatten().numpy() if name in case.inputs else math.nan
+    argv = [sys.executable, "-c", WIDE_CHILD, str(library), str(folder), ",".join(names)]
+    done = subprocess.run(argv, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    found = {name: numpy.concatenate([place.copy() for place in places[name]]) for name in case.outputs}
+    return {name: torch.from_numpy(flat).reshape(case.outputs[name].shape) for name, flat in found.items()}
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("algorithm", [TILED, "direct"])
 def test_images_that_32_bits_cannot_tell_apart(algorithm: str, transposed: bool, tmp_path: Path) -> None:
-    """Sparse files stand for the memory between two images; inside an image positions stay 32 bits wide."""
+    """Between images 64 bits, inside an image 32."""
     torch.manual_seed(7)
     stride = 2 if transposed else 1
     case = conv(2, 4, 4, (5, 6), (3, 3), padding=1, groups=2, stride=stride, transposed=transposed)
     assert isinstance(case.kernel, ConvKernel)
-    kernel = _apart(case.kernel)
-    assert (conv_space(kernel, case.plan()).inside, conv_space(kernel, case.plan()).image) == ("int", "long long")
-    printed = print_kernel(kernel, case.plan(), H200, {"algorithm": algorithm})
-    source = f"{runtime_header()}\n{printed.functions}"
-    library, names = build_emulation(source, decode(printed.call), tmp_path)
-    files = {}
-    for name, tensor in {**case.inputs, **case.outputs}.items():
-        apart = FAR if name in ("x", "y") else 0
-        elements = apart + tensor.numel()
-        files[name] = numpy.memmap(tmp_path / name, numpy.float32, "w+", shape=(elements,))
-        if name != "y":
-            for image, part in enumerate(tensor if apart else [tensor]):
-                files[name][image * apart :][: part.numel()] = part.flatten().numpy()
-    argv = [sys.executable, "-c", WIDE_CHILD, str(library), str(tmp_path), ",".join(names)]
-    done = subprocess.run(argv, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    images = [
-        torch.from_numpy(files["y"][at:][: truth.numel()].copy()).reshape(truth.shape)
-        for at, truth in zip((0, FAR), case.outputs["y"], strict=True)
-    ]
-    case.check({"y": torch.stack(images)})
+    stores = tuple(replace(s, view=View(0, (FAR, *s.view.strides[1:]))) for s in case.kernel.stores)
+    kernel = replace(case.kernel, x_strides=(FAR, *case.kernel.x_strides[1:]), stores=stores)
+    space = conv_space(kernel, case.plan())
+    assert (space.inside, space.image) == ("int", "long long")
+    case.check(_emulate_far(kernel, case, {"x": FAR, "y": FAR}, algorithm, tmp_path))
+
+
+def test_an_image_that_32_bits_cannot_span(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    case = conv(1, 3, 4, (5, 6), (3, 3), padding=1)
+    assert isinstance(case.kernel, ConvKernel)
+    kernel = replace(case.kernel, x_strides=(0, FAR, *case.kernel.x_strides[2:]))
+    assert conv_space(kernel, case.plan()).inside == "long long"
+    case.inputs["x"] = case.inputs["x"][0]  # its first dimension, the channels, lies apart
+    case.check(_emulate_far(kernel, case, {"x": FAR}, TILED, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["one_three", "two_two", "two_common", "two_gaps", "three_three"])
