@@ -51,18 +51,13 @@ def conv(
         arguments["output_padding"] = output_padding
     name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
     truth = getattr(torch.nn.functional, name)(x.double(), weight.double(), bias.double(), **arguments)
-    strides = contiguous_strides(tuple(truth.shape))
-    value: Expr = op("add", Named("acc", wide), _cast(load("bias", 0, 1, *(0,) * rank, dtype=dtype), wide), dtype=wide)
-    inputs, outputs = {"x": x, "w": weight, "bias": bias}, {}
-    stores = []
+    inputs = {"x": x, "w": weight, "bias": bias}
     if residual:
         inputs["more"] = torch.randn(truth.shape).to(found)
-        value = op("add", value, _cast(load("more", *strides, dtype=dtype), wide), dtype=wide)
         truth = truth + inputs["more"].double()
-        stores.append(Store("sum", View(0, strides), _cast(value, dtype)))
-        outputs["sum"] = truth.to(found)
-    stores.append(Store("y", View(0, strides), _cast(op("relu", value, dtype=wide), dtype)))
+    outputs = {"sum": truth.to(found)} if residual else {}
     outputs["y"] = truth.relu().to(found).contiguous()
+    stores = _stores(tuple(truth.shape), dtype, wide, residual)
     kernel = ConvKernel(
         "conv",
         batch,
@@ -72,19 +67,29 @@ def conv(
         size,
         tuple(truth.shape[2:]),
         window,
-        each(stride),
-        each(padding),
-        each(dilation),
+        *(each(stride), each(padding), each(dilation)),
         transposed,
         "x",
         0,
         tuple(x.stride()),
         "w",
-        tuple(stores),
+        stores,
         wide,
     )
     tolerance = {"float16": 1e-3, "bfloat16": 5e-3}.get(dtype, 2e-6)
     return Case(kernel, inputs, outputs, dict(choices), tolerance)
+
+
+def _stores(shape: tuple[int, ...], dtype: DType, wide: DType, residual: bool) -> tuple[Store, ...]:
+    strides = contiguous_strides(shape)
+    bias = load("bias", 0, 1, *(0,) * (len(shape) - 2), dtype=dtype)
+    value: Expr = op("add", Named("acc", wide), _cast(bias, wide), dtype=wide)
+    stores = []
+    if residual:
+        value = op("add", value, _cast(load("more", *strides, dtype=dtype), wide), dtype=wide)
+        stores.append(Store("sum", View(0, strides), _cast(value, dtype)))
+    stores.append(Store("y", View(0, strides), _cast(op("relu", value, dtype=wide), dtype)))
+    return tuple(stores)
 
 
 def _cast(value: Expr, dtype: DType) -> Expr:
