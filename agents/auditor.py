@@ -6,42 +6,13 @@ which numbers do not fit together although every gate passed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from foundry.agents.expert import Expert
-from foundry.knowledge.candidate import Audit, Evaluation, Timing
-from foundry.knowledge.device import Device
-from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.task import Task
+from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.knowledge.candidate import Timing
 
 FLOOR_MARGIN = 1.15  # measured ceilings + 15 %: what a second measurement of the same ceiling may differ by
 WALL_RATIO = (0.8, 1.5)  # the grader's clock over the runner's own: outside, one of the two lies
 LONG_ENOUGH_MS = 0.2  # below it the grader's clock mostly sees the pipe between the processes
-
-
-@dataclass(frozen=True)
-class AuditEvidence:
-    """What is known of a candidate when it is judged. `audit` holds the executable gates' results; `floor_ms` is the
-    roofline floor of the graph as rewritten, at the fastest arithmetic that the policy allows; None where there are
-    no ceilings."""
-
-    task: Task
-    device: Device
-    evaluation: Evaluation
-    audit: Audit
-    text: str  # the candidate's file
-    lowered: Lowered | None = None
-    floor_ms: float | None = None
-    graphs: tuple[OpGraph, ...] = ()  # of the task's cases, none when it could not be captured
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """`doubt` is a reason to veto, "" when there is none."""
-
-    text: str
-    doubt: str = ""
 
 
 EXPERT = Expert(

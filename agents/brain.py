@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.agents.brief import Brief
+from foundry.agents.judgement import AuditEvidence, Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 Purpose = Literal["diagnose", "propose", "judge", "answer"]

@@ -23,7 +23,6 @@ from foundry.agents.answers import (
     parse,
     schema_of,
 )
-from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, NoticeName, Purpose
 from foundry.agents.breaker import Breaker, Permit
 from foundry.agents.brief import Brief
@@ -33,6 +32,7 @@ from foundry.agents.chat_proposal import Menu, proposal_of
 from foundry.agents.chat_words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.endpoint import endpoint_of
 from foundry.agents.expert import experts
+from foundry.agents.judgement import AuditEvidence, Judgement
 from foundry.agents.ledger import BudgetExhausted, Ledger
 from foundry.agents.playbook import PlaybookBrain
 from foundry.agents.prices import in_words

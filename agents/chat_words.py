@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foundry.agents.auditor import AuditEvidence
 from foundry.agents.brief import Brief
 from foundry.agents.chat_source import shown
+from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import Situation
 from foundry.agents.task_words import asked, reference

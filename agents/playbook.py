@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
-from foundry.agents.auditor import AuditEvidence, Judgement, judge_by_numbers
+from foundry.agents.auditor import judge_by_numbers
 from foundry.agents.brief import Brief
 from foundry.agents.diagnostician import Suspect, suspects
 from foundry.agents.expert import Expert, experts
+from foundry.agents.judgement import AuditEvidence, Judgement
 from foundry.agents.obedience import Obedience
 from foundry.agents.playbook_diagnosis import diagnose
 from foundry.agents.playbook_ranking import Ranked, rank

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from foundry.agents.auditor import AuditEvidence, Judgement
+from foundry.agents.judgement import AuditEvidence, Judgement
 from foundry.graph.island_search import evaluation_facts
 from foundry.graph.lessons import lessons
 from foundry.graph.merit import estimate_of, merit

@@ -19,9 +19,9 @@ from foundry.knowledge.task import AccuracyClass
 from foundry.tools import comparison
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
+from foundry.tools.orders import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.process_state import GATES
 from foundry.tools.protocol import OutputError, Parameters, Pattern, accepts, allowed, failure, stress_limit
-from foundry.tools.runner import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 from foundry.tools.stale_weights import find_stale
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 import statistics
 
+from foundry.tools.orders import COMPUTED_ANEW
 from foundry.tools.paired_timing import ColdCache, Question, Samples, refresh, window
 from foundry.tools.runner_link import RunnerFailed, RunnerLink, Sample
-from foundry.tools.timed_groups import COMPUTED_ANEW
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
 REUSED = 0.6  # a repeated call below this part of a new one did not compute

@@ -24,6 +24,7 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools import bundle, process_native, process_state, task_module, timed_calls
 from foundry.tools.channel import Channel, ChannelClosed, Message, close_all
 from foundry.tools.gpu_kernels import gpu_kernels
+from foundry.tools.orders import SPOILED
 from foundry.tools.runner_models import (
     Refused,
     candidate_maker,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 MESSAGE_CHARS = 400
 PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
 _BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
-NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
-SPOILED = -1  # no byte: the last answer with a few elements changed
 KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
 
@@ -336,7 +335,7 @@ class Runner:
         prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
         answer = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
         if self._device.type == "cuda":
-            from foundry.tools.audit.kernels import record_kernels
+            from foundry.tools.runner_record import record_kernels
 
             answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
         return answer
@@ -387,7 +386,7 @@ class Runner:
         model = self._models[slot.case]
         if not record:
             return self._guard("crash", lambda: model(*slot.arguments)), []
-        from foundry.tools.audit.provenance import record_ops
+        from foundry.tools.runner_record import record_ops
 
         results: list[Any] = []
         operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))

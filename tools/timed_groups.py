@@ -14,6 +14,7 @@ from typing import Literal
 from foundry.knowledge.candidate import Stage, Timing
 from foundry.knowledge.device import TargetName
 from foundry.tools.channel import Message
+from foundry.tools.orders import COMPUTED_ANEW, OUT_OF_TURN, UNDISTURBED
 from foundry.tools.timing import (
     Ratio,
     ScreenHistory,
@@ -31,7 +32,6 @@ GIVE_UP_FACTOR = 1.2
 SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
 CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
-OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
 CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
 CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
 

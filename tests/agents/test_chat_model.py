@@ -16,10 +16,10 @@ from tests.agents.session import QUICK, SHORT, Session, move
 
 from foundry.agents import directives
 from foundry.agents.answers import AnswerError, ProposalAnswer, parse, schema_of
-from foundry.agents.auditor import AuditEvidence
 from foundry.agents.brain import NoAnswer
 from foundry.agents.chat_model import ChatModelBrain
 from foundry.agents.chat_source import shown, unfolded
+from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import Ledger
 from foundry.knowledge.candidate import Audit, Gate
 from foundry.knowledge.errors import UsageError

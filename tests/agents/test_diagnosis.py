@@ -8,7 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-from foundry.agents.auditor import AuditEvidence, judge_by_numbers
+from foundry.agents.auditor import judge_by_numbers
+from foundry.agents.judgement import AuditEvidence
 from foundry.agents.playbook_diagnosis import diagnose
 from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.auditor import AuditEvidence
 from foundry.agents.chat_words import contract, diagnose_prompt, judge_prompt, step_prompt
+from foundry.agents.judgement import AuditEvidence
 from foundry.knowledge.candidate import Audit
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower, seeds

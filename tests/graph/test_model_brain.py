@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foundry.agents.auditor import AuditEvidence, Judgement
 from foundry.agents.brief import Brief
+from foundry.agents.judgement import AuditEvidence, Judgement
 from foundry.graph import trace_view
 from foundry.graph.answers import answer
 from foundry.graph.ending import ending_lines

@@ -19,12 +19,13 @@ from foundry.knowledge.library.texts import read_library_text
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools import judge, receipt
-from foundry.tools.audit import audit, provenance_gates, record_ops, static_gates
+from foundry.tools.audit import audit, provenance_gates, static_gates
 from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.native_rules import runtime_headers
 from foundry.tools.audit.source import Finding, foundry_binding, read_source
 from foundry.tools.capture import capture
+from foundry.tools.runner_record import record_ops
 from foundry.tools.selftest import on_graph
 from foundry.tools.task_file import read_task
 from foundry.tools.task_module import load

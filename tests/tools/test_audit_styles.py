@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from foundry.tools.audit import provenance_gates, record_ops, static_gates
+from foundry.tools.audit import provenance_gates, static_gates
 from foundry.tools.audit.conduct import conduct_gates
 from foundry.tools.audit.gates import findings
 from foundry.tools.audit.native_races import race_findings
 from foundry.tools.audit.observation import Observer
 from foundry.tools.audit.source import CandidateSource, read_source
+from foundry.tools.runner_record import record_ops
 
 HEAD = '''\
 import base64

@@ -16,10 +16,11 @@ from foundry.knowledge.candidate import Baseline, Build, Timing
 from foundry.tools import paired_timing, timed_groups
 from foundry.tools.device import describe
 from foundry.tools.grader import Grader
+from foundry.tools.orders import OUT_OF_TURN, UNDISTURBED
 from foundry.tools.process_native import cpu_ns
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 from foundry.tools.task_file import read_task
-from foundry.tools.timed_groups import OUT_OF_TURN, UNDISTURBED, Groups
+from foundry.tools.timed_groups import Groups
 from foundry.tools.timing import ScreenHistory
 from foundry.tools.turns import Turns, moved, out_of_turn, standing
 from foundry.tools.zygote import Zygote

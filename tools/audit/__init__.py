@@ -1,7 +1,7 @@
 """The anti-cheat gates: what a candidate's text, build and execution say about who does the work."""
 
 from foundry.tools.audit.gates import audit, needs_watching, static_gates
-from foundry.tools.audit.provenance import heavier, later_work, provenance_gates, record_ops
+from foundry.tools.audit.provenance import heavier, later_work, provenance_gates
 from foundry.tools.audit.symbols import symbol_gates
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "later_work",
     "needs_watching",
     "provenance_gates",
-    "record_ops",
     "static_gates",
     "symbol_gates",
 ]

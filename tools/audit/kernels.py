@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from foundry.knowledge.candidate import Gate
@@ -20,18 +20,6 @@ _KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>
 _LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
 _MANGLED_LIBRARIES = tuple(f"_ZN{len(name)}{name}" for name in _LIBRARIES)
 _ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
-
-
-def record_kernels(run: Callable[[], Any]) -> list[list[Any]]:
-    """[name, microseconds on the device] of every kernel of one call; empty where the profiler sees no device."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        run()
-        torch.cuda.synchronize()
-    rows = [(str(event.key), float(event.self_device_time_total)) for event in seen.key_averages()]
-    return [[name, time] for name, time in sorted(rows, key=lambda row: -row[1]) if time > 0]
 
 
 def own_kernels(source: CandidateSource) -> set[str]:

@@ -9,7 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from foundry.tools.audit.source import REGISTERS, TAKEN, CandidateSource, Finding, namespace_of
+from foundry.tools.audit.source import REGISTERS, CandidateSource, Finding, namespace_of
+from foundry.tools.operators import TAKEN
 from foundry.tools.words import words
 
 _REGISTERS = words(

@@ -16,7 +16,7 @@ from foundry.knowledge import syntax
 from foundry.knowledge.library.texts import library_texts
 from foundry.tools.audit.reach import living
 from foundry.tools.audit.scopes import separate
-from foundry.tools.words import words
+from foundry.tools.operators import TAKEN
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -306,16 +306,6 @@ def read_source(text: str, task_source: str = "") -> CandidateSource | Finding:
     return source
 
 
-# Namespaces of operators that are there before a candidate is loaded.
-TAKEN = frozenset(
-    words(
-        "aten prims prim torch torchvision torchaudio torchtext quantized _quantized quantized_decomposed mkldnn mkl "
-        "onednn mkldnn_prepacked prepacked xnnpack sparse fbgemm c10d _c10d_functional _c10d_functional_autograd "
-        "c10d_functional inductor rngprims debugprims profiler static_runtime metal vulkan cuda symm_mem streams "
-        "torch_attn bsr_dense_addmm higher_order aoti_torch dist pyops notimplementedns nvprims "
-        "compiled_autograd mtia onnx triton tensorexpr user aoti rng"
-    )
-)
 REGISTERS = re.compile(r"\b(?:TORCH|STABLE_TORCH)_LIBRARY(?:_IMPL|_FRAGMENT|_EXPAND)?\s*\(\s*(\w+)")
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.elf import Imports, is_device_code, read_code, read_imports
-from foundry.tools.audit.provenance import COPIES, FREE
 from foundry.tools.audit.reasons import in_words, judged
+from foundry.tools.operators import COPIES, FREE
 from foundry.tools.process import Limits, run_command
 from foundry.tools.words import words
 

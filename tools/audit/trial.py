@@ -22,8 +22,8 @@ from foundry.tools.audit.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.source import CandidateSource, read_source
 from foundry.tools.cases import Case, Trial
 from foundry.tools.channel import Message
+from foundry.tools.orders import NAN_BYTES
 from foundry.tools.protocol import AS_GIVEN, OutputError, accepts, allowed
-from foundry.tools.runner import NAN_BYTES
 from foundry.tools.runner_link import RunnerFailed, RunnerLink
 
 SLOT = 0

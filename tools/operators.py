@@ -1,0 +1,33 @@
+"""What is known of PyTorch's operators by their names: which are its own, and which cost no arithmetic."""
+
+from __future__ import annotations
+
+from foundry.tools.words import words
+
+# Namespaces of operators that are there before a candidate is loaded.
+TAKEN = frozenset(
+    words(
+        "aten prims prim torch torchvision torchaudio torchtext quantized _quantized quantized_decomposed mkldnn mkl "
+        "onednn mkldnn_prepacked prepacked xnnpack sparse fbgemm c10d _c10d_functional _c10d_functional_autograd "
+        "c10d_functional inductor rngprims debugprims profiler static_runtime metal vulkan cuda symm_mem streams "
+        "torch_attn bsr_dense_addmm higher_order aoti_torch dist pyops notimplementedns nvprims "
+        "compiled_autograd mtia onnx triton tensorexpr user aoti rng"
+    )
+)
+FREE = frozenset(
+    words(
+        "empty empty_like empty_strided new_empty new_empty_strided view _unsafe_view reshape _reshape_alias "
+        "as_strided permute transpose t expand squeeze unsqueeze select slice narrow unbind split "
+        "split_with_sizes chunk unfold diagonal detach alias lift_fresh view_as_real resize_ set_ record_stream "
+        "is_pinned equal is_same_size"  # whether packed weights are still those of the model: a yes or no, no answer
+    )
+)
+# Free of arithmetic, and what a binding needs for layout: not counted either, but named in the evidence.
+COPIES = frozenset(
+    words(
+        "copy_ clone _to_copy contiguous zeros zeros_like zero_ fill_ full full_like ones ones_like new_zeros new_ones "
+        "new_full lift_fresh_copy"
+    )
+)
+
+OWN = "own::"  # before the name of an operator that the candidate registered and that was looked into
