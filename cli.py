@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from foundry.graph import chat_flags
+from foundry.graph.run import chat_flags
 from foundry.tools.command_line import CommandLine, fail, one_line_errors, print_json
 
 if TYPE_CHECKING:
-    from foundry.graph.events import Event
-    from foundry.graph.request import SolveRequest
-    from foundry.graph.summary import Summary
+    from foundry.graph.run.events import Event
+    from foundry.graph.run.request import SolveRequest
+    from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
     Work = Callable[[Listener, asyncio.Event], Awaitable[Summary]]
@@ -46,7 +46,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on s
 @one_line_errors
 def doctor(as_json: JsonOption = False) -> None:
     """Say what this machine can do, and the one command that would let it do more."""
-    from foundry.tools.doctor import examine
+    from foundry.tools.machine.doctor import examine
 
     findings = examine()
     if as_json:
@@ -207,7 +207,7 @@ def agent_solve(
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
-    from foundry.graph.request import Limits, SolveRequest
+    from foundry.graph.run.request import Limits, SolveRequest
     from foundry.knowledge.codec import decode
 
     chat = chat_flags.chat_options(
@@ -251,7 +251,7 @@ def agent_resume(
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was interrupted or killed."""
-    from foundry.graph.run_directory import RunDirectory, find_run
+    from foundry.graph.run.run_directory import RunDirectory, find_run
 
     path = find_run(runs, run)
     opened = RunDirectory.inspect(path)
@@ -280,8 +280,8 @@ def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
 
     from rich.console import Console
 
-    from foundry.graph.progress import Progress
     from foundry.graph.solve import silent
+    from foundry.graph.views.progress import Progress
 
     console = Console(stderr=True)
     with ExitStack() as stack:
@@ -304,7 +304,7 @@ def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
 
 
 def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
-    from foundry.graph.ending import ending_lines
+    from foundry.graph.views.ending import ending_lines
 
     if as_json:
         print_json(summary.to_json())
@@ -321,8 +321,8 @@ def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: floa
 @one_line_errors
 def agent_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> None:
     """List the runs, newest first."""
-    from foundry.graph.run_directory import list_runs
-    from foundry.graph.summary import summarise
+    from foundry.graph.run.run_directory import list_runs
+    from foundry.graph.run.summary import summarise
 
     rows = []
     for run in list_runs(runs):
@@ -354,14 +354,14 @@ def agent_trace(
     """Show what a run did: nodes, experts and tool calls with their times."""
     from rich.console import Console
 
-    from foundry.graph import trace_view
-    from foundry.graph.events import EventLog
-    from foundry.graph.run_directory import RunDirectory, find_run
+    from foundry.graph.run.events import EventLog
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+    from foundry.graph.views import trace
 
     opened = RunDirectory.inspect(find_run(runs, run))
     try:
         if candidate or diff:
-            lines = trace_view.story(opened, candidate) if candidate else trace_view.diff(opened, diff)
+            lines = trace.story(opened, candidate) if candidate else trace.diff(opened, diff)
             typer.echo("\n".join(lines))
             return
         log = EventLog(opened.database, reading=True)
@@ -370,8 +370,8 @@ def agent_trace(
             for event in events:
                 typer.echo(json.dumps(asdict(event)))
             return
-        Console(soft_wrap=True).print(trace_view.tree(opened, events, depth=depth))
-        typer.echo("\n".join(trace_view.split_lines(opened, events, log.elapsed_s())))
+        Console(soft_wrap=True).print(trace.tree(opened, events, depth=depth))
+        typer.echo("\n".join(trace.split_lines(opened, events, log.elapsed_s())))
     finally:
         opened.close()
 
@@ -385,8 +385,8 @@ def agent_chat(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
-    from foundry.graph import conversation
-    from foundry.graph.run_directory import RunDirectory, find_run
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+    from foundry.graph.views import conversation
 
     opened = RunDirectory.inspect(find_run(runs, run))
     try:
@@ -409,7 +409,7 @@ def agent_chat(
 
 def _show_schema(wanted: bool) -> None:
     if wanted:
-        from foundry.tools.receipt import receipt_schema
+        from foundry.tools.verify.receipt import receipt_schema
 
         typer.echo(json.dumps(receipt_schema(), indent=2))
         raise typer.Exit()
@@ -439,8 +439,8 @@ def verify(
     ] = False,
 ) -> None:
     """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input, 4 not comparable."""
-    from foundry.tools.verdict_lines import verdict_lines
-    from foundry.tools.verify_command import Request, run
+    from foundry.tools.verify.command import Request, run
+    from foundry.tools.verify.verdict_lines import verdict_lines
 
     wanted = _choice("--target", target, ("cpu", "cuda", "auto"))
     if self_test:

@@ -41,9 +41,9 @@ class Expert:
 
 @cache
 def experts() -> Mapping[str, Expert]:
-    """Every expert by name: each module of this folder that holds an `EXPERT`. A fifth is one more file."""
-    package = importlib.import_module("foundry.agents")
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__) if not module.ispkg)
-    modules = (importlib.import_module(f"foundry.agents.{name}") for name in names)
+    """Every expert by name: each module of agents/experts that holds an `EXPERT`. A fifth is one more file."""
+    package = importlib.import_module("foundry.agents.experts")
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    modules = (importlib.import_module(f"{package.__name__}.{name}") for name in names)
     found = (getattr(module, "EXPERT", None) for module in modules)
     return {expert.name: expert for expert in found if isinstance(expert, Expert)}

@@ -13,7 +13,7 @@ from functools import cached_property
 from foundry.agents.brief import Brief
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive, Move

@@ -9,7 +9,7 @@ from functools import cached_property
 from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.thought import Diagnosis, Move
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.library.moves import placed
 from foundry.knowledge.thought import Move

@@ -31,11 +31,11 @@ from typing import Any
 
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
-from foundry.tools.device import describe
-from foundry.tools.grader import Allowance
-from foundry.tools.process import descendants, usage
-from foundry.tools.task_file import read_task
-from foundry.tools.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.grader import Allowance
+from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.machine.device import describe
+from foundry.tools.process.child import descendants, usage
+from foundry.tools.task.file import read_task
 
 TASK = """
 import torch

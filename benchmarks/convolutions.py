@@ -24,8 +24,9 @@ import torch
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cost import flops, traffic_bytes
-from foundry.knowledge.library.ir import (
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.cost import flops, traffic_bytes
+from foundry.knowledge.library.ir.kernels import (
     Apply,
     Buffer,
     ConvKernel,
@@ -37,10 +38,9 @@ from foundry.knowledge.library.ir import (
     Store,
     View,
 )
-from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import contiguous_strides
-from foundry.tools.device import describe
+from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
 
 EMPTY_MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"

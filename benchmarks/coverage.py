@@ -26,9 +26,9 @@ from typing import Any
 
 from foundry.knowledge.candidate import Build, Timing
 from foundry.knowledge.task import Task
-from foundry.tools.device import describe
-from foundry.tools.task_file import read_task
-from foundry.tools.workbench import open_workbench
+from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.machine.device import describe
+from foundry.tools.task.file import read_task
 
 TASK = """
 import torch

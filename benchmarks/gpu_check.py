@@ -28,12 +28,12 @@ import torch
 import torch.nn.functional as F
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir import MapKernel, OutputView, Plan, PrintedKernel
-from foundry.knowledge.library.module_file import Entry
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.kernels import MapKernel, OutputView, Plan, PrintedKernel
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.tools.device import describe
+from foundry.tools.grade.runner.cuda_events import time_calls
+from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
-from foundry.tools.timing_cuda import time_calls
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLES = 15
@@ -46,8 +46,8 @@ def load_cases() -> Any:
     return SimpleNamespace(
         **{
             name: value
-            for module in ("cuda_cases", "cuda_window_cases", "cuda_conv_cases", "test_cuda_kernels")
-            for name, value in vars(importlib.import_module(f"tests.knowledge.library.{module}")).items()
+            for module in ("cases", "window_cases", "conv_cases", "test_kernels")
+            for name, value in vars(importlib.import_module(f"tests.knowledge.library.cuda.{module}")).items()
         }
     )
 
@@ -252,9 +252,9 @@ def _time_case(name: str, case: Any, eager: Callable[..., Any], device: Any, swe
 def examples(scale: int, device: Any) -> list[dict[str, Any]]:
     """All examples through capture, seeds and lowering: error against float64 and time against eager and compile."""
     from foundry.knowledge.library.lower import lower, seeds
-    from foundry.tools.capture import capture
-    from foundry.tools.task_file import read_task
-    from foundry.tools.task_module import load
+    from foundry.tools.task.capture import capture
+    from foundry.tools.task.file import read_task
+    from foundry.tools.task.loading import load
 
     rows = []
     print(f"{'example':24} {'eager ms':>9} {'compile':>9} {'ours ms':>9} {'speedup':>8} {'error':>9} {'eager err':>9}")

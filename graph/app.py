@@ -13,8 +13,8 @@ from langgraph.types import Checkpointer, Send
 from foundry.graph import nodes
 from foundry.graph.dev_server import begin, end, services_of
 from foundry.graph.island import make_island
-from foundry.graph.services import Services
-from foundry.graph.state import RunState
+from foundry.graph.run.services import Services
+from foundry.graph.search.state import RunState
 
 Update = dict[str, Any]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
-from foundry.graph.events import Event
-from foundry.graph.opening import Opened, Parts, create, open_services
-from foundry.graph.request import SolveRequest
-from foundry.graph.run_directory import RunDirectory
-from foundry.graph.services import Services
+from foundry.graph.run.events import Event
+from foundry.graph.run.opening import Opened, Parts, create, open_services
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.services import Services
 from foundry.knowledge.errors import UsageError
 
 _OPENED: dict[str, Opened] = {}

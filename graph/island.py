@@ -16,29 +16,29 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
-from foundry.graph import island_search, island_tests
-from foundry.graph.database import StorageFailed
 from foundry.graph.dev_server import services_of
-from foundry.graph.journal import Diverged
-from foundry.graph.services import Services
-from foundry.graph.state import IslandOutput, IslandState
+from foundry.graph.run.database import StorageFailed
+from foundry.graph.run.journal import Diverged
+from foundry.graph.run.services import Services
+from foundry.graph.search import measure, think
+from foundry.graph.search.state import IslandOutput, IslandState
 
 Update = dict[str, Any]
 Step = Callable[[IslandState, Services], Awaitable[Update]]
 
 STEPS: dict[str, Step] = {
-    "select": island_search.select,
-    "diagnose": island_search.diagnose,
-    "route": island_search.route,
-    "propose": island_search.propose,
-    "build": island_tests.build,
-    "verify": island_tests.verify,
-    "audit": island_tests.audit,
-    "time": island_tests.time,
-    "profile": island_tests.profile,
-    "prove": island_tests.prove,
-    "learn": island_search.learn,
-    "migrate": island_search.migrate,
+    "select": think.select,
+    "diagnose": think.diagnose,
+    "route": think.route,
+    "propose": think.propose,
+    "build": measure.build,
+    "verify": measure.verify,
+    "audit": measure.audit,
+    "time": measure.time,
+    "profile": measure.profile,
+    "prove": measure.prove,
+    "learn": think.learn,
+    "migrate": think.migrate,
 }
 ORDER = tuple(STEPS)
 
@@ -77,7 +77,7 @@ def contained(name: str, step: Step) -> Any:
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
-        here = island_search.next_step(state) if name == "select" else step_name(state)
+        here = think.next_step(state) if name == "select" else step_name(state)
         with services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
@@ -102,7 +102,7 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     services = await services_of(state, runtime)
     with services.log.at(state["island"], step_name(state)):
         services.log.note_once("note", "island ends", reason=state.get("stop", ""), round=state.get("round", 0))
-    return {"islands": {str(state["island"]): island_search.report(state)}}
+    return {"islands": {str(state["island"]): think.report(state)}}
 
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:

@@ -7,17 +7,16 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.archive import Archive, cell_of, insert
-from foundry.graph.final import finish_run
-from foundry.graph.inbox import wanted_state
-from foundry.graph.instructions import split_instructions
-from foundry.graph.island_search import evaluation_facts
-from foundry.graph.lessons import lessons, localised, query, winners
-from foundry.graph.merit import CORRECT, merit
-from foundry.graph.request import role_of
-from foundry.graph.run_directory import Decision
-from foundry.graph.services import Services
-from foundry.graph.state import IslandReport, IslandState, RunState
+from foundry.graph.run.inbox import wanted_state
+from foundry.graph.run.instructions import split_instructions
+from foundry.graph.run.request import role_of
+from foundry.graph.run.run_directory import Decision
+from foundry.graph.run.services import Services
+from foundry.graph.search.archive import Archive, cell_of, insert
+from foundry.graph.search.final import finish_run
+from foundry.graph.search.lessons import lessons, localised, query, winners
+from foundry.graph.search.state import IslandReport, IslandState, RunState
+from foundry.graph.search.think import evaluation_facts
 from foundry.knowledge.candidate import (
     REFERENCE,
     Audit,
@@ -32,6 +31,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.errors import CannotLower, TaskError, UsageError
 from foundry.knowledge.experience.record import SEED
+from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.roofline import allowed_precision
 
 RECALLED_SEEDS = 2

@@ -11,10 +11,10 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foundry.graph.final import Finalists
-from foundry.graph.journal import Diverged
-from foundry.graph.opening import Parts, open_services
-from foundry.graph.run_directory import Decision, RunDirectory
+from foundry.graph.run.journal import Diverged
+from foundry.graph.run.opening import Parts, open_services
+from foundry.graph.run.run_directory import Decision, RunDirectory
+from foundry.graph.search.final import Finalists
 from foundry.graph.solve import run_graph, silent
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foundry.graph.database import BUSY_MS, storage_failure
-from foundry.graph.events import Event
-from foundry.graph.opening import Opened, Parts, create, open_services
-from foundry.graph.request import SolveRequest
-from foundry.graph.run_directory import RunDirectory
-from foundry.graph.summary import Summary, summarise
+from foundry.graph.run.database import BUSY_MS, storage_failure
+from foundry.graph.run.events import Event
+from foundry.graph.run.opening import Opened, Parts, create, open_services
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import Summary, summarise
 from foundry.knowledge.errors import FoundryError, NotComparable, UsageError
 
 if TYPE_CHECKING:

@@ -99,22 +99,3 @@ def test_help_is_quick_and_imports_nothing_heavy(tmp_path: Path) -> None:
     done = run(command, "--help", cwd=tmp_path)
     assert done.returncode == 0 and "agent" in done.stdout and "verify" in done.stdout
     assert time.monotonic() - begun < 5.0  # 0.3 s on a quiet machine; the margin is for a busy one
-
-
-def test_knowledge_imports_no_other_room() -> None:
-    rules = {
-        "knowledge": ("agents", "graph", "tools", "cli"),
-        "tools": ("agents", "graph", "cli"),
-        "agents": ("graph", "cli"),
-        "graph": ("cli",),
-    }
-    broken = []
-    for room, forbidden in rules.items():
-        for path in (ROOT / room).rglob("*.py"):
-            text = path.read_text()
-            broken += [
-                f"{path.relative_to(ROOT)} imports {other}"
-                for other in forbidden
-                if (f"foundry.{other}" in text and f"import foundry.{other}" in text) or f"from foundry.{other}" in text
-            ]
-    assert not broken

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from foundry.graph import run_directory
 from foundry.graph.app import make_graph
+from foundry.graph.run import run_directory
 from foundry.knowledge.experience import journal
-from foundry.tools import protocol, receipt
+from foundry.tools.protocol import rules as protocol
+from foundry.tools.verify import receipt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPERS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from foundry.agents.directives import FORMS, forms
-from foundry.graph.summary import Summary
-from foundry.tools.task_file import OptionsFile
+from foundry.graph.run.summary import Summary
+from foundry.tools.task.file import OptionsFile
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

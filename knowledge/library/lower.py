@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library import rules_pointwise, rules_shape
-from foundry.knowledge.library.builder import RULES
-from foundry.knowledge.library.cost import compulsory_bytes, flops, traffic_bytes
-from foundry.knowledge.library.ir import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
+from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.module_file import Entry
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.library.rules import pointwise, shape
+from foundry.knowledge.library.rules.builder import RULES
 from foundry.knowledge.library.seeds import seed_recipes
 from foundry.knowledge.opgraph import OpGraph
 
-_SIMPLE_RULES = (rules_pointwise.__name__, rules_shape.__name__)
+_SIMPLE_RULES = (pointwise.__name__, shape.__name__)
 
 
 @dataclass(frozen=True)

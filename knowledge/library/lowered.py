@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Coordinates, Recipe
-from foundry.knowledge.library.ir import KernelSummary
+from foundry.knowledge.library.ir.kernels import KernelSummary
 
 
 @dataclass(frozen=True)

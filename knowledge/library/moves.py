@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lower import completed, print_plan
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph

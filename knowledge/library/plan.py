@@ -6,39 +6,39 @@ from dataclasses import replace
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library import (
-    rules_attention,
-    rules_contract,
-    rules_conv,
-    rules_index,
-    rules_loss,
-    rules_norm,
-    rules_pointwise,
-    rules_pool,
-    rules_reduce,
-    rules_scan,
-    rules_shape,
+from foundry.knowledge.library.fusion.greedy import Fusion, fuse
+from foundry.knowledge.library.fusion.tidy import tidy
+from foundry.knowledge.library.ir.access import touched
+from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
+from foundry.knowledge.library.rules import (
+    attention,
+    contract,
+    conv,
+    index,
+    loss,
+    norm,
+    pointwise,
+    pool,
+    reduce,
+    scan,
+    shape,
 )
-from foundry.knowledge.library.access import touched
-from foundry.knowledge.library.builder import RULES, Builder, Tensor, Unsupported
-from foundry.knowledge.library.fusion import Fusion, fuse
-from foundry.knowledge.library.ir import Buffer, Load, OutputView, Plan, TorchCall, View
-from foundry.knowledge.library.tidy import tidy
+from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, contiguous_strides
 
 # Importing a rules module registers its rules.
 RULE_MODULES = (
-    rules_pointwise,
-    rules_shape,
-    rules_reduce,
-    rules_norm,
-    rules_loss,
-    rules_contract,
-    rules_conv,
-    rules_pool,
-    rules_scan,
-    rules_attention,
-    rules_index,
+    pointwise,
+    shape,
+    reduce,
+    norm,
+    loss,
+    contract,
+    conv,
+    pool,
+    scan,
+    attention,
+    index,
 )
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library import ir
-from foundry.knowledge.library.ir import Kernel, Plan, PrintedKernel
-from foundry.knowledge.library.module_file import Entry, assemble
+from foundry.knowledge.library.file.assemble import Entry, assemble
+from foundry.knowledge.library.ir import kernels
+from foundry.knowledge.library.ir.kernels import Kernel, Plan, PrintedKernel
 
 Print = Callable[..., PrintedKernel]  # (a kernel of its own class, plan, device, choices)
 
@@ -32,42 +32,42 @@ def printers(target: str) -> Mapping[type, Print]:
 
 
 def _cpu() -> Mapping[type, Print]:
-    from foundry.knowledge.library.cpu_attention import print_attention
-    from foundry.knowledge.library.cpu_conv import print_conv
-    from foundry.knowledge.library.cpu_gemm import print_gemm
-    from foundry.knowledge.library.cpu_map import print_map
-    from foundry.knowledge.library.cpu_pool import print_pool
-    from foundry.knowledge.library.cpu_row import print_row
-    from foundry.knowledge.library.cpu_scan import print_scan
+    from foundry.knowledge.library.cpu.contractions.attention import print_attention
+    from foundry.knowledge.library.cpu.contractions.conv import print_conv
+    from foundry.knowledge.library.cpu.contractions.gemm import print_gemm
+    from foundry.knowledge.library.cpu.map import print_map
+    from foundry.knowledge.library.cpu.pool import print_pool
+    from foundry.knowledge.library.cpu.rows.row import print_row
+    from foundry.knowledge.library.cpu.rows.scan import print_scan
 
     return {
-        ir.MapKernel: print_map,
-        ir.RowKernel: print_row,
-        ir.ScanKernel: print_scan,
-        ir.PoolKernel: print_pool,
-        ir.GemmKernel: print_gemm,
-        ir.ConvKernel: print_conv,
-        ir.AttentionKernel: print_attention,
+        kernels.MapKernel: print_map,
+        kernels.RowKernel: print_row,
+        kernels.ScanKernel: print_scan,
+        kernels.PoolKernel: print_pool,
+        kernels.GemmKernel: print_gemm,
+        kernels.ConvKernel: print_conv,
+        kernels.AttentionKernel: print_attention,
     }
 
 
 def _cuda() -> Mapping[type, Print]:
-    from foundry.knowledge.library.cuda_attention import print_attention
-    from foundry.knowledge.library.cuda_conv import print_conv
-    from foundry.knowledge.library.cuda_gemm import print_gemm
-    from foundry.knowledge.library.cuda_map import print_map
-    from foundry.knowledge.library.cuda_pool import print_pool
-    from foundry.knowledge.library.cuda_row import print_row
-    from foundry.knowledge.library.cuda_scan import print_scan
+    from foundry.knowledge.library.cuda.contractions.attention import print_attention
+    from foundry.knowledge.library.cuda.contractions.gemm import print_gemm
+    from foundry.knowledge.library.cuda.convolutions.conv import print_conv
+    from foundry.knowledge.library.cuda.map import print_map
+    from foundry.knowledge.library.cuda.pool import print_pool
+    from foundry.knowledge.library.cuda.rows.row import print_row
+    from foundry.knowledge.library.cuda.rows.scan import print_scan
 
     return {
-        ir.MapKernel: print_map,
-        ir.RowKernel: print_row,
-        ir.ScanKernel: print_scan,
-        ir.PoolKernel: print_pool,
-        ir.GemmKernel: print_gemm,
-        ir.ConvKernel: print_conv,
-        ir.AttentionKernel: print_attention,
+        kernels.MapKernel: print_map,
+        kernels.RowKernel: print_row,
+        kernels.ScanKernel: print_scan,
+        kernels.PoolKernel: print_pool,
+        kernels.GemmKernel: print_gemm,
+        kernels.ConvKernel: print_conv,
+        kernels.AttentionKernel: print_attention,
     }
 
 
@@ -80,11 +80,11 @@ def module_file(
     Raises CannotLower for a target without a printer.
     """
     if device.target == "cpu":
-        from foundry.knowledge.library.cpu_module import cpu_module
+        from foundry.knowledge.library.cpu.module import cpu_module
 
         body = cpu_module(entries)
     elif device.target == "cuda":
-        from foundry.knowledge.library.cuda_module import cuda_module
+        from foundry.knowledge.library.cuda.module import cuda_module
 
         body = cuda_module(entries, device)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Recipe
-from foundry.knowledge.library.ir import Plan, Tunable
+from foundry.knowledge.library.ir.kernels import Plan, Tunable
 
 
 def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from tests.agents.scripted_server import ScriptedServer
+from tests.agents.chat.scripted_server import ScriptedServer
 
 from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import (
@@ -25,7 +25,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
 from foundry.knowledge.task import Task

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from foundry.agents.brain import Call, Notice
-from foundry.agents.chat_client import Limits
-from foundry.agents.chat_model import ChatModelBrain
-from foundry.agents.chat_options import ChatOptions
-from foundry.agents.dialect import Dialect
+from foundry.agents.chat.brain import ChatModelBrain
+from foundry.agents.chat.client import Limits
+from foundry.agents.chat.dialect import Dialect
+from foundry.agents.chat.options import ChatOptions
 from foundry.agents.ledger import Ledger
-from foundry.agents.playbook import PlaybookBrain
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.knowledge.thought import Diagnosis
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")

@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 import pytest
 
-import foundry.agents
+import foundry.agents.experts
 from foundry.agents.directives import Understood, parse
 from foundry.agents.expert import experts
-from foundry.agents.playbook import PlaybookBrain
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import render, template
 from foundry.agents.route import ROLES, ranking
 from foundry.knowledge.thought import Aspect, Diagnosis, Failure, Limiter, Role
@@ -62,7 +62,7 @@ def test_prompts_refuse_missing_and_unknown_slots_and_keep_braces_of_values() ->
 @pytest.fixture
 def fifth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "fifth_scheduler.py").write_text(FIFTH)
-    monkeypatch.setattr(foundry.agents, "__path__", [*foundry.agents.__path__, str(tmp_path)])
+    monkeypatch.setattr(foundry.agents.experts, "__path__", [*foundry.agents.experts.__path__, str(tmp_path)])
     experts.cache_clear()
     yield
     experts.cache_clear()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.scripted_server import ScriptedServer, answer, garbage
+from tests.agents.chat.scripted_server import ScriptedServer, answer, garbage
 
 TOY = """import torch
 from torch import nn

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jsonschema
 
-from foundry.tools.receipt import receipt_schema
+from foundry.tools.verify.receipt import receipt_schema
 
 from .conftest import TINY, Cli, Solved, interrupt, rows, until, working_below
 

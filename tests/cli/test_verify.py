@@ -8,7 +8,7 @@ import shutil
 
 import jsonschema
 
-from foundry.tools.receipt import content_digest
+from foundry.tools.verify.receipt import content_digest
 
 from .conftest import TOY, Cli, Solved
 

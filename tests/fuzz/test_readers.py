@@ -26,8 +26,10 @@ from foundry.knowledge.errors import FoundryError, NotComparable, TaskError, Usa
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.task_text import overridden_source
 from foundry.tools.audit.gates import static_gates
-from foundry.tools.plain_file import read_bytes, read_source
-from foundry.tools.receipt import (
+from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.task.file import OptionsFile, read_task
+from foundry.tools.task.plain_file import read_bytes, read_source
+from foundry.tools.verify.receipt import (
     Receipt,
     check_comparable,
     check_same_pair,
@@ -36,9 +38,7 @@ from foundry.tools.receipt import (
     make_receipt,
     read_receipt,
 )
-from foundry.tools.targets.cpu import CpuTarget
-from foundry.tools.task_file import OptionsFile, read_task
-from foundry.tools.verification import hopeless
+from foundry.tools.verify.verify import hopeless
 
 ASKED = int(os.environ.get("FOUNDRY_FUZZ", "0"))
 settings.register_profile(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from foundry.graph.opening import Parts
-from foundry.graph.request import Limits, SolveRequest
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.request import Limits, SolveRequest
 from foundry.knowledge.candidate import (
     Audit,
     Baseline,
@@ -30,7 +30,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.experience.store import ExperienceStore
-from foundry.knowledge.library.ir import KernelSummary, Tunable
+from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value
 from foundry.knowledge.task import Policy, Task
@@ -38,7 +38,7 @@ from foundry.knowledge.thought import Move
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
-    from foundry.tools.workbench import Intake, Workbench
+    from foundry.tools.grade.workbench import Intake, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -145,7 +145,7 @@ class FakeWorkbench:
         await asyncio.sleep(self.delay_s)
 
     async def intake(self) -> Intake:
-        from foundry.tools.workbench import Intake
+        from foundry.tools.grade.workbench import Intake
 
         await self._work("intake")
         return Intake([SPEC], [SPEC], [graph()], "")
@@ -225,7 +225,7 @@ class FakeParts(Parts):
         """The brains of tests need no access."""
 
     def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
-        from foundry.agents.playbook import PlaybookBrain
+        from foundry.agents.playbook.brain import PlaybookBrain
 
         found: Brain = self._brain or PlaybookBrain(self._library)
         return found

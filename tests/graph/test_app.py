@@ -12,11 +12,11 @@ from langgraph.types import Command, interrupt
 from foundry.graph import dev_server, island
 from foundry.graph.app import make_graph
 from foundry.graph.island import ORDER
-from foundry.graph.opening import create, open_services
-from foundry.graph.run_directory import RunDirectory, list_runs
-from foundry.graph.services import Services
+from foundry.graph.run.opening import create, open_services
+from foundry.graph.run.run_directory import RunDirectory, list_runs
+from foundry.graph.run.services import Services
+from foundry.graph.search.state import IslandState
 from foundry.graph.solve import silent
-from foundry.graph.state import IslandState
 
 
 async def test_the_graph_runs_from_a_task_alone_without_our_context(

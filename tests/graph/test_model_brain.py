@@ -11,14 +11,14 @@ from typing import Any
 
 from foundry.agents.brief import Brief
 from foundry.agents.judgement import AuditEvidence, Judgement
-from foundry.graph import trace_view
-from foundry.graph.answers import answer
-from foundry.graph.ending import ending_lines
-from foundry.graph.events import EventLog
 from foundry.graph.replay import replay
-from foundry.graph.request import SolveRequest
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
+from foundry.graph.views import trace
+from foundry.graph.views.answers import answer
+from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import Diagnosis, Edit, ExpertName, Proposal
 
@@ -110,7 +110,7 @@ async def test_what_a_model_takes_to_answer_is_thinking_and_no_overhead(
     assert thinking_s >= 0.9 and overhead_s <= summary.wall_s - thinking_s + 0.01
     assert f"thinking {thinking_s:.0f} s" in "\n".join(ending_lines(summary, request.task))
     run = RunDirectory.inspect(Path(summary.run))
-    shown = trace_view.split_lines(run, EventLog(run.database, reading=True).read(), summary.wall_s)
+    shown = trace.split_lines(run, EventLog(run.database, reading=True).read(), summary.wall_s)
     assert f"experts thinking {thinking_s:15.1f} s" in "\n".join(shown)
     assert f"thinking {thinking_s:.1f} s" in (answer(run, "cost") or "")
     run.close()

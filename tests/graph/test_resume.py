@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from foundry.graph.events import EventLog
 from foundry.graph.replay import replay
-from foundry.graph.request import SolveRequest
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume
 from foundry.knowledge.codec import encode
 
@@ -27,7 +27,7 @@ spec = importlib.util.spec_from_file_location("machine", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 sys.modules["machine"] = module
 spec.loader.exec_module(module)
-from foundry.graph.request import SolveRequest
+from foundry.graph.run.request import SolveRequest
 from foundry.graph.solve import solve
 from foundry.knowledge.codec import decode
 request = decode(SolveRequest, sys.argv[2])

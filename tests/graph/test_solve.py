@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.playbook import PlaybookBrain
-from foundry.graph.budget import Ledger
-from foundry.graph.events import Event, EventLog
-from foundry.graph.merit import merit
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
-from foundry.graph.request import EFFORTS, QUICK, Limits, SolveRequest, role_of
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.request import EFFORTS, QUICK, Limits, SolveRequest, role_of
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.merit import merit
 
 MakeRequest = Callable[..., SolveRequest]
 

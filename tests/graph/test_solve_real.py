@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from foundry.graph.events import Event
 from foundry.graph.replay import replay
-from foundry.graph.request import Limits, SolveRequest
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run.events import Event
+from foundry.graph.run.request import Limits, SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "softmax.py"

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from foundry.agents.directives import forms
 from foundry.cli import app
-from foundry.graph.answers import answer
-from foundry.graph.conversation import wait_for_acknowledgement
-from foundry.graph.events import Event, EventLog
-from foundry.graph.inbox import Inbox
 from foundry.graph.replay import replay
-from foundry.graph.request import SolveRequest
-from foundry.graph.run_directory import RunDirectory
+from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.inbox import Inbox
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
+from foundry.graph.views.answers import answer
+from foundry.graph.views.conversation import wait_for_acknowledgement
 from foundry.knowledge.task import Task, TaskOptions
 
 MakeRequest = Callable[..., SolveRequest]

@@ -1,8 +1,8 @@
 """The anti-cheat gates: what a candidate's text, build and execution say about who does the work."""
 
+from foundry.tools.audit.acts.provenance import heavier, later_work, provenance_gates
+from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.gates import audit, needs_watching, static_gates
-from foundry.tools.audit.provenance import heavier, later_work, provenance_gates
-from foundry.tools.audit.symbols import symbol_gates
 
 __all__ = [
     "audit",

@@ -13,16 +13,16 @@ from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import ReasonKind
 from foundry.knowledge.task import AccuracyClass, Policy
-from foundry.tools.audit.clocks import clocks_are_apart, is_clock
-from foundry.tools.audit.conduct import allowed
-from foundry.tools.audit.dataflow import dataflow_findings
-from foundry.tools.audit.native_rules import native_findings, native_texts, strip_comments
+from foundry.tools.audit.acts.conduct import allowed
+from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
+from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.policies import open_label, policy_gates, practices, spelled
-from foundry.tools.audit.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
-from foundry.tools.audit.python_rules import python_findings
-from foundry.tools.audit.reasons import judged
-from foundry.tools.audit.source import RULES, CandidateSource, Finding, read_source
-from foundry.tools.audit.symbols import symbol_gates
+from foundry.tools.audit.text.clocks import clocks_are_apart, is_clock
+from foundry.tools.audit.text.dataflow import dataflow_findings
+from foundry.tools.audit.text.native_rules import native_findings, native_texts, strip_comments
+from foundry.tools.audit.text.python_rules import python_findings
+from foundry.tools.audit.text.source import RULES, CandidateSource, Finding, read_source
+from foundry.tools.protocol.reasons import judged
 
 
 def static_gates(text: str, policy: Policy, *, task_source: str = "") -> list[Gate]:

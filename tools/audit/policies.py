@@ -11,9 +11,9 @@ from collections.abc import Collection
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import AccuracyClass, Policy
-from foundry.tools.audit.forbidden import OTHER_COMPILERS, is_or_is_in
-from foundry.tools.audit.native_rules import native_texts, relaxed_maths, strip_comments
-from foundry.tools.audit.source import CandidateSource, Finding, foundry_literals, methods_of
+from foundry.tools.audit.text.forbidden import OTHER_COMPILERS, is_or_is_in
+from foundry.tools.audit.text.native_rules import native_texts, relaxed_maths, strip_comments
+from foundry.tools.audit.text.source import CandidateSource, Finding, foundry_literals, methods_of
 
 # label -> (policies that refuse it, gate, why)
 _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {

@@ -11,14 +11,14 @@ from typing import Literal
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
 from foundry.knowledge.task import Task
-from foundry.tools.plain_file import read_source
+from foundry.tools.grade.workbench import Workbench, open_workbench
 from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine
-from foundry.tools.selftest.faults import Mutant
-from foundry.tools.selftest.original import original_of
+from foundry.tools.selftest.faults.fault import Mutant
+from foundry.tools.selftest.faults.original import original_of
 from foundry.tools.selftest.planting import DEFAULT_FAULTS, library_mutants, source_mutants
 from foundry.tools.selftest.report import SelfTestReport
-from foundry.tools.task_file import read_task
-from foundry.tools.workbench import Workbench, open_workbench
+from foundry.tools.task.file import read_task
+from foundry.tools.task.plain_file import read_source
 
 
 def run(
@@ -48,7 +48,7 @@ def self_test(
     `seed` chooses the faults. Blocking. Raises TaskError for a task that cannot be judged, UsageError when there is
     nothing to plant faults into, MissingTool without a compiler or a device.
     """
-    from foundry.tools.device import describe
+    from foundry.tools.machine.device import describe
 
     device = describe(target)
     if not device.present:

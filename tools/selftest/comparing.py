@@ -22,10 +22,10 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools import bundle, task_module
-from foundry.tools.cases import Case, Trial, cases_of
-from foundry.tools.channel import Channel, Message
-from foundry.tools.protocol import AS_GIVEN, Parameters, distributions
+from foundry.tools.grade.judge.cases import Case, Trial, cases_of
+from foundry.tools.process.channel import Channel, Message
+from foundry.tools.protocol.rules import AS_GIVEN, Parameters, distributions
+from foundry.tools.task import bundle, loading
 
 
 def serve(control: Channel) -> None:
@@ -69,7 +69,7 @@ def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
     os.close(handle)
     models: list[nn.Module] = []
     for made in (correct, faulty):
-        task_module.seed_everything(case.seed)
+        loading.seed_everything(case.seed)
         model: nn.Module = made(**arguments) if isinstance(arguments, dict) else made(*arguments)
         models.append(model.to(message["place"]).train(case.mode == "train"))
     for trial in trials(case, message["stage"]):
@@ -105,7 +105,7 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
         for model in models:
             _load(model, case, trial.distribution.parameters)
             inputs = _placed(bundle.unpack(*trial.inputs), place)
-            result = [leaf for leaf in task_module.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
+            result = [leaf for leaf in loading.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
             state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
             left.append([tensor.detach().clone() for tensor in (*result, *state)])
         if not all(_equal(one, other) for one, other in zip(*left, strict=True)):

@@ -12,13 +12,13 @@ from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.extension_cache import quarters
-from foundry.tools.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
-from foundry.tools.process import Limits, machine_memory_bytes
-from foundry.tools.selftest.faults import Mutant
+from foundry.tools.grade.folders import quarters
+from foundry.tools.grade.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
+from foundry.tools.grade.workbench import Workbench
+from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.zygote import WorkerDied, Zygote
+from foundry.tools.selftest.faults.fault import Mutant
 from foundry.tools.selftest.report import Finding
-from foundry.tools.workbench import Workbench
-from foundry.tools.zygote import WorkerDied, Zygote
 
 STAGE: Stage = "full"  # what `foundry verify` asks for
 BUILT_AHEAD = 2  # builds beside the lanes that verify

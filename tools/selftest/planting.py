@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterable, Sequence
 
 from foundry.knowledge.errors import CannotLower
-from foundry.tools.selftest import any_source, on_expressions, on_graph, on_kernels, on_source
-from foundry.tools.selftest.faults import FAMILIES, Mutant, Proposal
-from foundry.tools.selftest.original import Original
+from foundry.tools.selftest.faults import any_source, on_expressions, on_graph, on_kernels, on_source
+from foundry.tools.selftest.faults.fault import FAMILIES, Mutant, Proposal
+from foundry.tools.selftest.faults.original import Original
 
 DEFAULT_FAULTS = 32
 

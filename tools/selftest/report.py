@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from foundry.tools.selftest.faults import FAMILIES, Fault
+from foundry.tools.selftest.faults.fault import FAMILIES, Fault
 
 MIN_CAUGHT = 0.98
 

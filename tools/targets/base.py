@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Device, TargetName
-from foundry.tools.plain_file import parse_python
-from foundry.tools.process import Limits
+from foundry.tools.process.child import Limits
+from foundry.tools.task.plain_file import parse_python
 
 
 class Target(Protocol):

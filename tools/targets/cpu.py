@@ -17,8 +17,8 @@ from pathlib import Path
 from foundry.knowledge.candidate import Build, Resources
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.module_file import build_key
-from foundry.tools.process import Limits, run_command
+from foundry.knowledge.library.file.assemble import build_key
+from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import build_cache, compiler_environment, compiler_limits, first_error, read_literals
 
 _LOG_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ class CpuTarget:
         return "cpu"
 
     def describe(self) -> Device:
-        from foundry.tools.device import describe
+        from foundry.tools.machine.device import describe
 
         return describe("cpu")
 

@@ -15,9 +15,9 @@ import torch
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.ir import Buffer, Kernel, Plan, PrintedKernel
-from foundry.knowledge.library.scalar import CPU_DIALECT
-from foundry.knowledge.library.texts import read_library_text
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import Buffer, Kernel, Plan, PrintedKernel
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT
 
 FLAGS = ["-O3", "-march=native", "-std=c++17", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 FLAGS += ["-Wall", "-Werror", "-shared", "-fPIC"]
@@ -40,6 +40,7 @@ class CpuHarness:
     """`run` prints, builds and calls one kernel; outputs are preset to NaN, so that a missed element shows."""
 
     folder: Path
+    header: Path  # the run-time header, with its precompiled form beside it
     device: Device = field(default_factory=native_device)
     printed: PrintedKernel | None = None
     entry: Callable[[], None] | None = None
@@ -81,10 +82,9 @@ class CpuHarness:
             return f"  {text}* b_{name} = ({text}*)buffers[{position}]; (void)b_{name};"
 
         pointers = "\n".join(unpack(position, name) for position, name in enumerate(names))
-        header = read_library_text("cpu_runtime.h")
         library = "\n".join(printed.shared)
         source = (
-            f"{header}\n{library}\n{printed.functions}\n"
+            f'#include "{self.header}"\n{library}\n{printed.functions}\n'
             f'extern "C" void prepare(void** buffers) {{\n{pointers}\n{"".join(printed.prepare.values())}\n}}\n'
             f'extern "C" void run(void** buffers, char* workspace) {{\n{pointers}\n{printed.call}\n}}\n'
         )
@@ -97,6 +97,17 @@ class CpuHarness:
         return ctypes.CDLL(str(path))
 
 
+@pytest.fixture(scope="session")
+def precompiled_header(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Reading the run-time header and what it includes is most of what compiling a small kernel costs."""
+    header = tmp_path_factory.mktemp("header") / "runtime.h"
+    header.write_text(read_library_text("cpu/runtime.h"))
+    command = ["g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+    return header
+
+
 @pytest.fixture
-def cpu_kernel(tmp_path: Path) -> CpuHarness:
-    return CpuHarness(tmp_path)
+def cpu_kernel(tmp_path: Path, precompiled_header: Path) -> CpuHarness:
+    return CpuHarness(tmp_path, precompiled_header)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from foundry.knowledge.library.ir import (
+from foundry.knowledge.library.ir.kernels import (
     Apply,
     AttentionKernel,
     Const,
@@ -196,7 +196,7 @@ def execute(machine: Machine, step: object) -> None:
 
 
 def _nodes(expr: Expr) -> list[Expr]:
-    from foundry.knowledge.library.views import nodes
+    from foundry.knowledge.library.ir.views import nodes
 
     return list(nodes(expr))
 

@@ -11,11 +11,11 @@ from tests.knowledge.library.interpret import run
 from torch import nn
 
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.ir import Plan, TorchCall
+from foundry.knowledge.library.ir.kernels import Plan, TorchCall
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.opgraph import OpGraph
-from foundry.tools.capture import capture
-from foundry.tools.task_module import flatten
+from foundry.tools.task.capture import capture
+from foundry.tools.task.loading import flatten
 
 
 class Function(nn.Module):

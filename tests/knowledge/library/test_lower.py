@@ -17,11 +17,11 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library import lower as lowering
 from foundry.knowledge.library import printers
-from foundry.knowledge.library.ir import Kernel, Plan, PrintedKernel, ScanKernel
+from foundry.knowledge.library.ir.kernels import Kernel, Plan, PrintedKernel, ScanKernel
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.library.lowered import Lowered
-from foundry.tools.capture import capture
-from foundry.tools.task_module import flatten
+from foundry.tools.task.capture import capture
+from foundry.tools.task.loading import flatten
 
 DEVICE = Device("cpu", "test", "x86-64", 2, 32 << 20, 32, 8 << 30)
 GPU = Device("cuda", "test", "sm_90", 132, 50 << 20, 16, 80 << 30, present=False)

@@ -17,7 +17,9 @@ import torch
 
 from foundry.knowledge import library
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.ir import (
+from foundry.knowledge.library.file.assemble import Entry, split_task
+from foundry.knowledge.library.file.texts import ENDINGS, library_texts
+from foundry.knowledge.library.ir.kernels import (
     Apply,
     Buffer,
     Const,
@@ -36,9 +38,7 @@ from foundry.knowledge.library.ir import (
     TorchCall,
     View,
 )
-from foundry.knowledge.library.module_file import Entry, split_task
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.knowledge.library.texts import ENDINGS, library_texts
 from foundry.knowledge.opgraph import DType, Ref, contiguous_strides
 from foundry.tools.targets.base import read_literals
 from foundry.tools.targets.cpu import CpuTarget

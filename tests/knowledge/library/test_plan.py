@@ -12,7 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.library.ir import AttentionKernel, GemmKernel, MapKernel, RowKernel, ScanKernel, TorchCall
+from foundry.knowledge.library.ir.kernels import (
+    AttentionKernel,
+    GemmKernel,
+    MapKernel,
+    RowKernel,
+    ScanKernel,
+    TorchCall,
+)
 from foundry.knowledge.library.plan import plan
 
 Model = nn.Module | Callable[..., Any]

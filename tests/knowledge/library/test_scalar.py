@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from foundry.knowledge.library.ir import SCALAR_OPS, Apply, Const, Expr, Gather, Iota, Load, Named, Store, View
-from foundry.knowledge.library.scalar import CPU_DIALECT, MATH_FORMATS, Emitter, affine, expression, loader
+from foundry.knowledge.library.ir.kernels import SCALAR_OPS, Apply, Const, Expr, Gather, Iota, Load, Named, Store, View
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT, MATH_FORMATS, Emitter, affine, expression, loader
 
 
 def offset(view: View) -> str:

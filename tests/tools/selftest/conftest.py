@@ -8,11 +8,11 @@ import pytest
 
 from foundry.knowledge.device import Device
 from foundry.knowledge.task import Task
-from foundry.tools.capture import capture
-from foundry.tools.device import describe
-from foundry.tools.selftest.original import Original, original_of
-from foundry.tools.task_file import read_task
-from foundry.tools.task_module import load
+from foundry.tools.machine.device import describe
+from foundry.tools.selftest.faults.original import Original, original_of
+from foundry.tools.task.capture import capture
+from foundry.tools.task.file import read_task
+from foundry.tools.task.loading import load
 
 TASK = """import torch
 import torch.nn as nn

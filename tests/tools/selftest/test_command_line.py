@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from foundry.cli import app
 from foundry.tools.selftest import command
-from foundry.tools.selftest.faults import Fault
+from foundry.tools.selftest.faults.fault import Fault
 from foundry.tools.selftest.report import Finding, SelfTestReport
 
 FAULT = Fault("off by one", "x is read one further", "k_softmax")

@@ -13,13 +13,13 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
-from foundry.tools.cases import cases_of
+from foundry.tools.grade.judge.cases import cases_of
+from foundry.tools.grade.workbench import Intake, Workbench
 from foundry.tools.selftest.command import self_test_in
 from foundry.tools.selftest.comparing import trials
-from foundry.tools.selftest.original import Original
+from foundry.tools.selftest.faults.original import Original
 from foundry.tools.selftest.report import SelfTestReport, lines
-from foundry.tools.task_file import read_task
-from foundry.tools.workbench import Intake, Workbench
+from foundry.tools.task.file import read_task
 
 
 class Grader:

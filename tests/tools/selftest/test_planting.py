@@ -8,11 +8,11 @@ import re
 import pytest
 
 from foundry.knowledge.errors import UsageError
-from foundry.tools.selftest import on_graph
-from foundry.tools.selftest.any_source import faults as source_faults
-from foundry.tools.selftest.faults import FAMILIES, Mutant
-from foundry.tools.selftest.native_text import native_texts
-from foundry.tools.selftest.original import Original
+from foundry.tools.selftest.faults import on_graph
+from foundry.tools.selftest.faults.any_source import faults as source_faults
+from foundry.tools.selftest.faults.fault import FAMILIES, Mutant
+from foundry.tools.selftest.faults.native_text import native_texts
+from foundry.tools.selftest.faults.original import Original
 from foundry.tools.selftest.planting import library_mutants, source_mutants
 
 FOREIGN = '''import ctypes, torch

@@ -10,7 +10,7 @@ import pytest
 from foundry.knowledge.device import Device
 from foundry.tools.selftest.command import self_test
 from foundry.tools.selftest.examination import Comparer
-from foundry.tools.selftest.original import Original
+from foundry.tools.selftest.faults.original import Original
 
 from .conftest import written
 

@@ -1,0 +1,252 @@
+"""The chat-model brain: the same experts, thinking with an OpenAI-compatible model.
+
+The playbook stays behind it. It classifies measurements (that needs no model), lists the legal moves, and takes every
+step that the model fails: after one repair round, an exhausted budget or a server that does not answer. A server that
+stays silent is left alone for a while and then tried again; no outage lasts for the rest of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from pydantic import BaseModel
+
+from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, NoticeName, Purpose
+from foundry.agents.brief import Brief
+from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
+from foundry.agents.chat.breaker import Breaker, Permit
+from foundry.agents.chat.client import ChatClient, Limits, Message, Reply, Unreachable
+from foundry.agents.chat.endpoint import endpoint_of
+from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.proposal import Menu, proposal_of
+from foundry.agents.chat.words import diagnose_prompt, judge_prompt, step_prompt
+from foundry.agents.expert import experts
+from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.ledger import BudgetExhausted, Ledger
+from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.prices import in_words
+from foundry.agents.prompt import render, template
+from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
+
+REPAIR_CHARS = 8000  # of a bad answer that the repair round shows again
+
+Answer = TypeVar("Answer", bound=BaseModel)
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who asks what: for the trace."""
+
+    step: str
+    expert: str
+    purpose: Purpose
+    prompt: str
+
+
+class ChatModelBrain:
+    """Implements Brain. `listener` is told of every call, of outages, and when a cap forbids calls. Raises UsageError
+    without any access to a model."""
+
+    def __init__(
+        self,
+        model: str,
+        base_url: str | None = None,
+        *,
+        ledger: Ledger,
+        fallback: PlaybookBrain | None = None,
+        options: ChatOptions | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        options, limits = options or ChatOptions(), limits or Limits()
+        self.name = model
+        self.ledger = ledger
+        self.fallback = fallback or PlaybookBrain()
+        endpoint = endpoint_of(model, base_url, options.key_env)
+        self.client = ChatClient(
+            model, endpoint, ledger=ledger, options=options, limits=limits, seed=seed, learnt=self._learnt
+        )
+        self.listener = listener
+        self.breaker = Breaker(limits.pauses)
+        self._is_broke = False  # the caps' end has been told
+
+    @property
+    def introduction(self) -> Notice:
+        """Who thinks, where, and for what price."""
+        price, host = self.client.price, self.client.endpoint.host
+        text = f"{self.name} at {host}, {in_words(price)}"
+        return Notice("model", text, {"model": self.name, "endpoint": host, "priced": price.known})
+
+    async def diagnose(self, brief: Brief) -> Diagnosis:
+        """Limiters are classified from numbers; only failures of files that a model or a user wrote need reading."""
+        found = await self.fallback.diagnose(brief)
+        if found.failure is None or brief.lowered is not None:
+            return found
+        asked = _Asked(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
+        try:
+            answer = await self._ask(asked, DiagnosisAnswer, lambda answer: answer)
+        except NoAnswer:
+            return found
+        evidence = f"{found.evidence}; {answer.cause}"
+        return replace(found, evidence=evidence, action=answer.action, kernel=answer.kernel)
+
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
+        """The model's step; the playbook's when the model gives none. Raises NoAnswer when the playbook has none
+        either: the parent is not exhausted, the model may have a step for it another time."""
+        diagnosis = brief.diagnosis or await self.fallback.diagnose(brief)
+        menu = Menu(brief, diagnosis, experts()[expert], self.fallback.library)
+        asked = _Asked(brief.step, expert, "propose", step_prompt(brief, diagnosis, menu.moves))
+        try:
+            return await self._ask(asked, ProposalAnswer, lambda answer: proposal_of(answer, menu, self.name))
+        except NoAnswer as lack:
+            step = await self.fallback.propose(expert, brief)
+            if step is None and lack.retry_s is not None:
+                raise
+            return step
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement:
+        """The model may add a doubt to the playbook's judgement, not take one away."""
+        numbers = await self.fallback.judge(evidence)
+        if numbers.doubt or any(not gate.passed for gate in evidence.audit.gates):
+            return numbers
+        candidate = evidence.evaluation.candidate.id
+        asked = _Asked(candidate, "auditor", "judge", judge_prompt(evidence, numbers.text))
+        try:
+            answer = await self._ask(asked, JudgementAnswer, _reasoned)
+        except NoAnswer:
+            return numbers
+        doubt = f"{self.name}: {answer.reason}" if answer.doubt else ""
+        return Judgement(f"{numbers.text} {self.name}: {answer.judgement}", doubt)
+
+    async def answer(self, question: str, context: str) -> str:
+        """Plain text; "" when the model gives none."""
+        prompt = render("question", {"question": question, "context": context})
+        asked = _Asked("chat", "diagnostician", "answer", prompt)
+        try:
+            return await self._ask(asked, None, lambda text: text)
+        except NoAnswer:
+            return ""
+
+    async def _ask(self, asked: _Asked, kind: type[Answer] | None, use: Callable[..., Result]) -> Result:
+        """The checked answer, after at most one repair round. Raises NoAnswer when the playbook must take over."""
+        permit = self.breaker.permit()
+        if permit is None:
+            raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
+        started = time.monotonic()
+        replies: list[Reply] = []
+        try:
+            return await self._checked(asked, kind, use, replies)
+        except BudgetExhausted as error:
+            self.breaker.abandoned(permit)
+            if replies or not self._is_broke:  # once is enough: every later step would say the same
+                self._tell(asked, replies, started, "budget", str(error))
+            self._is_broke = True
+            raise NoAnswer(str(error), None) from error
+        except Unreachable as error:
+            self.ledger.count_failed_step()
+            self._tell(asked, replies, started, "unreachable", str(error), requests=error.requests)
+            self._lose(error, permit)
+            raise NoAnswer(str(error), self.breaker.retry_s) from error
+        except asyncio.CancelledError:
+            self.breaker.abandoned(permit)
+            raise
+
+    async def _checked(
+        self, asked: _Asked, kind: type[Answer] | None, use: Callable[..., Result], replies: list[Reply]
+    ) -> Result:
+        """Asks, and once more with what was wrong; every reply joins `replies`."""
+        system = template(experts()[asked.expert].prompt)
+        messages: list[Message] = [("system", system), ("human", asked.prompt)]
+        started, problem = time.monotonic(), ""
+        for _ in range(2):
+            reply = await self.client.ask(messages, schema_of(kind) if kind else None)
+            replies.append(reply)
+            self._is_broke = False
+            self._regain()
+            try:
+                result = use(_read(reply, kind))
+                self._tell(asked, replies, started, "repaired" if problem else "answered", problem)
+                return result
+            except AnswerError as error:
+                problem = str(error)
+            messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", render("repair", {"problem": problem}))]
+        self.ledger.count_failed_step()
+        self._tell(asked, replies, started, "failed", problem)
+        raise NoAnswer(problem, 0.0)
+
+    def _lose(self, error: Unreachable, permit: Permit) -> None:
+        """Says since when the model does not answer and when it is tried again, each time a pause begins."""
+        if not self.breaker.failed(permit, hopeless=error.hopeless):
+            return
+        lasted_s, retry_s = self.breaker.lasted_s, self.breaker.retry_s
+        text = f"{self.name} has not answered for {lasted_s:.0f} s; the next try is in {retry_s:.0f} s: {error}"
+        self._notice("model unavailable", text, {"since": time.time() - lasted_s, "retry_s": retry_s})
+
+    def _regain(self) -> None:
+        """Says that the model is back, if it was away."""
+        lasted_s, skipped = self.breaker.lasted_s, self.breaker.skipped
+        if self.breaker.answered():
+            text = f"{self.name} answers again after {lasted_s:.0f} s; {skipped} calls were not made meanwhile"
+            self._notice("model is back", text, {"lasted_s": lasted_s, "skipped": skipped})
+
+    def _learnt(self, words: str, refusal: str) -> None:
+        self._notice("model refuses", f"{words}: {refusal}", {})
+
+    def _notice(self, name: NoticeName, text: str, facts: Mapping[str, float | bool | str]) -> None:
+        if self.listener is not None:
+            self.listener(Notice(name, text, facts))
+
+    def _tell(
+        self,
+        asked: _Asked,
+        replies: Sequence[Reply],
+        started: float,
+        outcome: CallOutcome,
+        detail: str,
+        *,
+        requests: int = 0,
+    ) -> None:
+        if self.listener is None:
+            return
+        self.listener(
+            Call(
+                step=asked.step,
+                expert=asked.expert,
+                purpose=asked.purpose,
+                outcome=outcome,
+                detail=detail,
+                requests=requests + sum(reply.requests for reply in replies),
+                prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
+                completion_tokens=sum(reply.usage.answer_tokens for reply in replies),
+                dollars=sum(reply.dollars for reply in replies),
+                seconds=time.monotonic() - started,
+                prompt=asked.prompt,
+                answer=replies[-1].text if replies else "",
+            )
+        )
+
+
+def _read(reply: Reply, kind: type[Answer] | None) -> Answer | str:
+    """The reply as what was asked for; raises AnswerError."""
+    if kind is None:
+        if not reply.text.strip():
+            raise AnswerError("the answer is empty")
+        return reply.text.strip()
+    try:
+        return parse(reply.text, kind)
+    except AnswerError as error:
+        if reply.truncated:
+            raise AnswerError(f"it was cut off after {reply.usage.answer_tokens} tokens: be brief ({error})") from error
+        raise
+
+
+def _reasoned(answer: JudgementAnswer) -> JudgementAnswer:
+    if answer.doubt and not answer.reason.strip():
+        raise AnswerError("a doubt needs its reason")
+    return answer

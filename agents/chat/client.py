@@ -1,0 +1,314 @@
+"""One request to an OpenAI-compatible server through langchain-openai: patient within limits, never a surprise.
+
+langchain-openai is imported when the first request is made, so that runs without a model do not pay for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from foundry.agents.chat.breaker import Pauses
+from foundry.agents.chat.dialect import Dialect, Refusal, corrected
+from foundry.agents.chat.endpoint import Endpoint
+from foundry.agents.chat.options import ChatOptions
+from foundry.agents.ledger import Ledger, Usage
+from foundry.agents.prices import Price, price_of
+
+CHARS_PER_TOKEN = 4  # counting properly needs tables from the network
+LONGEST_RETRY_AFTER_S = 60.0
+BYTES_PER_TOKEN = 16  # an answer with more bytes than this for each allowed token does not end by itself
+Message = tuple[str, str]  # role ("system", "human", "ai"), text
+
+
+class Unreachable(Exception):
+    """No usable reply within the limits. `hopeless`: asking again soon is pointless (no access, no such model)."""
+
+    def __init__(self, problem: str, requests: int, *, hopeless: bool = False) -> None:
+        super().__init__(problem)
+        self.requests = requests
+        self.hopeless = hopeless
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often to try, and how long to wait. Seconds."""
+
+    attempts: int = 4
+    first_wait_s: float = 1.0
+    patience_s: float = 300.0  # all attempts and waits of one call together
+    pauses: Pauses = field(default_factory=Pauses)  # of an endpoint that stays silent
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`truncated`: the server stopped it at the token limit."""
+
+    text: str
+    usage: Usage
+    dollars: float
+    truncated: bool
+    requests: int
+
+
+class _Overlong(Exception):
+    """The body does not end."""
+
+
+def _unheard(_words: str, _problem: str) -> None:
+    """Nobody wants to know what the endpoint refuses."""
+
+
+class ChatClient:
+    """Requests of one model at one endpoint; safe for several islands at once. `learnt` is told what the endpoint
+    refuses: what is done instead, and the refusal."""
+
+    def __init__(
+        self,
+        model: str,
+        endpoint: Endpoint,
+        *,
+        ledger: Ledger,
+        options: ChatOptions | None = None,
+        limits: Limits | None = None,
+        seed: int | None = None,
+        learnt: Callable[[str, str], None] = _unheard,
+    ) -> None:
+        self.model = model
+        self.endpoint = endpoint
+        self.options = options or ChatOptions()
+        self.limits = limits or Limits()
+        self.price: Price = price_of(model, self.options.price)
+        self.ledger = ledger
+        self.seed = seed
+        self._learnt = learnt
+        self._dialect = Dialect.of(is_openai=endpoint.is_openai)
+        self._tokens_per_char = 1 / CHARS_PER_TOKEN  # grows with what the server reports, so that caps hold
+        self._slots = asyncio.Semaphore(self.options.parallel)
+
+    async def ask(self, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> Reply:
+        """One reply. Raises BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt."""
+        async with self._slots:
+            deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
+            requests = failures = 0
+            while True:
+                dialect = self._dialect
+                requests += 1
+                try:
+                    return await self._once(messages, schema, dialect, requests)
+                except _openai().OpenAIError as error:
+                    if self._learns(error, dialect, constrained=schema is not None):
+                        continue  # the same request in other words
+                    problem, wait_s = self._after(error, failures + 1, requests)
+                except (TimeoutError, _Overlong) as error:
+                    problem, wait_s = str(error) or f"no answer within {self.options.request_s:.0f} s", 0.0
+                except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+                    # what langchain-openai raises for a body that is no chat completion
+                    problem = f"not a chat completion ({type(error).__name__}: {error})"
+                    wait_s = self._wait_s(failures + 1)
+                failures += 1
+                if failures >= self.limits.attempts or time.monotonic() + wait_s > deadline:
+                    raise Unreachable(problem, requests)
+                await asyncio.sleep(wait_s)
+
+    async def _once(
+        self, messages: Sequence[Message], schema: Mapping[str, Any] | None, dialect: Dialect, requests: int
+    ) -> Reply:
+        characters = sum(len(text) for _, text in messages)
+        prompt_tokens = int(characters * self._tokens_per_char) + 1
+        held = self.ledger.reserve(prompt_tokens, self.options.answer_tokens, self.price)
+        used: Usage | None = None
+        try:
+            async with asyncio.timeout(self.options.request_s):
+                text, told, truncated = await self._invoke(messages, schema, dialect, held.answer_tokens)
+            if told is not None:
+                self._tokens_per_char = min(1.0, max(self._tokens_per_char, told.prompt_tokens / max(1, characters)))
+            used = told or Usage(prompt_tokens, len(text) // CHARS_PER_TOKEN + 1, estimated=True)
+        except (TimeoutError, _Overlong):
+            # the server was generating: count what it may bill
+            used = Usage(held.prompt_tokens, held.answer_tokens, estimated=True)
+            raise
+        finally:
+            dollars = self.ledger.settle(held, used)
+        return Reply(text, used, dollars, truncated, requests)
+
+    async def _invoke(
+        self, messages: Sequence[Message], schema: Mapping[str, Any] | None, dialect: Dialect, answer_tokens: int
+    ) -> tuple[str, Usage | None, bool]:
+        """Text, usage if the server tells, and whether the token limit cut it."""
+        from langsmith import tracing_context
+
+        # prompts go to the endpoint that the user named and nowhere else: no tracer of the environment, none of a
+        # graph that this call runs in
+        quiet: dict[str, Any] = {"callbacks": []}
+        with tracing_context(enabled=False, parent=False):
+            async with self._chat(dialect, answer_tokens) as chat:
+                try:
+                    if schema is None or "response_format" in dialect.without:
+                        raw = await chat.ainvoke(list(messages), config=quiet)
+                    else:
+                        structured = chat.with_structured_output(
+                            dict(schema), method="json_schema", include_raw=True, strict=True
+                        )
+                        raw = (await structured.ainvoke(list(messages), config=quiet))["raw"]
+                except _openai().LengthFinishReasonError as error:
+                    completion = error.completion  # the client refuses to parse it; what came may still be of use
+                    told = completion.usage
+                    usage = Usage(told.prompt_tokens, told.completion_tokens) if told else None
+                    return completion.choices[0].message.content or "", usage, True
+                except _openai().OpenAIError as error:
+                    overlong = _cause(error, _Overlong)
+                    if overlong is not None:
+                        raise overlong from error
+                    raise
+        return str(raw.text), _usage(raw), _is_cut(raw)
+
+    @asynccontextmanager
+    async def _chat(self, dialect: Dialect, answer_tokens: int) -> AsyncIterator[Any]:
+        from langchain_openai import ChatOpenAI
+        from pydantic import SecretStr
+
+        guard = _guard(answer_tokens * BYTES_PER_TOKEN + (1 << 16))
+        hooks = {"request": [_anonymous] if not self.endpoint.is_openai else [], "response": [guard]}
+        async with _openai().DefaultAsyncHttpxClient(event_hooks=hooks, verify=_tls()) as http:
+            yield ChatOpenAI(
+                model=self.model,
+                base_url=self.endpoint.url,  # both are given, so that nothing is taken from the environment
+                api_key=SecretStr(self.endpoint.key or "none"),
+                use_responses_api=dialect.api == "responses",  # langchain-openai would go by the model's name
+                extra_body=dialect.body(answer_tokens, self._wanted()),  # in our words: it renames and drops some
+                timeout=2 * self.options.request_s,  # the clock around the whole request is the one that counts
+                max_retries=0,
+                http_async_client=http,
+            )
+
+    def _wanted(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "temperature": self.options.temperature,
+            "reasoning_effort": self.options.reasoning_effort,
+        }
+
+    def _learns(self, error: Exception, dialect: Dialect, *, constrained: bool) -> bool:
+        """Whether the endpoint only wants to be asked otherwise than in `dialect`: then the request is repeated."""
+        status = getattr(error, "status_code", None)
+        if not isinstance(status, int):
+            return False
+        refusal = Refusal(status, str(getattr(error, "param", None) or ""), _one_line(error))
+        offered = {name for name, value in self._wanted().items() if value is not None}
+        found = corrected(dialect, refusal, offered | {"response_format"} if constrained else offered)
+        if found is None:
+            return False
+        if self._dialect == dialect:  # else another call has learnt something since: try that first
+            self._dialect, words = found
+            self._learnt(words, refusal.text)
+        return True
+
+    def _after(self, error: Exception, failures: int, requests: int) -> tuple[str, float]:
+        """The problem in words and how long to wait before the next attempt; raises Unreachable when there is none."""
+        openai = _openai()
+        problem = _one_line(error)
+        status = getattr(error, "status_code", None)
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
+            if self.endpoint.key is None and status == 401:
+                problem = f"{self.endpoint.host} wants a key and none was given for it (--api-key-env NAME): {problem}"
+            raise Unreachable(problem, requests, hopeless=True) from error
+        if status is not None and status < 500 and status not in (408, 409, 425, 429):
+            raise Unreachable(problem, requests) from error
+        headers = getattr(getattr(error, "response", None), "headers", {})
+        return problem, self._wait_s(failures, headers.get("retry-after", ""))
+
+    def _wait_s(self, failures: int, retry_after: str = "") -> float:
+        """Doubling, or what the server asks for; seconds."""
+        try:
+            asked = float(retry_after)
+        except ValueError:
+            asked = 0.0
+        doubling: float = self.limits.first_wait_s * 2.0 ** (failures - 1)
+        return min(max(asked, doubling), LONGEST_RETRY_AFTER_S)
+
+
+def _openai() -> Any:
+    return importlib.import_module("openai")
+
+
+def _one_line(error: Exception) -> str:
+    """What the endpoint said; the client's own text keeps it only where it is in OpenAI's form."""
+    text, body = str(error), getattr(error, "body", None)
+    message = body.get("message") if isinstance(body, dict) else None
+    if body and not (isinstance(message, str) and message):
+        text = f"{text} - {body if isinstance(body, str) else json.dumps(body)}"
+    return " ".join(text.split())[:300]
+
+
+async def _anonymous(request: Any) -> None:
+    """A request hook: the client adds OPENAI_ORG_ID and OPENAI_PROJECT_ID of the environment, OpenAI's affair only."""
+    for name in ("openai-organization", "openai-project"):
+        request.headers.pop(name, None)
+
+
+def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _usage(raw: Any) -> Usage | None:
+    """The server's figures, None where it gives none."""
+    told = raw.usage_metadata
+    if not told:
+        return None
+    cached = (told.get("input_token_details") or {}).get("cache_read", 0) or 0
+    return Usage(int(told["input_tokens"]), int(told["output_tokens"]), int(cached))
+
+
+def _is_cut(raw: Any) -> bool:
+    """Whether the token limit ended the answer; the Responses API says it in its own way."""
+    told = raw.response_metadata
+    reason = told.get("finish_reason") or (told.get("incomplete_details") or {}).get("reason")
+    return reason in ("length", "max_output_tokens")
+
+
+@cache
+def _httpx() -> Any:
+    """httpx or its successor httpx2, whichever this openai release is built on."""
+    client = next(kind for kind in _openai().DefaultAsyncHttpxClient.__mro__ if kind.__name__ == "AsyncClient")
+    return importlib.import_module(client.__module__.partition(".")[0])
+
+
+@cache
+def _tls() -> Any:
+    """The trusted certificates: reading them takes 80 ms, which every request would pay again."""
+    return _httpx().create_ssl_context()
+
+
+def _guard(most_bytes: int) -> Any:
+    """A response hook that ends a body of more than `most_bytes`: it would fill the memory before the time-out."""
+    byte_stream: Any = _httpx().AsyncByteStream
+
+    class Guarded(byte_stream):  # type: ignore[misc]
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            received = 0
+            async for part in self.stream:
+                received += len(part)
+                if received > most_bytes:
+                    raise _Overlong(f"the answer did not end after {received} bytes")
+                yield part
+
+        async def aclose(self) -> None:
+            await self.stream.aclose()
+
+    async def guard(response: Any) -> None:
+        response.stream = Guarded(response.stream)
+
+    return guard

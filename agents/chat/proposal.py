@@ -1,0 +1,141 @@
+"""A chat model's answer as a proposal that can be evaluated; everything that does not fit is said so that it can be
+repaired. Nothing of the answer is executed here."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from foundry.agents.brief import Brief
+from foundry.agents.chat.answers import AnswerError, ProposalAnswer
+from foundry.agents.chat.source import folded
+from foundry.agents.chat.words import MOST_MOVES
+from foundry.agents.expert import Expert
+from foundry.agents.obedience import Obedience
+from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
+from foundry.agents.playbook.ranking import rank
+from foundry.agents.situation import Situation
+from foundry.knowledge import syntax
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, edited
+
+LONGEST_FILE_CHARS = 400_000
+
+
+@dataclass(frozen=True)
+class Menu:
+    """What an expert may choose from: the legal moves in the playbook's order."""
+
+    brief: Brief
+    diagnosis: Diagnosis
+    expert: Expert
+    library: MoveLibrary
+
+    @cached_property
+    def obedience(self) -> Obedience | None:
+        return Obedience(self.brief, self.brief.lowered) if self.brief.lowered else None
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        if self.brief.lowered is None or self.obedience is None:
+            return ()
+        legal = [move for move in self.library.moves(self.brief.lowered) if self.obedience.forbids(move) is None]
+        ranked = rank(legal, self.expert, Situation(self.brief, self.diagnosis))
+        return tuple(item.move for item in ranked[:MOST_MOVES])
+
+
+def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
+    """The answer as a proposal; raises AnswerError. Where it gives several ways, the most explicit one counts."""
+    brief = menu.brief
+    proposal = Proposal(
+        id=f"{brief.step}.{menu.expert.name}",
+        expert=menu.expert.name,
+        parent=brief.parent.candidate.id,
+        rationale=answer.rationale.strip() or "no reason given",
+        expected=answer.expected.strip(),
+        cites=_known_cites(answer, brief),
+        brain=brain,
+    )
+    if answer.source.strip():
+        return replace(proposal, source=_checked(folded(brief.parent_text).restored(answer.source), brief))
+    if answer.edits:
+        edits = placed(answer, brief.parent_text)
+        _checked(_edited(edits, brief.parent_text), brief)
+        return replace(proposal, edits=edits)
+    if answer.moves:
+        moves, recipe = _chosen(answer.moves, menu)
+        return replace(proposal, moves=moves, recipe=recipe)
+    raise AnswerError("it changes nothing: give moves, edits or source")
+
+
+def placed(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
+    """The answer's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
+    `old` must occur exactly once; the hidden text may hold it any number of times. Raises AnswerError."""
+    file = folded(parent_text)
+    found = []
+    for number, edit in enumerate(answer.edits):
+        start = file.text.find(edit.old) if edit.old else -1
+        if start < 0 or file.text.find(edit.old, start + 1) >= 0:
+            count = file.text.count(edit.old) if edit.old else 0
+            raise AnswerError(
+                f"edits[{number}].old occurs {count} times in the parent's file as it was shown, it must occur once"
+            )
+        place = file.place(start, start + len(edit.old))
+        if place is None:
+            raise AnswerError(f"edits[{number}].old cuts a line that stands for text which is not shown: keep it whole")
+        found.append(Edit(parent_text[slice(*place)], file.restored(edit.new), place[0]))
+    return tuple(found)
+
+
+def _edited(edits: Sequence[Edit], parent_text: str) -> str:
+    try:
+        return edited(parent_text, edits)
+    except ValueError as error:
+        raise AnswerError(str(error)) from error
+
+
+def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
+    brief = menu.brief
+    if brief.lowered is None or menu.obedience is None:
+        raise AnswerError("the parent is not the kernel library's, so there are no moves: give edits or source")
+    unknown = [number for number in numbers if not 0 <= number < len(menu.moves)]
+    if unknown:
+        raise AnswerError(f"moves: {unknown[0]} is not in the list (0 to {len(menu.moves) - 1})")
+    asked = tuple(move for move, _ in menu.obedience.required)
+    moves = (*asked, *(menu.moves[number] for number in dict.fromkeys(numbers)))
+    settings = [(move.kernel, move.name) for move in moves if move.kind == "set"]
+    if len(settings) != len(set(settings)):
+        raise AnswerError("moves: two of them set the same tunable")
+    recipe = brief.lowered.recipe
+    for move in moves:
+        recipe = menu.library.apply(recipe, move)
+    fresh = fresh_recipe(recipe, brief, menu.library)
+    if fresh is None:
+        raise AnswerError("this combination of moves has been tried already or cannot be lowered: choose another")
+    return moves, fresh
+
+
+def _checked(source: str, brief: Brief) -> str:
+    """The file if it parses, defines ModelNew and is new; it is not executed."""
+    if len(source) > LONGEST_FILE_CHARS:
+        raise AnswerError(f"source: {len(source)} characters, the most is {LONGEST_FILE_CHARS}")
+    try:
+        tree = syntax.parse(source)
+    except SyntaxError as error:
+        raise AnswerError(f"source: Python syntax error in line {error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # null bytes, absurd nesting
+        raise AnswerError(f"source: cannot be parsed as Python ({error})") from error
+    if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
+        raise AnswerError("source: there is no class ModelNew at module level")
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    if source == brief.parent_text or digest in brief.tried or digest[:16] in brief.tried:
+        raise AnswerError("this file has been tried already: change something that matters")
+    return source
+
+
+def _known_cites(answer: ProposalAnswer, brief: Brief) -> tuple[str, ...]:
+    known = {f"d{item.id}" for item in brief.directives} | {f"x{hit.record.id}" for hit in brief.hits}
+    return tuple(dict.fromkeys(cite for cite in answer.cites if cite in known))

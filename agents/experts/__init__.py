@@ -1,0 +1,1 @@
+"""The experts, one file each; a fifth is one more file."""

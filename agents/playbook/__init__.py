@@ -1,0 +1,1 @@
+"""The brain without a model: diagnosis, ranking and choice among the library's legal moves."""

@@ -1,0 +1,230 @@
+"""The playbook brain: a deterministic search over the kernel library's legal moves, no model and no key.
+
+For a seed and a step it always draws the same proposal. It exploits by rank and explores by a seeded softmax over the
+scores; when an island stagnates it draws hotter and takes larger steps (several moves at once, crossover).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+from foundry.agents.brief import Brief
+from foundry.agents.expert import Expert, experts
+from foundry.agents.experts.auditor import judge_by_numbers
+from foundry.agents.experts.diagnostician import Suspect, suspects
+from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.obedience import Obedience
+from foundry.agents.playbook.diagnosis import diagnose
+from foundry.agents.playbook.ranking import Ranked, rank
+from foundry.agents.playbook.words import Step, proposal_of
+from foundry.agents.situation import Situation
+from foundry.agents.steps import far_settings, towards
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library import moves as kernel_library
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
+
+TEMPERATURE = 0.45  # of the log-scores: a move with half the score is drawn a fifth as often
+STAGNATING_TEMPERATURE = 1.2
+FAR_WEIGHT = 0.5  # of a value more than one step away: its neighbours say more about it than nothing does
+DRAWS = 24  # tries at a combined or random step before the ranked list is walked in order
+PAIR_DEPTH = 12  # the ranked walk pairs the best so many moves once all single moves are tried
+
+
+class MoveLibrary(Protocol):
+    """The part of the kernel library that the search needs (knowledge/library/moves.py)."""
+
+    def moves(self, lowered: Lowered) -> tuple[Move, ...]: ...
+    def apply(self, recipe: Recipe, move: Move) -> Recipe: ...
+    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe: ...
+
+
+class PlaybookBrain:
+    """Implements Brain."""
+
+    name = "playbook"
+
+    def __init__(self, library: MoveLibrary | None = None) -> None:
+        self.library: MoveLibrary = library or kernel_library
+
+    async def diagnose(self, brief: Brief) -> Diagnosis:
+        return diagnose(brief)
+
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
+        """None when the parent is no library candidate or every legal step has been tried."""
+        if brief.lowered is None:
+            return None
+        found = brief.diagnosis or diagnose(brief)
+        search = _Search(experts()[expert], Situation(brief, found), brief.lowered, self.library)
+        step = search.repair(found.failure) if found.failure else search.improve()
+        return proposal_of(step, experts()[expert], search.situation) if step else None
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement:
+        return judge_by_numbers(evidence)
+
+    async def answer(self, question: str, context: str) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
+class _Search:
+    """One step of one expert from one parent."""
+
+    expert: Expert
+    situation: Situation
+    lowered: Lowered
+    library: MoveLibrary
+
+    @cached_property
+    def obedience(self) -> Obedience:
+        return Obedience(self.situation.brief, self.lowered)
+
+    @cached_property
+    def stream(self) -> random.Random:
+        brief = self.situation.brief
+        return random.Random(f"{brief.seed}:{brief.step}:{self.expert.name}")
+
+    @cached_property
+    def obeyed(self) -> tuple[tuple[Move, Directive], ...]:
+        """Moves that the user's directives still ask for: part of every step from this parent."""
+        return self.obedience.required
+
+    @cached_property
+    def ranked(self) -> list[Ranked]:
+        near = self.library.moves(self.lowered)
+        far = rank(self._legal(far_settings(self.lowered, near)), self.expert, self.situation)
+        weight = 1.0 if self.situation.stagnating else FAR_WEIGHT
+        found = rank(self._legal(near), self.expert, self.situation)
+        # what experience has measured is as good a step from afar
+        found += [item if item.lift else replace(item, score=weight * item.score) for item in far]
+        return sorted(found, key=lambda item: -item.score)
+
+    def _legal(self, moves: Sequence[Move]) -> list[Move]:
+        """Without what the user forbids and what is part of every step already."""
+        asked = {(move.kind, move.kernel, move.name) for move, _ in self.obeyed}
+        fresh = [move for move in moves if (move.kind, move.kernel, move.name) not in asked]
+        return [move for move in fresh if self.obedience.forbids(move) is None]
+
+    def improve(self) -> Step | None:
+        """The user's wish first if it is unfulfilled; else a drawn step; else the ranked list in order."""
+        wish = self._step(())
+        if self.obeyed and wish:
+            return wish
+        for draw in self._draws():
+            step = draw()
+            if step:
+                return step
+        return next((step for step in self._in_order() if step), None)
+
+    def repair(self, failure: str) -> Step | None:
+        """Undo the most suspicious untried choice, then pairs of them."""
+        found = [item for item in suspects(self.situation.brief, self.lowered, failure) if not self._is_forbidden(item)]
+        for suspect in found:
+            step = self._step((), undone=(suspect,))
+            if step:
+                return step
+        pairs = (
+            (one, two) for one in found[:PAIR_DEPTH] for two in found[:PAIR_DEPTH] if _compatible(one.move, two.move)
+        )
+        return next((step for one, two in pairs if (step := self._step((), undone=(one, two)))), None)
+
+    def _is_forbidden(self, suspect: Suspect) -> bool:
+        return self.obedience.forbids(suspect.move) is not None
+
+    def _draws(self) -> Iterator[Callable[[], Step | None]]:
+        """Seeded draws of a kind of step; more of the larger kinds when the island stagnates."""
+        kinds: tuple[Callable[[], Step | None], ...] = (self._single, self._pair, self._several, self._cross)
+        weights = (2.0, 3.0, 3.0, 3.0) if self.situation.stagnating else (7.0, 2.0, 0.5, 1.0)
+        for _ in range(DRAWS if self.ranked else 0):
+            yield self.stream.choices(kinds, weights)[0]
+
+    def _draw(self, items: list[Ranked]) -> Ranked:
+        """One move by softmax over the log-scores."""
+        temperature = STAGNATING_TEMPERATURE if self.situation.stagnating else TEMPERATURE
+        best = items[0].score
+        weights = [math.exp(math.log(item.score / best) / temperature) for item in items]
+        return self.stream.choices(items, weights)[0]
+
+    def _single(self) -> Step | None:
+        return self._step((self._draw(self.ranked),))
+
+    def _pair(self) -> Step | None:
+        return self._step(self._drawn(2))
+
+    def _several(self) -> Step | None:
+        return self._step(self._drawn(3))
+
+    def _drawn(self, count: int) -> tuple[Ranked, ...]:
+        """Compatible moves, the later ones preferably of the same kernel: tile sides only pay together."""
+        chosen = [self._draw(self.ranked)]
+        while len(chosen) < count:
+            fitting = [item for item in self.ranked if all(_compatible(item.move, other.move) for other in chosen)]
+            same = [item for item in fitting if item.move.kernel == chosen[0].move.kernel]
+            if not fitting:
+                break
+            chosen.append(self._draw(same or fitting))
+        return tuple(chosen)
+
+    def _cross(self) -> Step | None:
+        """Some of an elite's differing choices, carried over as moves."""
+        partners = [item for item in self.situation.brief.elites if item.candidate.recipe is not None]
+        partners = [item for item in partners if item.candidate.id != self.situation.brief.parent.candidate.id]
+        if not partners:
+            return None
+        partner = self.stream.choice(partners)
+        recipe = partner.candidate.recipe
+        moves = self._legal(list(towards(self.lowered, recipe))) if recipe is not None else []
+        theirs = rank(moves, self.expert, self.situation)
+        if not theirs:
+            return None
+        count = self.stream.randint(1, min(4, len(theirs)))
+        taken: list[Ranked] = []
+        for item in self.stream.sample(theirs, len(theirs)):
+            if len(taken) < count and all(_compatible(item.move, other.move) for other in taken):
+                taken.append(item)
+        return self._step(tuple(taken), partner=partner.candidate.id)
+
+    def _in_order(self) -> Iterator[Step | None]:
+        """Every single move by rank, then pairs of the best."""
+        yield from (self._step((item,)) for item in self.ranked)
+        best = self.ranked[:PAIR_DEPTH]
+        for index, one in enumerate(best):
+            yield from (self._step((one, two)) for two in best[index + 1 :] if _compatible(one.move, two.move))
+
+    def _step(self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = "") -> Step | None:
+        """The recipe after the user's moves and the chosen ones; None when it is the parent's, was tried, or cannot be
+        lowered."""
+        recipe = self.lowered.recipe
+        asked = [move for move, _ in self.obeyed]
+        for move in (*asked, *(item.move for item in chosen), *(item.move for item in undone)):
+            recipe = self.library.apply(recipe, move)
+        fresh = fresh_recipe(recipe, self.situation.brief, self.library)
+        return Step(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
+
+
+def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe | None:
+    """The recipe in its canonical form; None when it leads to the parent, to what was tried, or nowhere."""
+    known = brief.tried | ({brief.lowered.recipe.digest} if brief.lowered else set())
+    if recipe.digest in known or brief.graph is None:
+        return None
+    try:
+        found = library.canonical(recipe, brief.graph, brief.device)
+    except CannotLower:
+        return None
+    return None if found.digest in known else found
+
+
+def _compatible(one: Move, other: Move) -> bool:
+    """Whether two moves can be made at once: not the same thing twice, and only settings beside a change of structure
+    that does not rename kernels (settings of kernels that a new structure replaces would be lost)."""
+    if one.kind == "set" and other.kind == "set":
+        return (one.kernel, one.name) != (other.kernel, other.name)
+    return one.kind != "set" and other.kind != "set" and one.name != other.name

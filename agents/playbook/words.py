@@ -1,0 +1,110 @@
+"""The playbook's reasons: every step in words that a kernel engineer accepts, with the numbers behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundry.agents.expert import Expert
+from foundry.agents.experts.diagnostician import Suspect, undoes
+from foundry.agents.playbook.ranking import Ranked
+from foundry.agents.situation import Situation
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.thought import Directive, Move, Proposal
+
+
+@dataclass(frozen=True)
+class Step:
+    """A recipe and why: the user's moves, the chosen ones, those that undo a suspect, the elite crossed with."""
+
+    recipe: Recipe
+    asked: tuple[tuple[Move, Directive], ...]
+    held: tuple[Directive, ...]
+    chosen: tuple[Ranked, ...]
+    undone: tuple[Suspect, ...]
+    partner: str = ""
+
+
+def proposal_of(step: Step, expert: Expert, situation: Situation) -> Proposal:
+    """The step as a typed proposal."""
+    brief = situation.brief
+    asked = tuple(move for move, _ in step.asked)
+    moves = (*asked, *(item.move for item in step.chosen), *(item.move for item in step.undone))
+    return Proposal(
+        id=f"{brief.step}.{expert.name}",
+        expert=expert.name,
+        parent=brief.parent.candidate.id,
+        rationale=_rationale(step, situation),
+        expected=_expected(step, situation),
+        moves=moves,
+        recipe=step.recipe,
+        cites=_cites(step),
+    )
+
+
+def _cites(step: Step) -> tuple[str, ...]:
+    directives = [f"d{directive.id}" for directive in step.held]
+    followed = [item.lift for item in step.chosen if item.lift is not None and item.lift.lift >= 1]
+    return tuple(dict.fromkeys([*directives, *(f"x{record}" for lift in followed for record in lift.records)]))
+
+
+def _rationale(step: Step, situation: Situation) -> str:
+    diagnosis = situation.diagnosis
+    about = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence}." if diagnosis else ""
+    asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in step.asked]
+    crossed = [f"Takes over from {step.partner}:"] if step.partner else []
+    chosen = [_why(item) for item in step.chosen]
+    undone = [f"Suspect: {undoes(item.move, situation)}; {item.because}." for item in step.undone]
+    fresh = {directive.id for _, directive in step.asked}
+    held = [f"d{directive.id}" for directive in step.held if directive.id not in fresh]
+    keeps = [f"Keeps to {', '.join(held)}."] if held else []
+    return " ".join(part for part in (about, *asked, *crossed, *chosen, *undone, *keeps) if part)
+
+
+def _change(move: Move) -> str:
+    """The move as a clause, e.g. `unroll of k0 (row) 1 -> 4`."""
+    if move.kind == "set":
+        return f"{move.name} of {move.kernel} ({move.template}) {move.was} -> {move.value}"
+    verb = {"split": "Write {} to memory", "fuse": "Keep {} in registers", "rewrite": "Apply {}", "unwrite": "Undo {}"}
+    return verb[move.kind].format(move.name)
+
+
+def _why(item: Ranked) -> str:
+    reasons = [item.opinion.because, _without_change(item.move)]
+    if item.lift is not None:
+        lift = item.lift
+        reasons.append(f"experience: {lift.lift:.2f}x over {lift.tries} tries, {lift.wins} wins")
+    told = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons if reason))
+    return f"{_change(item.move)}: {told}." if told else f"{_change(item.move)}."
+
+
+def _without_change(move: Move) -> str:
+    """The library's reason without the change it repeats, e.g. `unroll 1 to 4 in k0: more vectors in flight`."""
+    change, _, reason = move.reason.partition(": ")
+    repeats = f"{move.name} {move.was} to {move.value} in {move.kernel}" if move.kind == "set" else f" {move.name} "
+    return reason if reason and repeats in f"{change} " else move.reason
+
+
+def _expected(step: Step, situation: Situation) -> str:
+    """What should change, so that the outcome can be compared with it."""
+    if step.undone:
+        return "compiles and gives the right result again"
+    lifts = [item.lift for item in step.chosen if item.lift is not None]
+    if lifts:
+        best = max(lifts, key=lambda lift: lift.tries)
+        return f"about {best.lift:.2f}x the parent's speed, as measured {best.tries} times on similar graphs"
+    moves = [move for move, _ in step.asked] + [item.move for item in step.chosen]
+    saved = sum(2 * situation.value_bytes(move.name) for move in moves if move.kind == "fuse")
+    if saved:
+        part = f" ({100 * saved / situation.traffic_bytes:.0f} % of the traffic)" if situation.traffic_bytes else ""
+        return f"{saved / 1e6:.4g} MB less to move{part}, one launch less"
+    kernels = [move.kernel for move in moves if move.kernel]
+    share = max((situation.shares.get(kernel, 0.0) for kernel in kernels), default=0.0)
+    if share and situation.candidate_ms:
+        fraction = situation.fraction_of_floor
+        room = 1 - fraction if fraction is not None else 0.5
+        gain = max(0.0, min(1.0, room)) * share
+        if gain < 0.01:
+            return "little: the roofline floor is reached; at most a steadier time"
+        part = f"the kernel has {100 * share:.0f} % of {situation.candidate_ms:.4g} ms"
+        return f"at most {100 * gain:.0f} % less time: {part}"
+    return "a faster kernel at the same traffic"

@@ -1,0 +1,115 @@
+"""The shared ledger: what the run may spend, what it has spent, and why an island should stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundry.agents.ledger import Ledger as Thinking
+from foundry.agents.ledger import Spent as Thought
+from foundry.graph.run.events import NO_SESSION, Event, EventLog
+from foundry.graph.run.inbox import granted
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.knowledge.candidate import Evaluation
+from foundry.knowledge.merit import estimate_of
+
+FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
+FLOOR_TRUSTED = 40  # evaluations before a floor ends the search: ceilings are measured, and may be too low themselves
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the run has used; `minutes` counts only the time in which a process worked on it."""
+
+    evaluations: int
+    minutes: float
+    tokens: int
+    dollars: float
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The caps in force, the user's later grants included; None is no cap."""
+
+    evaluations: int
+    minutes: float
+    tokens: int | None
+    dollars: float | None
+
+
+class Ledger:
+    """Reads the shared tables at every question, so that islands, resumed sessions and users' grants agree."""
+
+    def __init__(self, request: SolveRequest, run: RunDirectory, log: EventLog) -> None:
+        self._request = request
+        self._run = run
+        self._log = log
+        self._excused: dict[int, float] = {}
+        calls = log.read(kind="expert")
+        self._heard = max((event.id for event in calls), default=0)
+        self.thinking = Thinking(spent=_thought(calls))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Carries over to the thinking what the user granted in words, and what other processes spent on questions."""
+        allowed = self.allowed()
+        self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
+        asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
+        if asked and self._log.session != NO_SESSION:
+            self._heard = asked[-1].id
+            self.thinking.book(_thought(asked))
+
+    def excuse(self, island: int, seconds: float) -> None:
+        """Time in which an island was paused; islands pause together, so the longest of them counts."""
+        self._excused[island] = self._excused.get(island, 0.0) + seconds
+
+    def spent(self) -> Spent:
+        minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0)) / 60
+        thought = self.thinking.spent
+        return Spent(self._run.claim_count(), minutes, thought.tokens, thought.dollars)
+
+    def allowed(self) -> Allowed:
+        directives = self._run.inbox.read()
+        limits = self._request.limits
+        tokens, dollars = limits.tokens, limits.dollars
+        return Allowed(
+            self._request.max_evaluations + int(granted(directives, "evaluations")),
+            self._request.max_minutes + granted(directives, "minutes"),
+            None if tokens is None else tokens + int(granted(directives, "tokens")),
+            None if dollars is None else dollars + granted(directives, "dollars"),
+        )
+
+    def exhausted(self) -> str:
+        """Which cap on the search is reached, in words; "" while none is. The caps on tokens and dollars stop the
+        model, not the search: the playbook goes on for nothing."""
+        spent, allowed = self.spent(), self.allowed()
+        if spent.evaluations >= allowed.evaluations:
+            return f"budget: {allowed.evaluations} evaluations"
+        if spent.minutes >= allowed.minutes:
+            return f"budget: {allowed.minutes:.3g} minutes"
+        return ""
+
+    def satisfied(self, best: Evaluation | None) -> str:
+        """Why the best candidate is good enough to stop at, in words; "" when it is not."""
+        if best is None or best.timing is None:
+            return ""
+        target = self._request.limits.target_speedup
+        known = estimate_of(self._run.records(best.candidate.id))
+        if target is not None and known is not None and known.low >= target:
+            return f"target: at least {known.low:.2f}x"
+        floor_ms = best.profile.allowed_floor_ms if best.profile is not None else 0.0
+        share = floor_ms / best.timing.candidate_ms if best.timing.candidate_ms > 0 else 0.0
+        if share >= FLOOR_REACHED and self._run.evaluation_count() >= FLOOR_TRUSTED:
+            return f"floor: {100 * share:.0f} % of the roofline floor"
+        return ""
+
+
+def _thought(events: list[Event]) -> Thought:
+    """What these calls of a model cost."""
+    calls = [event.data for event in events if "prompt_tokens" in event.data]
+    return Thought(
+        requests=sum(int(call["requests"]) for call in calls),
+        prompt_tokens=sum(int(call["prompt_tokens"]) for call in calls),
+        answer_tokens=sum(int(call["completion_tokens"]) for call in calls),
+        dollars=sum(float(call["dollars"]) for call in calls),
+    )

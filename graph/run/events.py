@@ -1,0 +1,235 @@
+"""The event and span log of a run: what happened, when, inside what. The trace, the chat and replay read it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from foundry.graph.run.database import Database
+
+EventKind = Literal["node", "expert", "tool", "proposal", "evaluation", "directive", "retrieval", "migration", "note"]
+ToolCategory = Literal["compile", "run", "time", "profile"]
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, island INTEGER, step TEXT NOT NULL,
+    parent INTEGER, session INTEGER NOT NULL, started REAL NOT NULL, ended REAL, data TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS events_by_step ON events (step);
+CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind);
+CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
+"""
+NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
+COLUMNS = "id, kind, name, island, step, parent, started, ended, data"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A moment (`ended` equals `started`) or a span (`ended` None while open, and for ever when the run was killed in
+    it). `island` None is the run itself; times are seconds since the epoch."""
+
+    id: int
+    kind: EventKind
+    name: str
+    island: int | None
+    step: str
+    parent: int | None
+    started: float
+    ended: float | None
+    data: dict[str, Any]
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.ended is None else self.ended - self.started
+
+
+@dataclass
+class Place:
+    """Where in the graph the code at hand runs; spans opened there inherit it."""
+
+    island: int | None = None
+    step: str = ""
+    span: int | None = None
+
+
+@dataclass
+class Span:
+    """An open span; what is put into `data` before it closes is recorded with it."""
+
+    id: int
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+_PLACE: ContextVar[Place] = ContextVar("foundry_place")
+
+
+def _ignore(_event: Event) -> None:
+    """The listener of a run nobody watches."""
+
+
+class EventLog:
+    """Appends to the run's database and tells one listener. Each process that works on the run is a session."""
+
+    def __init__(
+        self,
+        database: Database,
+        on_event: Callable[[Event], None] = _ignore,
+        *,
+        reading: bool = False,
+        began: float | None = None,
+    ) -> None:
+        self._database = database
+        self._tell = on_event
+        self.session = NO_SESSION
+        self._started = began or time.time()
+        self._earlier_s: float | None = None
+        if not reading:
+            self.session = database.insert(
+                "INSERT INTO sessions (started, seen) VALUES (?, ?)", (self._started, time.time())
+            )
+
+    @contextlib.contextmanager
+    def at(self, island: int | None, step: str) -> Iterator[None]:
+        """Events inside belong to this island and step."""
+        token = _PLACE.set(Place(island, step, None))
+        try:
+            yield
+        finally:
+            _PLACE.reset(token)
+
+    @contextlib.contextmanager
+    def span(self, kind: EventKind, name: str, **data: Any) -> Iterator[Span]:
+        """A timed span. Its row exists from the first moment, so that a killed run shows what was open."""
+        place = _PLACE.get(Place())
+        started = time.time()
+        number = self._append(kind, name, place, started, None, data)
+        token = _PLACE.set(Place(place.island, place.step, number))
+        span = Span(number, dict(data))
+        try:
+            yield span
+        except BaseException as error:
+            span.data["error"] = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            _PLACE.reset(token)
+            ended = time.time()
+            if "busy_s" in span.data:  # the tool's own clock: the rest of the span was spent waiting for a lock
+                span.data["wait_s"] = max(0.0, ended - started - float(span.data["busy_s"]))
+            self._database.run(
+                "UPDATE events SET ended = ?, data = ? WHERE id = ?", (ended, json.dumps(span.data), number)
+            )
+            self._tell(Event(number, kind, name, place.island, place.step, place.span, started, ended, span.data))
+
+    def note(self, kind: EventKind, name: str, **data: Any) -> int:
+        """A moment; returns its id."""
+        now = time.time()
+        return self._append(kind, name, _PLACE.get(Place()), now, now, data)
+
+    def note_once(self, kind: EventKind, name: str, **data: Any) -> int:
+        """A moment that a step records once, however often a killed run executes the step; 0 when it is there."""
+        step = _PLACE.get(Place()).step
+        known = self._database.run(
+            "SELECT 1 FROM events WHERE kind = ? AND name = ? AND step = ? LIMIT 1", (kind, name, step)
+        )
+        return 0 if known else self.note(kind, name, **data)
+
+    def seen(self) -> None:
+        """Marks the session alive; the time between sessions does not count as run time."""
+        self._database.run("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), self.session))
+
+    def elapsed_s(self) -> float:
+        """Seconds all sessions worked, the current one up to now; a killed one up to its last sign of life."""
+        if not self.session:
+            return self._worked_s()
+        if self._earlier_s is None:
+            self._earlier_s = self._worked_s()
+        return self._earlier_s + time.time() - self._started
+
+    def _worked_s(self) -> float:
+        """Seconds of the sessions other than this one."""
+        rows = self._database.run(
+            "SELECT started, MAX(seen, COALESCE((SELECT MAX(COALESCE(ended, started)) FROM events"
+            " WHERE session = sessions.id), 0)) FROM sessions WHERE id != ?",
+            (self.session,),
+        )
+        return float(sum(last - started for started, last in rows))
+
+    def began(self) -> float:
+        """When the first session started, in seconds since the epoch."""
+        return float(self._database.run("SELECT COALESCE(MIN(started), 0) FROM sessions")[0][0])
+
+    def read(self, *, kind: EventKind | None = None, after: int = 0, session: int | None = None) -> list[Event]:
+        """Events in the order they began, of one kind or session if asked for."""
+        where = "id > ?" + (" AND kind = ?" if kind else "") + ("" if session is None else " AND session = ?")
+        values: list[Any] = [after, *([kind] if kind else []), *([] if session is None else [session])]
+        rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id", values)
+        return [_event(row) for row in rows]
+
+    def _append(
+        self, kind: EventKind, name: str, place: Place, started: float, ended: float | None, data: dict[str, Any]
+    ) -> int:
+        number = self._database.insert(
+            "INSERT INTO events (kind, name, island, step, parent, session, started, ended, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (kind, name, place.island, place.step, place.span, self.session, started, ended, json.dumps(data)),
+        )
+        self._tell(Event(number, kind, name, place.island, place.step, place.span, started, ended, data))
+        return number
+
+
+def _event(row: tuple[Any, ...]) -> Event:
+    number, kind, name, island, step, parent, started, ended, data = row
+    return Event(number, kind, name, island, step, parent, started, ended, json.loads(data))
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
+    the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
+    which neither a tool nor an expert was at work."""
+
+    wall_s: float
+    compile_s: float
+    run_s: float
+    time_s: float
+    profile_s: float
+    waiting_s: float
+    thinking_s: float
+    overhead_s: float
+
+    @property
+    def overhead_share(self) -> float:
+        return self.overhead_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+def time_split(events: list[Event], wall_s: float) -> TimeSplit:
+    """Sums the closed tool and expert spans by category; the overhead is the wall minus the union of all of them."""
+    sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
+    waiting = thinking = covered = 0.0
+    end = 0.0
+    for event in sorted(events, key=lambda item: item.started):
+        if event.ended is None or event.kind not in ("tool", "expert"):
+            continue
+        length = event.ended - event.started
+        if event.kind == "expert":
+            thinking += length
+        else:
+            waited = float(event.data.get("wait_s", 0.0))
+            sums[event.data.get("category", "run")] += length - waited
+            waiting += waited
+        covered += max(0.0, event.ended - max(event.started, end))
+        end = max(end, event.ended)
+    return TimeSplit(
+        wall_s,
+        sums["compile"],
+        sums["run"],
+        sums["time"],
+        sums["profile"],
+        waiting,
+        thinking,
+        max(0.0, wall_s - covered),
+    )

@@ -1,0 +1,111 @@
+"""The inbox of a run: what users say to the experts while it runs, read by the graph at safe boundaries.
+
+A database of its own, because `chat` writes it from another process (an update of a running LangGraph thread's state
+would be lost silently).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.agents.directives import Understood, parse
+from foundry.graph.run.database import Database
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.thought import Directive
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS directives (
+    id INTEGER PRIMARY KEY, recipient TEXT NOT NULL, island INTEGER, text TEXT NOT NULL, posted REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS acknowledgements (
+    directive INTEGER NOT NULL, reader TEXT NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
+    PRIMARY KEY (directive, reader));
+CREATE TABLE IF NOT EXISTS answers (
+    directive INTEGER NOT NULL, reader TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (directive, reader));
+"""
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """`reader` ("run" or "island 2") took the directive at `step`; `answer` says why it cannot follow it, if so."""
+
+    directive: int
+    reader: str
+    step: str
+    at: float
+    answer: str = ""
+
+
+class Inbox:
+    """Post from anywhere, read in order, acknowledge once per reader."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = Database(path, SCHEMA, what="inbox")
+
+    def post(self, text: str, to: str = "", island: int | None = None) -> int:
+        """Appends a line as the user typed it; `to` and `island` override what the line says. Returns its id.
+        Raises UsageError on an empty one."""
+        if not text.strip():
+            raise UsageError("an empty directive says nothing")
+        return self._database.insert(
+            "INSERT INTO directives (recipient, island, text, posted) VALUES (?, ?, ?, ?)",
+            (to, island, text.strip(), time.time()),
+        )
+
+    def read(self, after: int = 0) -> list[Directive]:
+        """Directives posted after the one with id `after`, oldest first."""
+        rows = self._database.run(
+            "SELECT id, recipient, island, text FROM directives WHERE id > ? ORDER BY id", (after,)
+        )
+        return [_directive(*row) for row in rows]
+
+    def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> bool:
+        """True the first time `reader` acknowledges this directive."""
+        if answer:  # first, so that whoever sees the acknowledgement sees the answer
+            self._database.insert(
+                "INSERT OR IGNORE INTO answers (directive, reader, text) VALUES (?, ?, ?)", (directive, reader, answer)
+            )
+        return bool(
+            self._database.insert(
+                "INSERT OR IGNORE INTO acknowledgements (directive, reader, step, at) VALUES (?, ?, ?, ?)",
+                (directive, reader, step, time.time()),
+            )
+        )
+
+    def acknowledgements(self) -> list[Acknowledgement]:
+        rows = self._database.run(
+            "SELECT directive, reader, step, at, COALESCE(text, '') FROM acknowledgements"
+            " LEFT JOIN answers USING (directive, reader) ORDER BY at"
+        )
+        return [Acknowledgement(*row) for row in rows]
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _directive(number: int, recipient: str, island: int | None, text: str) -> Directive:
+    parsed = parse(text)
+    command = dict(parsed.command) if isinstance(parsed, Understood) else {}
+    return Directive(number, recipient or parsed.to, text, command, island if island is not None else parsed.island)
+
+
+def wanted_state(directives: list[Directive]) -> tuple[str, int]:
+    """The latest word to the run: ("go" | "pause" | "stop", id of the directive or 0)."""
+    state, number = "go", 0
+    for directive in directives:
+        verb = directive.command.get("verb") if directive.to == "run" else None
+        if verb in ("pause", "stop"):
+            state, number = str(verb), directive.id
+        elif verb == "resume":
+            state, number = "go", directive.id
+    return state, number
+
+
+def granted(directives: list[Directive], unit: str) -> float:
+    """How much more of `unit` (evaluations, minutes, tokens, dollars) the user gave the run in words."""
+    return sum(
+        float(directive.command["amount"])
+        for directive in directives
+        if directive.command.get("verb") == "budget" and directive.command.get("unit") == unit
+    )

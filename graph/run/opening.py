@@ -1,0 +1,214 @@
+"""Opens what a run works with: the task, the device, the workbench, the brain, the library, the store."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.instructions import split_instructions
+from foundry.graph.run.journal import Journal
+from foundry.graph.run.measurements import Measurements
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.services import KernelLibrary, Library, Services
+from foundry.graph.run.thinking import record_thought
+from foundry.knowledge.candidate import Evaluation
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import NotComparable, UsageError
+from foundry.knowledge.task import Task
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import Brain, Call, Listener, Notice
+    from foundry.agents.ledger import Ledger as Thinking
+    from foundry.knowledge.experience.store import ExperienceStore
+    from foundry.tools.grade.workbench import Workbench
+
+
+class Parts:
+    """Where a run's parts come from: this package's own. Tests and replay bring others."""
+
+    def task(self, request: SolveRequest) -> Task:
+        """Raises TaskError."""
+        from foundry.tools.task.file import read_task
+
+        return read_task(Path(request.task), scale=request.scale)
+
+    def device(self, request: SolveRequest) -> Device:
+        """Raises MissingTool."""
+        from foundry.tools.machine.device import describe
+
+        return describe(request.target)
+
+    async def ceilings(self, device: Device) -> Device:
+        """The device with its best measured rates; measured once per machine, in seconds."""
+        from foundry.tools.machine.ceilings import measured_alone
+
+        return await measured_alone(device)
+
+    def library(self) -> Library:
+        return KernelLibrary()
+
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+        from foundry.tools.grade.workbench import open_workbench
+
+        return await open_workbench(task, device, scratch, seed=seed)
+
+    def check_model(self, request: SolveRequest) -> None:
+        """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
+        whose price nobody knows, because it would promise what cannot be kept."""
+        if request.model is None:
+            return
+        from foundry.agents.chat.endpoint import endpoint_of
+        from foundry.agents.prices import price_of
+
+        endpoint_of(request.model, request.base_url, request.chat.key_env)
+        dollars = request.limits.dollars
+        if dollars is not None and not price_of(request.model, request.chat.price).known:
+            raise UsageError(
+                f"a cap of {dollars:g} dollars cannot be kept: the price of {request.model} is not known",
+                "give it with --price IN,OUT (0,0 where it is free), or cap --tokens",
+            )
+
+    def brain(self, request: SolveRequest, thinking: Thinking, listener: Listener) -> Brain:
+        """The playbook, or the chat model that the user asked for; `thinking` caps what it may cost and `listener`
+        hears who it is and of every call."""
+        from foundry.agents.playbook.brain import PlaybookBrain
+
+        if request.model is None:
+            return PlaybookBrain()
+        from foundry.agents.chat.brain import ChatModelBrain
+
+        brain = ChatModelBrain(
+            request.model,
+            request.base_url,
+            ledger=thinking,
+            options=request.chat,
+            seed=request.seed,
+            listener=listener,
+        )
+        listener(brain.introduction)
+        return brain
+
+    def receipt(self, services: Services, winner: Evaluation) -> None:
+        """Writes receipt.json into the run directory."""
+        from foundry.graph.run.receipt import write_run_receipt
+
+        write_run_receipt(services, winner)
+
+    def store(self, request: SolveRequest) -> ExperienceStore | None:
+        """Raises UsageError."""
+        if not request.learn:
+            return None
+        from foundry.knowledge.experience.store import ExperienceStore
+
+        return ExperienceStore.open(request.store)
+
+
+@dataclass
+class Opened:
+    """The services of a run and how to close them."""
+
+    services: Services
+    scratch: Path
+
+    async def close(self) -> None:
+        """Ends the workers and marks the end of this session's work."""
+        workbench = self.services.measure.machine
+        if workbench is not None:
+            await workbench.aclose()
+        if self.services.store is not None:
+            self.services.store.close()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.services.log.seen()
+
+
+def create(request: SolveRequest, parts: Parts) -> RunDirectory:
+    """A new run directory that knows its task and device. Raises TaskError, MissingTool, UsageError."""
+    parts.check_model(request)
+    task, device = parts.task(request), parts.device(request)
+    run = RunDirectory.create(request)
+    run.set("task", encode(task))
+    run.set("task_name", task.name)
+    run.set("device", encode(device))
+    run.set("device_key", device.key)
+    run.set("target", device.target)
+    run.set("present", "yes" if device.present else "no")
+    run.set("brain", request.model or "playbook")
+    for line in split_instructions(task.options.instructions)[0]:
+        run.inbox.post(line)
+    return run
+
+
+def _device_here(run: RunDirectory, begun_on: Device, here: Device) -> Device:
+    """The device that a run goes on with. Raises NotComparable when it is of another kind."""
+    if here.key != begun_on.key:
+        raise NotComparable(f"run {run.id} was begun on {begun_on.key}, this is {here.key}", "start a new run here")
+    if here.unit == begun_on.unit:
+        return begun_on
+    run.set("device", encode(here))  # of several GPUs of a kind, each has its own lock and ceilings
+    return here
+
+
+async def open_services(
+    run: RunDirectory,
+    parts: Parts,
+    on_event: Callable[[Event], None],
+    *,
+    recorded: RunDirectory | None = None,
+    began: float | None = None,
+) -> Opened:
+    """Everything the nodes need for a run; a replay answers from `recorded` and opens no machine and no store.
+    `began`: when the work on the run started, in seconds since the epoch. Raises NotComparable when the run was begun
+    on another device."""
+    request = run.request
+    task = decode(Task, run.get("task"))
+    if request.policy is not None:  # the receipt names the task as it was read
+        task = replace(task, options=replace(task.options, policy=request.policy))
+    device = decode(Device, run.get("device"))
+    if recorded is None:
+        device = _device_here(run, device, parts.device(request))
+    log = EventLog(run.database, on_event, began=began)
+    thoughts = request.model is not None
+    journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
+    ledger = Ledger(request, run, log)
+    scratch = run.path.resolve() / "scratch"
+    workbench = None
+    store = None
+    if recorded is None:
+        scratch.mkdir(exist_ok=True)
+        with log.at(None, "open"):
+            if device.present and device.ceilings is None:
+                with log.span("tool", "ceilings", category="run"):
+                    device = await parts.ceilings(device)
+                run.set("device", encode(device))
+            with log.span("tool", "start workers", category="run"):
+                opening = asyncio.ensure_future(parts.workbench(task, device, scratch, request.seed))
+                store = await asyncio.to_thread(parts.store, request)  # its imports take as long as the workers
+                workbench = await opening
+
+    def hear(said: Call | Notice) -> None:
+        record_thought(said, log, run)
+
+    services = Services(
+        request=request,
+        run=run,
+        log=log,
+        journal=journal,
+        ledger=ledger,
+        task=task,
+        device=device,
+        measure=Measurements(workbench, journal, log, task.options.policy),
+        brain=parts.brain(request, ledger.thinking, hear),
+        library=parts.library(),
+        store=store,
+        write_receipt=parts.receipt,
+        recorded=recorded,
+    )
+    return Opened(services, scratch)

@@ -1,0 +1,59 @@
+"""The receipt of a run's winner."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+
+from foundry.graph.run.events import time_split
+from foundry.graph.run.services import Services
+from foundry.knowledge.candidate import Baseline, Evaluation
+from foundry.knowledge.codec import decode
+from foundry.knowledge.task import Task
+
+
+def write_run_receipt(services: Services, winner: Evaluation) -> None:
+    """receipt.json beside kernel.py. Raises UsageError when it cannot be written."""
+    from foundry.tools.verify.receipt import make_receipt, write_receipt
+
+    run = services.run
+    name = winner.candidate.id
+    receipt = make_receipt(
+        decode(Task, run.get("task")),  # as it was read: verifying reads it again
+        services.text(winner),
+        services.device,
+        _baseline(services),
+        winner,
+        policy=services.task.options.policy,
+        seeds={"run": services.request.seed, **services.journal.plain(f"final/{name}/seeds", "measure", dict)},
+        cost=_cost(services),
+        command=_command(services),
+        isolation=services.journal.plain("isolation", "measure", services.measure.isolation),
+    )
+    write_receipt(run.path / "receipt.json", receipt)
+
+
+def _baseline(services: Services) -> Baseline:
+    """With torch.compile's time, which is known before the finalists are proven."""
+    for key in ("compile_baseline", "baseline"):
+        known = services.journal.lookup(key)
+        if known is not None:
+            return decode(Baseline, known)
+    raise AssertionError("a winner was timed against a baseline")
+
+
+def _cost(services: Services) -> dict[str, float]:
+    split = time_split(services.log.read(), services.log.elapsed_s())
+    spent = services.ledger.spent()
+    seconds = {name: round(value, 3) for name, value in asdict(split).items()}
+    return {**seconds, "evaluations": spent.evaluations, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}
+
+
+def _command(services: Services) -> str:
+    """Measures the winner again and compares with the receipt."""
+    run, request = services.run, services.request
+    words = ["foundry", "verify", services.task.path, str(run.path / "kernel.py")]
+    words += ["--receipt", str(run.path / "receipt.json")]
+    if request.scale is not None:
+        words += ["--scale", str(request.scale)]
+    return shlex.join(words)

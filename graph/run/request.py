@@ -1,0 +1,112 @@
+"""What a user asks of a run: the task, how much effort, which brain, which limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foundry.agents.chat.options import ChatOptions
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.task import Policy
+from foundry.knowledge.thought import Role
+
+EffortName = Literal["quick", "standard", "deep"]
+ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """One word instead of fifteen knobs. `minutes` is when the search ends, counted from the start of the run; proofs
+    of finalists, torch.compile and the receipt follow, and no further finalist is begun that would end after
+    `total_minutes`."""
+
+    name: EffortName
+    evaluations: int
+    minutes: float
+    total_minutes: float
+    islands: int
+    rounds: int  # how often `decide` may start the islands again, with other roles
+    seeds: int  # first candidates evaluated before the islands start
+    proofs: int  # full verifications and timings of new elites in a run, before the finalists'
+    finalists: int  # re-verified and re-timed in fresh processes at the end
+    plateau: int  # generations without a better candidate after which an island ends its round
+    stagnation: int  # generations without a better candidate after which it takes migrants
+
+
+QUICK = Effort("quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3)
+STANDARD = Effort(
+    "standard", 240, 15.0, 20.0, islands=4, rounds=2, seeds=6, proofs=12, finalists=4, plateau=24, stagnation=4
+)
+DEEP = Effort(
+    "deep", 1500, 120.0, 140.0, islands=6, rounds=4, seeds=8, proofs=40, finalists=6, plateau=48, stagnation=5
+)
+EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (QUICK, STANDARD, DEEP)}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The user's own caps; None takes the effort's (evaluations, minutes) or none at all."""
+
+    evaluations: int | None = None
+    minutes: float | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    target_speedup: float | None = None  # over PyTorch eager: stop the search when the lower bound reaches it
+
+
+@dataclass(frozen=True)
+class SolveRequest:
+    """JSON-able: it is kept in the run directory, so that a resumed run knows what it was asked."""
+
+    task: str  # path of the task file
+    target: TargetName | Literal["auto"] = "auto"
+    effort: EffortName = "quick"
+    seed: int = 0
+    islands: int | None = None
+    limits: Limits = Limits()
+    scale: int | None = None
+    policy: Policy | None = None  # None: the task's
+    model: str | None = None  # None: the playbook brain
+    base_url: str | None = None
+    chat: ChatOptions = field(default_factory=ChatOptions)
+    store: str | None = None  # folder or URL of the experience store; None: $FOUNDRY_HOME/experience
+    learn: bool = True  # False: neither read nor write the store (a cold run)
+    runs: str = "runs"  # folder that holds run directories
+
+    def __post_init__(self) -> None:
+        if self.effort not in EFFORTS:
+            raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
+        if self.islands is not None and not 1 <= self.islands <= 64:
+            raise UsageError(f"{self.islands} islands", "a number from 1 to 64")
+        limits = self.limits
+        for name in ("evaluations", "minutes", "tokens", "dollars", "target_speedup"):
+            value = getattr(limits, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"the limit {name}={value} lets nothing happen", "give a positive number")
+
+    @property
+    def plan(self) -> Effort:
+        return EFFORTS[self.effort]
+
+    @property
+    def island_count(self) -> int:
+        return self.islands or self.plan.islands
+
+    @property
+    def max_evaluations(self) -> int:
+        return self.limits.evaluations or self.plan.evaluations
+
+    @property
+    def max_minutes(self) -> float:
+        return self.limits.minutes or self.plan.minutes
+
+    @property
+    def total_minutes(self) -> float:
+        """When no further finalist is begun: the user's own limit keeps the effort's time for the end."""
+        return self.max_minutes + self.plan.total_minutes - self.plan.minutes
+
+
+def role_of(island: int, round_: int) -> Role:
+    """Roles rotate by one each round, so that every population is seen through every role."""
+    return ROLES[(island + round_) % len(ROLES)]

@@ -1,0 +1,366 @@
+"""A run on disk: `runs/<id>/` with run.sqlite (events, journal, evaluations), checkpoints.sqlite, inbox.sqlite,
+blobs/<sha256>, kernel.py, receipt.json. Everything a run knows is here, so that it can be resumed, traced, replayed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.graph.run import events as event_log
+from foundry.graph.run.database import Database, storage_failure
+from foundry.graph.run.inbox import Inbox
+from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.merit import merit
+from foundry.knowledge.thought import Diagnosis, Proposal
+
+FORMAT = "2"
+SCHEMA = (
+    event_log.SCHEMA
+    + """
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS claims (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE, step TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS tried (seq INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS evaluations (
+    candidate TEXT NOT NULL, stage TEXT NOT NULL, island INTEGER NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
+    merit REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (candidate, stage));
+CREATE TABLE IF NOT EXISTS decisions (
+    step TEXT PRIMARY KEY, island INTEGER NOT NULL, candidate TEXT NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS elites (
+    candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL);
+"""
+)
+STAGES: tuple[Stage, ...] = ("screen", "full", "final")
+LATEST_FIRST = "CASE stage WHEN 'final' THEN 0 WHEN 'full' THEN 1 ELSE 2 END"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one step of the search decided; `proposal` is None for a seed. A replay compares these."""
+
+    step: str
+    island: int
+    candidate: Candidate
+    diagnosis: Diagnosis | None = None
+    proposal: Proposal | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The right to evaluate a text: `candidate` is its id; `fresh` False when another step had claimed it before."""
+
+    candidate: str
+    fresh: bool
+
+
+class RunDirectory:
+    """Reads and writes one run. Construct through `create`, `open` (to work on it, locked) or `inspect` (to read)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.database = Database(path / "run.sqlite", SCHEMA)
+        self.inbox = Inbox(path / "inbox.sqlite")
+        self.blobs = path / "blobs"
+        self._lock: int | None = None
+
+    @classmethod
+    def create(cls, request: SolveRequest) -> RunDirectory:
+        """A new run directory with a name no other has. Raises StorageFailed or UsageError in one line."""
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(request.task).stem)[:40] or "task"
+        root = Path(request.runs)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            path = _fresh(root, stem)
+            (path / "blobs").mkdir()
+        except OSError as error:
+            raise UsageError(
+                f"cannot create a run in {root}: {error.strerror}", "name a folder you may write to with --runs"
+            ) from error
+        run = cls(path)
+        run.lock()
+        run.set("format", FORMAT)
+        run.set("created", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        run.set("request", encode(request))
+        run.set("status", "running")
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing run, locked for this process. Raises UsageError when it is missing, corrupt or in use."""
+        run = cls.inspect(path)
+        run.lock()
+        return run
+
+    @classmethod
+    def inspect(cls, path: Path) -> RunDirectory:
+        """An existing run, to read while another process may work on it. Raises UsageError when it is no run."""
+        if not path.is_dir():
+            raise UsageError(f"there is no run at {path}", "see `foundry agent runs`")
+        if not (path / "run.sqlite").is_file():
+            raise UsageError(f"{path} is not a run: it holds no run.sqlite", "see `foundry agent runs`")
+        run = cls(path)
+        if run.get("format") != FORMAT:
+            run.close()
+            raise UsageError(f"{path} was written in another format", "use the version of foundry that wrote it")
+        return run
+
+    def lock(self) -> None:
+        """One process works on a run at a time; the lock goes with the process, however it ends."""
+        handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.read(handle, 32).decode().strip()
+            os.close(handle)
+            raise UsageError(f"run {self.id} is being worked on by process {owner or '?'}") from error
+        os.ftruncate(handle, 0)
+        os.write(handle, str(os.getpid()).encode())
+        self._lock = handle
+
+    @property
+    def is_active(self) -> bool:
+        """Whether some process holds the run's lock now."""
+        if self._lock is not None:
+            return True
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def request(self) -> SolveRequest:
+        return decode(SolveRequest, self.get("request"))
+
+    # meta: small facts of the run as a whole
+
+    def get(self, key: str, default: str = "") -> str:
+        rows = self.database.run("SELECT value FROM meta WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else default
+
+    def set(self, key: str, value: str) -> None:
+        self.database.run("INSERT OR REPLACE INTO meta (key, value) VALUES (?, ?)", (key, value))
+
+    # blobs: sources and logs, named by content
+
+    def keep(self, text: str) -> str:
+        """Stores a text; returns its sha256."""
+        raw = text.encode()
+        digest = hashlib.sha256(raw).hexdigest()
+        target = self.blobs / digest
+        if not target.exists():
+            self.write(target, raw)
+        return digest
+
+    def text(self, digest: str) -> str:
+        """The text stored under a sha256; raises UsageError when it is gone."""
+        try:
+            return (self.blobs / digest).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"run {self.id} has lost the text {digest[:12]}", "the run is corrupt: start anew"
+            ) from error
+
+    def write(self, target: Path, raw: bytes) -> None:
+        """Writes a file of the run whole or not at all."""
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            temporary.write_bytes(raw)
+            temporary.replace(target)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise storage_failure(error, target) from error
+
+    # candidates
+
+    def claim(self, text: str, step: str) -> Claim:
+        """The id under which `step` evaluates the text with sha256 `text`; the same step asking again gets the same."""
+        for column, value in (("text", text), ("step", step)):
+            rows = self.database.run(f"SELECT seq, step FROM claims WHERE {column} = ?", (value,))
+            if rows:
+                return Claim(f"c{rows[0][0]}", rows[0][1] == step)
+        number = self.database.insert("INSERT INTO claims (text, step) VALUES (?, ?)", (text, step))
+        return Claim(f"c{number}", True)
+
+    def claim_as_plain(self, text: str, step: str) -> dict[str, object]:
+        """The claim as the journal keeps it."""
+        claim = self.claim(text, step)
+        return {"candidate": claim.candidate, "fresh": claim.fresh}
+
+    def stages(self, candidates: list[str]) -> dict[str, Stage]:
+        """The highest stage at which each of these candidates is recorded."""
+        marks = ", ".join("?" for _ in candidates)
+        rows = self.database.run(
+            f"SELECT candidate, stage FROM evaluations WHERE candidate IN ({marks}) ORDER BY {LATEST_FIRST} DESC",
+            candidates,
+        )
+        return {candidate: stage for candidate, stage in rows}
+
+    def add_tried(self, digests: list[str]) -> None:
+        self.database.run_many("INSERT OR IGNORE INTO tried (digest) VALUES (?)", [(digest,) for digest in digests])
+
+    def tried(self, up_to: int | None = None) -> tuple[int, frozenset[str]]:
+        """Digests of recipes and texts this run has evaluated, and how many rows that is (a mark to ask again)."""
+        if up_to is None:
+            up_to = int(self.database.run("SELECT COALESCE(MAX(seq), 0) FROM tried")[0][0])
+        rows = self.database.run("SELECT digest FROM tried WHERE seq <= ?", (up_to,))
+        return up_to, frozenset(row[0] for row in rows)
+
+    def add_evaluation(self, evaluation: Evaluation, stage: Stage, step: str) -> bool:
+        """Records what is known of a candidate at a stage, with the merit of all its records up to this one; True the
+        first time."""
+        earlier = self.records(evaluation.candidate.id, STAGES[: STAGES.index(stage)])
+        return bool(
+            self.database.insert(
+                "INSERT OR IGNORE INTO evaluations (candidate, stage, island, step, at, merit, body)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    evaluation.candidate.id,
+                    stage,
+                    evaluation.candidate.island,
+                    step,
+                    time.time(),
+                    merit([*earlier, evaluation]),
+                    encode(evaluation),
+                ),
+            )
+        )
+
+    def add_decision(self, decision: Decision) -> bool:
+        """Records what a step decided; True the first time."""
+        return bool(
+            self.database.insert(
+                "INSERT OR IGNORE INTO decisions (step, island, candidate, body) VALUES (?, ?, ?, ?)",
+                (decision.step, decision.island, decision.candidate.id, encode(decision)),
+            )
+        )
+
+    def decision(self, candidate: str) -> Decision | None:
+        """The decision that made a candidate."""
+        rows = self.database.run("SELECT body FROM decisions WHERE candidate = ?", (candidate,))
+        return decode(Decision, rows[0][0]) if rows else None
+
+    def decisions(self) -> list[Decision]:
+        """Every decision, by island and in the order an island took them."""
+        rows = self.database.run("SELECT body FROM decisions ORDER BY island, rowid")
+        return [decode(Decision, row[0]) for row in rows]
+
+    def ranking(self, limit: int) -> list[str]:
+        """Ids of the candidates that no record rejects, highest merit over all their records first; the reference is
+        none."""
+        rows = self.database.run(
+            f"SELECT candidate FROM (SELECT candidate, merit, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
+            f" {LATEST_FIRST}) AS place FROM evaluations) WHERE place = 1 AND merit >= 1 AND candidate != ?"
+            f" ORDER BY merit DESC, CAST(SUBSTR(candidate, 2) AS INTEGER) LIMIT ?",
+            (REFERENCE, limit),
+        )
+        return [row[0] for row in rows]
+
+    def evaluation(self, candidate: str, stage: Stage | None = None) -> Evaluation:
+        """The record of a candidate at a stage, or at its highest. Raises UsageError when there is none."""
+        condition, values = ("AND stage = ?", (candidate, stage)) if stage else ("", (candidate,))
+        rows = self.database.run(
+            f"SELECT body FROM evaluations WHERE candidate = ? {condition} ORDER BY {LATEST_FIRST} LIMIT 1", values
+        )
+        if not rows:
+            raise UsageError(f"run {self.id} has no candidate {candidate}", "see `foundry agent trace`")
+        return decode(Evaluation, rows[0][0])
+
+    def records(self, candidate: str, stages: Sequence[Stage] = STAGES) -> list[Evaluation]:
+        """What is known of a candidate at each of these stages, the screen first."""
+        rows = self.database.run("SELECT stage, body FROM evaluations WHERE candidate = ?", (candidate,))
+        found = {stage: body for stage, body in rows}
+        return [decode(Evaluation, found[stage]) for stage in stages if stage in found]
+
+    def evaluations(self) -> list[tuple[Evaluation, Stage]]:
+        """Every candidate at its highest stage, in the order of their ids."""
+        rows = self.database.run(
+            f"SELECT body, stage FROM (SELECT body, stage, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
+            f" {LATEST_FIRST}) AS place, CAST(SUBSTR(candidate, 2) AS INTEGER) AS number FROM evaluations)"
+            f" WHERE place = 1 ORDER BY number"
+        )
+        return [(decode(Evaluation, body), stage) for body, stage in rows]
+
+    def evaluation_count(self) -> int:
+        """Candidates this run evaluated; the reference itself (c0) is none."""
+        rows = self.database.run("SELECT COUNT(DISTINCT candidate) FROM evaluations WHERE candidate != ?", (REFERENCE,))
+        return int(rows[0][0])
+
+    def count(self, stage: Stage) -> int:
+        """Candidates recorded at this stage."""
+        return int(self.database.run("SELECT COUNT(*) FROM evaluations WHERE stage = ?", (stage,))[0][0])
+
+    def claim_count(self) -> int:
+        return int(self.database.run("SELECT COUNT(*) FROM claims")[0][0])
+
+    def close(self) -> None:
+        self.inbox.close()
+        self.database.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _fresh(root: Path, stem: str) -> Path:
+    """Makes and returns a folder `<stem>-<time>`, with a number when two runs start in the same second."""
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1000):
+        path = root / (name if attempt == 0 else f"{name}-{attempt}")
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:
+            continue
+    raise UsageError(f"{root} holds a thousand runs named {name}")
+
+
+def list_runs(root: Path) -> list[RunDirectory]:
+    """The runs below a folder, newest first; what is no run, or a corrupt one, is left out."""
+    if not root.is_dir():
+        return []
+    found = []
+    for path in root.iterdir():
+        try:
+            found.append(RunDirectory.inspect(path))
+        except UsageError:
+            continue
+    return sorted(found, key=lambda run: (run.get("created"), run.id), reverse=True)
+
+
+def find_run(root: Path, name: str) -> Path:
+    """The run directory a user means: a path, an id, the beginning of one id, or "last". Raises UsageError."""
+    if (Path(name) / "run.sqlite").is_file():
+        return Path(name)
+    runs = list_runs(root)
+    try:
+        matching = [run.path for run in runs if run.id.startswith(name)]
+        if name == "last" and runs:
+            return runs[0].path
+    finally:
+        for run in runs:
+            run.close()
+    exact = [path for path in matching if path.name == name]
+    if len(exact or matching) == 1:
+        return (exact or matching)[0]
+    problem = f"no run {name!r} in {root}" if not matching else f"{len(matching)} runs begin with {name!r}"
+    raise UsageError(problem, "see `foundry agent runs`")

@@ -1,0 +1,177 @@
+"""What the nodes work with: one bundle per run, handed to every node as LangGraph's runtime context."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.journal import Journal
+from foundry.graph.run.measurements import Measurements
+from foundry.graph.run.request import Effort, SolveRequest
+from foundry.graph.run.run_directory import STAGES, RunDirectory
+from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Task
+from foundry.knowledge.thought import Directive
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import Brain
+    from foundry.knowledge.experience.store import ExperienceStore
+
+
+class Library(Protocol):
+    """The kernel library as the search sees it."""
+
+    def seeds(self, graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
+        """First recipes, the safest first. Raises CannotLower."""
+        ...
+
+    def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
+        """The candidate file of a recipe. Raises CannotLower."""
+        ...
+
+
+class KernelLibrary:
+    """The library of this package."""
+
+    def seeds(self, graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
+        from foundry.knowledge.library.lower import seeds
+
+        return tuple(seeds(graph, device))
+
+    def lower(self, graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device: Device) -> Lowered:
+        from foundry.knowledge.library.lower import lower
+
+        return lower(graphs, recipe, task_source=task_source, device=device)
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What the store answered, as one record for the journal."""
+
+    hits: tuple[Hit, ...] = ()
+    lifts: tuple[MoveLift, ...] = ()
+
+
+@dataclass
+class Services:
+    """Everything a node may touch. `recorded` is the run that a replay answers from."""
+
+    request: SolveRequest
+    run: RunDirectory
+    log: EventLog
+    journal: Journal
+    ledger: Ledger
+    task: Task
+    device: Device
+    measure: Measurements
+    brain: Brain
+    library: Library
+    store: ExperienceStore | None
+    write_receipt: Callable[[Services, Evaluation], None]
+    recorded: RunDirectory | None = None
+    _lowered: dict[str, Lowered] = field(default_factory=dict)
+
+    @property
+    def effort(self) -> Effort:
+        return self.request.plan
+
+    def stream(self, step: str) -> random.Random:
+        """The step's own random numbers: the same for a seed, whatever the other islands do."""
+        return random.Random(f"{self.request.seed}:{step}")
+
+    async def graphs(self) -> list[OpGraph]:
+        """The captured graphs, one a shape; empty when the task could not be captured."""
+        return (await self.measure.intake()).graphs
+
+    async def lower(self, recipe: Recipe) -> Lowered:
+        """The candidate of a recipe, remembered. Raises CannotLower."""
+        known = self._lowered.get(recipe.digest)
+        if known is None:
+            graphs = await self.graphs()
+            known = self.library.lower(graphs, recipe, task_source=self.task.source, device=self.device)
+            self._lowered[recipe.digest] = known
+            self._lowered[known.recipe.digest] = known
+        return known
+
+    def evaluation(self, candidate: str, stage: Stage | None = None) -> Evaluation:
+        """A candidate's record; a replay finds those that it has not reached itself in the recorded run."""
+        try:
+            return self.run.evaluation(candidate, stage)
+        except UsageError:
+            if self.recorded is None:
+                raise
+            return self.recorded.evaluation(candidate, stage)
+
+    def records(self, candidate: str, up_to: Stage | None = None) -> list[Evaluation]:
+        """A candidate's records up to a stage, the screen first; a replay's as `evaluation` finds them."""
+        stages = STAGES[: STAGES.index(up_to) + 1] if up_to else STAGES
+        found = self.run.records(candidate, stages)
+        return self.recorded.records(candidate, stages) if self.recorded and not found else found
+
+    def candidate(self, name: str) -> Candidate:
+        """A candidate that this run has decided on; raises UsageError when it has not."""
+        decision = self.run.decision(name)
+        if decision is None:
+            raise UsageError(f"run {self.run.id} has no candidate {name}")
+        return decision.candidate
+
+    def directives(self, after: int = 0) -> list[Directive]:
+        """The users' words: this run's inbox, or the replayed run's."""
+        return (self.recorded or self.run).inbox.read(after)
+
+    def tried(self, mark: int) -> frozenset[str]:
+        """Digests of recipes and texts that were evaluated when the mark was taken."""
+        return (self.recorded or self.run).tried(mark)[1]
+
+    def text(self, evaluation: Evaluation) -> str:
+        """The candidate's file."""
+        try:
+            return self.run.text(evaluation.candidate.source)
+        except UsageError:
+            if self.recorded is None:
+                raise
+            return self.recorded.text(evaluation.candidate.source)
+
+    def best(self) -> Evaluation | None:
+        """The candidate with the highest merit so far, as its highest stage found it."""
+        ranked = self.run.ranking(1)
+        return self.run.evaluation(ranked[0]) if ranked else None
+
+    async def recall(self, key: str, query: Query, k: int = 8) -> Recalled:
+        """Hits and lifts for a query, asked once per key and shown in the trace."""
+
+        async def ask() -> Recalled:
+            store = self.store
+            if store is None:
+                return Recalled()
+
+            def look() -> Recalled:
+                hits = store.recall(query, k)
+                return Recalled(tuple(hits), tuple(store.lifts(query)))
+
+            found = await asyncio.to_thread(look)
+            self.log.note(
+                "retrieval",
+                "recall",
+                limiter=query.limiter,
+                shown=[{"id": hit.record.id, "nearness": round(hit.nearness, 3), "why": hit.why} for hit in found.hits],
+                lifts={lift.move: round(lift.lift, 3) for lift in found.lifts[:8]},
+            )
+            return found
+
+        return await self.journal.record(key, "outside", Recalled, ask)
+
+    async def learn(self, records: Sequence[ExperienceRecord]) -> None:
+        """Adds lessons to the shared store; a replay teaches nothing."""
+        if self.store is not None and self.recorded is None:
+            await asyncio.to_thread(self.store.add, records)

@@ -1,0 +1,170 @@
+"""How a run ended, read from its directory: the JSON that `foundry agent solve --json` prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from foundry.agents.brain import NoticeName
+from foundry.graph.run.events import Event, EventLog, TimeSplit, time_split
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.knowledge.candidate import Baseline, Evaluation
+from foundry.knowledge.codec import decode, to_plain
+
+RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The contract: run, verdict, speedup, speedup_ci95, speedup_vs_compile, evaluations, wall_s, kernel, receipt keep
+    their names and meanings. Speedups are over PyTorch eager unless the name says otherwise; times in the units of
+    their names; what is not known is None."""
+
+    run: str  # path of the run directory
+    verdict: RunVerdict
+    speedup: float | None
+    speedup_ci95: tuple[float, float] | None
+    speedup_vs_compile: float | None
+    evaluations: int
+    wall_s: float
+    kernel: str | None  # path
+    receipt: str | None  # path
+    task: str = ""
+    target: str = ""
+    device: str = ""
+    brain: str = ""
+    candidate: str = ""
+    baseline_ms: float | None = None
+    candidate_ms: float | None = None
+    compile_ms: float | None = None
+    fraction_of_floor: float | None = None
+    accuracy_class: str | None = None
+    first_verified_s: float | None = None  # from the start of the run
+    ending: str = ""  # why the search ended; of a failed run the line that it failed with
+    notes: list[str] = field(default_factory=list)  # what the user should know
+    islands: dict[str, str] = field(default_factory=dict)  # island -> why it ended
+    tokens: int = 0
+    dollars: float = 0.0
+    priced: bool = True  # False: nobody knows what the model costs, `dollars` counts nothing
+    time: dict[str, float] = field(default_factory=dict)  # seconds by category, and the overhead's share
+
+    def to_json(self) -> Any:
+        return to_plain(self)
+
+
+NOTED = (
+    "not captured",
+    "cannot lower",
+    "policy",
+    "no device",
+    "unproven kernel",
+    "torch.compile",
+    "island failed",
+    "instructions",
+    "experience store",
+    "what tells",
+)
+
+SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", "model refuses")
+
+
+def summarise(run: RunDirectory) -> Summary:
+    """The summary of a run in any state, also of one that another process works on."""
+    log = EventLog(run.database, reading=True)
+    events = log.read()
+    wall_s = log.elapsed_s()
+    winner = run.get("winner")
+    best = _best(run, winner)
+    baseline = _baseline(run)
+    timing = best.timing if best else None
+    compile_ms = baseline.compile_ms if baseline else None
+    vs_eager = baseline.compile_speedup if baseline else None  # both ratios are paired; raw times drift
+    kernel, receipt = run.path / "kernel.py", run.path / "receipt.json"
+    split = time_split(events, wall_s)
+    first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
+    notes = [
+        f"{event.name}: {event.data.get('reason') or event.data.get('error')}"
+        for event in events
+        if event.kind == "note" and event.name in NOTED
+    ]
+    return Summary(
+        run=str(run.path),
+        verdict=_verdict(run, winner),
+        speedup=timing.speedup if timing else None,
+        speedup_ci95=timing.speedup_ci95 if timing else None,
+        speedup_vs_compile=timing.speedup / vs_eager if vs_eager and timing else None,
+        evaluations=run.evaluation_count(),
+        wall_s=round(wall_s, 3),
+        kernel=str(kernel) if kernel.exists() else None,
+        receipt=str(receipt) if receipt.exists() else None,
+        task=run.get("task_name"),
+        target=run.get("target"),
+        device=run.get("device_key"),
+        brain=run.get("brain"),
+        candidate=best.candidate.id if best else "",
+        baseline_ms=timing.baseline_ms if timing else baseline.eager_ms if baseline else None,
+        candidate_ms=timing.candidate_ms if timing else None,
+        compile_ms=compile_ms,
+        fraction_of_floor=best.profile.fraction_of_floor if best and best.profile else None,
+        accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,
+        first_verified_s=round(min(first) - log.began(), 3) if first else None,
+        ending=run.get("ending"),
+        notes=[*dict.fromkeys([*notes, *_refused(events)]), *_model_notes(run, events)],
+        islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
+        tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
+        dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
+        priced=all(event.data["priced"] for event in events if event.kind == "note" and event.name == "model"),
+        time=_seconds(split),
+    )
+
+
+def _refused(events: list[Event]) -> list[str]:
+    """What users asked for and no kernel could follow."""
+    taken = [event.data for event in events if event.kind == "directive" and event.data.get("answer")]
+    return [f"{data['directive']} ({data['text']}): {data['answer']}" for data in taken]
+
+
+def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
+    """What its endpoint refused, when it was away, and how many steps it failed to take, with the latest reason: they
+    were the playbook's."""
+    calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
+    calls = [call for call in calls if call["purpose"] != "answer"]
+    failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]
+    said = [event for event in events if event.kind == "note" and event.name in SAID_OF_MODELS]
+    notes = [event.data["text"][:200] for event in said if event.name != "model unavailable"]
+    if said and said[-1].name == "model unavailable":
+        notes.append(said[-1].data["text"][:200])
+    if not failed:
+        return notes
+    why = " ".join(f"{failed[-1]['outcome']}: {failed[-1]['detail']}".split())[:200]
+    return [*notes, f"{run.get('brain')} left {len(failed)} of {len(calls)} steps to the playbook; the last: {why}"]
+
+
+def _verdict(run: RunDirectory, winner: str) -> RunVerdict:
+    status = run.get("status")
+    if status == "failed":
+        return "failed"
+    if status != "finished":  # a killed run was never told that it does not run any more
+        return "running" if status == "running" and run.is_active else "interrupted"
+    if winner:
+        return "accepted"
+    return "unproven" if run.get("present") == "no" else "nothing accepted"
+
+
+def _best(run: RunDirectory, winner: str) -> Evaluation | None:
+    """The winner, or while there is none the best candidate so far."""
+    ranked = [winner] if winner else run.ranking(1) if run.get("status") != "finished" else []
+    return run.evaluation(ranked[0]) if ranked else None
+
+
+def _baseline(run: RunDirectory) -> Baseline | None:
+    for key in ("compile_baseline", "baseline"):
+        rows = run.database.run("SELECT value FROM journal WHERE key = ?", (key,))
+        if rows:
+            return decode(Baseline, rows[0][0])
+    return None
+
+
+def _seconds(split: TimeSplit) -> dict[str, float]:
+    names = ("compile_s", "run_s", "time_s", "profile_s", "waiting_s", "thinking_s", "overhead_s", "overhead_share")
+    return {name: round(float(getattr(split, name)), 3) for name in names}

@@ -1,0 +1,74 @@
+"""What a run keeps of a model's thoughts: every call in its trace, also those that a user's question made."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from foundry.agents.brain import Call, Notice
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.inbox import wanted_state
+from foundry.graph.run.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from foundry.graph.run.opening import Parts
+    from foundry.graph.run.services import Services
+
+POLL_S = 0.2
+
+
+def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> None:
+    """A call with what it cost, its prompt and answer as blobs; or what is said of the model itself."""
+    if isinstance(said, Notice):
+        log.note("note", said.name, text=said.text, **said.facts)
+        return
+    log.note(
+        "expert",
+        said.expert,
+        purpose=said.purpose,
+        outcome=said.outcome,
+        detail=said.detail,
+        requests=said.requests,
+        tokens=said.prompt_tokens + said.completion_tokens,
+        prompt_tokens=said.prompt_tokens,
+        completion_tokens=said.completion_tokens,
+        dollars=said.dollars,
+        call_s=said.seconds,
+        prompt=run.keep(said.prompt),
+        answer=run.keep(said.answer),
+    )
+
+
+def asked_of_model(run: RunDirectory, question: str, context: str, parts: Parts) -> tuple[str, str]:
+    """The model's answer to a user's free question, or "" and why there is none. It is paid from the run's budget and
+    recorded in its trace, also while another process works on the run. Raises UsageError without access to a model."""
+    log = EventLog(run.database, reading=True)  # a question is no work on the run: it adds nothing to its wall time
+    ledger = Ledger(run.request, run, log)
+    problem = ""
+
+    def hear(said: Call | Notice) -> None:
+        nonlocal problem
+        if isinstance(said, Call):
+            problem = said.detail
+            record_thought(said, log, run)
+
+    with log.at(None, "chat"):
+        brain = parts.brain(run.request, ledger.thinking, hear)
+        told = asyncio.run(brain.answer(question, context))
+    return told, "" if told else problem
+
+
+async def wait_for_model(services: Services, seconds: float) -> None:
+    """Lets an island that can do nothing without its model wait until the model may be tried again, unless the budget
+    ends or the user says something to the run."""
+    if seconds <= 0.0 or services.journal.replaying:
+        return
+    with services.log.span("note", "waits for the model", seconds=seconds):
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0.0 and not services.ledger.exhausted():
+            if wanted_state(services.directives())[0] != "go":
+                return
+            await asyncio.sleep(min(POLL_S, left))
+            services.log.seen()

@@ -1,0 +1,190 @@
+"""The end of a run: finalists proven in fresh processes with unused seeds, the winner exported with its receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.graph.run.services import Services
+from foundry.graph.search.lessons import lessons
+from foundry.graph.search.think import evaluation_facts
+from foundry.knowledge.candidate import Evaluation, Gate, Resources
+from foundry.knowledge.experience.record import SEED
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.merit import estimate_of, merit
+from foundry.knowledge.roofline import allowed_precision
+
+
+@dataclass(frozen=True)
+class Finalists:
+    """Ids of the candidates that may be proven, best first: a decision of the search, so a replay compares it."""
+
+    candidates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What the physical floor is after a second look at the ceilings where a timing lay below it."""
+
+    floor_ms: float | None
+
+
+async def finish_run(services: Services, ending: str) -> str:
+    """Proves, exports, teaches; returns the winner's id or ""."""
+    winner = await _prove(services) if services.device.present else None
+    services.run.set("winner", winner.candidate.id if winner else "")
+    services.run.set("ending", ending)
+    if winner is not None:
+        await _export(services, winner)
+        await _teach(services, winner)
+        services.log.note_once("note", "winner", candidate=winner.candidate.id, **evaluation_facts(winner))
+    elif not services.device.present:
+        _export_unproven(services)
+    return winner.candidate.id if winner else ""
+
+
+async def _prove(services: Services) -> Evaluation | None:
+    """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up. The
+    highest merit by the final timings alone wins: all had the same protocol, and a finalist's earlier timings were
+    picked for being high."""
+    count = services.effort.finalists
+
+    async def choose() -> Finalists:
+        return Finalists(tuple(services.run.ranking(2 * count)))
+
+    finalists = await services.journal.record("finalists", "thought", Finalists, choose)
+    proven: list[Evaluation] = []
+    for number, name in enumerate(finalists.candidates):
+        if len(proven) == count or (proven and not _can_win(services, name, proven)):
+            break
+        if proven and not services.journal.plain(f"final/{name}/time", "outside", partial(_is_time, services, number)):
+            break
+        evaluation = await _prove_one(services, name)
+        if evaluation.accepted:
+            proven.append(evaluation)
+    return max(proven, key=lambda evaluation: merit([evaluation]), default=None)
+
+
+def _can_win(services: Services, name: str, proven: Sequence[Evaluation]) -> bool:
+    """Whether a candidate's interval, by all its timings so far, reaches above the best lower end of a proven one's."""
+    found = estimate_of(services.run.records(name))
+    known = [estimate_of([evaluation]) for evaluation in proven]
+    return found is not None and found.high > max(item.low for item in known if item is not None)
+
+
+def _is_time(services: Services, done: int) -> bool:
+    """Whether another finalist would end in time, taking as long as those before it did on average."""
+    spans = [event for event in services.log.read(kind="tool") if event.step.startswith("final/")]
+    each_s = sum(event.seconds or 0.0 for event in spans) / done
+    return services.ledger.spent().minutes + each_s / 60 <= services.request.total_minutes
+
+
+async def _prove_one(services: Services, name: str) -> Evaluation:
+    candidate = services.candidate(name)
+    text = services.run.text(candidate.source)
+    step = f"final/{name}"
+    with services.log.at(None, step):
+        lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+        evaluation = await services.measure.evaluation(candidate, text, "final", lowered)
+        services.journal.plain(f"final/{name}/seeds", "measure", services.measure.seeds)
+        evaluation = await judged(services, evaluation, text, lowered)
+        services.run.add_evaluation(evaluation, "final", step)
+        services.log.note_once("evaluation", name, **evaluation_facts(evaluation), expert="final")
+    return evaluation
+
+
+async def judged(services: Services, evaluation: Evaluation, text: str, lowered: Lowered | None) -> Evaluation:
+    """The evaluation with the auditor's judgement; a doubt vetoes, and no judgement lifts a failed gate."""
+    audit = evaluation.audit
+    if audit is None:
+        return evaluation
+    floor_ms = None
+    graphs = tuple(await services.graphs())
+    if lowered is not None:
+        allowed = allowed_precision(graphs[0], services.task.options.policy)
+        floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, allowed)
+    evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms, graphs)
+    with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
+        judgement = await services.journal.record(
+            f"judge/{evaluation.candidate.id}", "thought", Judgement, lambda: services.brain.judge(evidence)
+        )
+        span.data["judgement"] = judgement.text
+        span.data["doubt"] = judgement.doubt
+    gates = [*audit.gates, *await _timing_gates(services, evaluation)]
+    if judgement.doubt:
+        gates.append(Gate("judgement", False, judgement.doubt))
+    clean = audit.clean and all(gate.passed for gate in gates)
+    return replace(evaluation, audit=replace(audit, clean=clean, gates=tuple(gates), judgement=judgement.text))
+
+
+async def _timing_gates(services: Services, evaluation: Evaluation) -> tuple[Gate, ...]:
+    """Whether the final timing can be true: outputs of timed calls, both clocks, the physical floor."""
+    from foundry.tools.verify.verify import checked_floor_ms, timing_gates
+
+    timing, graphs = evaluation.timing, await services.graphs()
+    if timing is None:
+        return ()
+    if not graphs:
+        return timing_gates(timing, None)
+
+    async def floor() -> Floor:
+        return Floor(await checked_floor_ms(services.device, graphs[0].min_bytes, timing))
+
+    key = f"floor/{evaluation.candidate.id}"
+    found = await services.journal.record(key, "measure", Floor, floor)
+    return timing_gates(timing, found.floor_ms)
+
+
+async def _export(services: Services, winner: Evaluation) -> None:
+    """kernel.py and receipt.json in the run directory."""
+    text = services.run.text(winner.candidate.source)
+    services.run.write(services.run.path / "kernel.py", text.encode())
+    if services.recorded is None:
+        services.write_receipt(services, winner)
+
+
+def _export_unproven(services: Services) -> None:
+    """Where nothing can run, the first candidate that compiles is still worth having; no receipt goes with it."""
+    for evaluation, _ in services.run.evaluations():
+        if evaluation.build.ok:
+            text = services.run.text(evaluation.candidate.source)
+            services.run.write(services.run.path / "kernel.py", text.encode())
+            reason = f"{evaluation.candidate.id} compiles: {_used(evaluation.build.resources)}"
+            services.log.note_once("note", "unproven kernel", candidate=evaluation.candidate.id, reason=reason)
+            return
+
+
+def _used(resources: Resources) -> str:
+    """What the compiler reports, kernel by kernel where it does."""
+    if resources.kernels:
+        return "; ".join(
+            f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in facts.items())
+            for name, facts in resources.kernels.items()
+        )
+    occupancy = f", occupancy {resources.occupancy:.2f}" if resources.occupancy is not None else ""
+    return f"{resources.registers} registers, {resources.spill_bytes} bytes spilled{occupancy}"
+
+
+async def _teach(services: Services, winner: Evaluation) -> None:
+    """The winner's recipe seeds later runs on graphs like this one."""
+    graphs = await services.graphs()
+    if not graphs:
+        return
+    recipe = winner.candidate.recipe
+    decision = services.run.decision(winner.candidate.id)
+    found = lessons(
+        run=services.run.id,
+        step="winner",
+        task=services.task.name,
+        graph=graphs[0],
+        device=services.device,
+        diagnosis=decision.diagnosis if decision else None,
+        filed={SEED: 1.0},
+        parent=(),
+        child=[winner],
+        kernels=(await services.lower(recipe)).kernels if recipe else (),
+        is_run_best=True,
+    )
+    await services.learn([replace(item, receipt=str(services.run.path / "receipt.json")) for item in found])

@@ -1,0 +1,44 @@
+"""The kernels that a run knows, as the experts see them: what a user's words are held against."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.services import Library
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.codec import decode
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Task
+
+MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused and rewritten, hardly on the choices
+
+
+def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
+    """One recipe of each structure, the first ones."""
+    found: dict[tuple[frozenset[str], frozenset[str]], Recipe] = {}
+    for recipe in recipes:
+        found.setdefault((frozenset(recipe.materialise), frozenset(recipe.rewrites)), recipe)
+    return list(found.values())[:MOST_STRUCTURES]
+
+
+def known_to(run: RunDirectory, library: Library) -> tuple[list[Lowered], OpGraph | None]:
+    """The library kernels of a run that any process may work on, and its graph; none before it is captured."""
+    rows = run.database.run("SELECT value FROM journal WHERE key = 'intake'")
+    if not rows:
+        return [], None
+    from foundry.tools.grade.workbench import Intake
+
+    graphs = decode(Intake, rows[0][0]).graphs
+    if not graphs:
+        return [], None
+    task, device = decode(Task, run.get("task")), decode(Device, run.get("device"))
+    found = []
+    for recipe in structures(item.candidate.recipe for item in run.decisions() if item.candidate.recipe):
+        with contextlib.suppress(CannotLower):
+            found.append(library.lower(graphs, recipe, task_source=task.source, device=device))
+    return found, graphs[0]

@@ -1,0 +1,123 @@
+"""What a run asks of the experience store and what it leaves there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from foundry.knowledge.candidate import Choice, Evaluation, Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.experience.record import WHOLE_KERNEL, ExperienceRecord, Hit, Query
+from foundry.knowledge.experience.store import record_id, shape_class
+from foundry.knowledge.library.ir.kernels import KernelSummary
+from foundry.knowledge.merit import Estimate, estimate_of
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.thought import Diagnosis, Move
+
+
+def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> Query:
+    """What to recall for a graph on a device, sharper with the parent's limiter or failure."""
+    shapes = [value.spec.shape for value in [*graph.inputs, *graph.state]]
+    kinds = tuple(sorted(graph.op_counts()))
+    return Query(graph.signature, kinds, shape_class(shapes), device.key, device.target, limiter, text)
+
+
+def portable(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
+    """The recipe with kernels named by position, so that it fits the same graph captured again."""
+    return _renamed(recipe, {kernel.name: f"#{index}" for index, kernel in enumerate(kernels)})
+
+
+def localised(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
+    """The inverse of `portable` for the kernels of this graph; choices of kernels that are not here are dropped."""
+    return _renamed(recipe, {f"#{index}": kernel.name for index, kernel in enumerate(kernels)})
+
+
+def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
+    choices: dict[str, dict[str, Choice]] = {
+        names[kernel]: dict(values) for kernel, values in recipe.choices.items() if kernel in names
+    }
+    return Recipe(recipe.target, recipe.materialise, recipe.rewrites, choices)
+
+
+def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> list[Hit]:
+    """Recipes that won an earlier run on the same graph structure and device, best first, each once."""
+    found: dict[str, Hit] = {}
+    for hit in hits:
+        record = hit.record
+        fits = record.graph_signature == graph.signature and record.device == device.key
+        if record.is_run_best and fits and record.recipe is not None and record.child_speedup:
+            found.setdefault(record.recipe.digest, hit)
+    same_shape = shape_class([value.spec.shape for value in [*graph.inputs, *graph.state]])
+    ranked = sorted(
+        found.values(),
+        key=lambda hit: (hit.record.shape_class != same_shape, -(hit.record.child_speedup or 0.0), hit.record.id),
+    )
+    return ranked[:limit]
+
+
+def shares(moves: Sequence[Move]) -> dict[str, float]:
+    """What a step's effect is filed under, in one order whoever proposed it: the key of each move with its share of
+    the credit. A step without moves wrote a whole kernel."""
+    if not moves:
+        return {WHOLE_KERNEL: 1.0}
+    return {key: count / len(moves) for key, count in sorted(Counter(move.key for move in moves).items())}
+
+
+def lessons(
+    *,
+    run: str,
+    step: str,
+    task: str,
+    graph: OpGraph,
+    device: Device,
+    diagnosis: Diagnosis | None,
+    filed: Mapping[str, float],
+    parent: Sequence[Evaluation],
+    child: Sequence[Evaluation],
+    kernels: Sequence[KernelSummary],
+    is_run_best: bool = False,
+) -> list[ExperienceRecord]:
+    """One lesson for each key of `filed`; `parent` and `child` are all records of the two candidates. The ids depend
+    on run, step and key only, so that a step executed twice teaches once."""
+    asked = query(graph, device)
+    latest = child[-1]
+    recipe = latest.candidate.recipe
+    before, after = estimate_of(parent), estimate_of(child)
+    return [
+        ExperienceRecord(
+            id=record_id(run, step, "best" if is_run_best else key),
+            run=run,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            task=task,
+            graph_signature=asked.graph_signature,
+            op_kinds=asked.op_kinds,
+            shape_class=asked.shape_class,
+            device=device.key,
+            target=device.target,
+            limiter=(diagnosis.failure or diagnosis.limiter or "") if diagnosis else "",
+            evidence=diagnosis.evidence if diagnosis else "",
+            move=key,
+            outcome=latest.outcome,
+            parent_speedup=before.speedup if before else None,
+            child_speedup=after.speedup if after else None,
+            child_ci95=(after.low, after.high) if after else None,
+            is_run_best=is_run_best,
+            recipe=portable(recipe, kernels) if recipe else None,
+            source_digest=latest.candidate.source,
+            lineage=latest.candidate.parents,
+            text=f"{task} on {device.name}: {_deed(key, share)} {_effect(before, after, latest)}.",
+            share=share,
+        )
+        for key, share in filed.items()
+    ]
+
+
+def _deed(key: str, share: float) -> str:
+    return key if share == 1.0 else f"{key}, credited with {share:.2f} of its step,"
+
+
+def _effect(before: Estimate | None, after: Estimate | None, child: Evaluation) -> str:
+    if after is None:
+        return f"gave {child.outcome}"
+    return f"went from {before.speedup:.2f}x to {after.speedup:.2f}x" if before else f"reached {after.speedup:.2f}x"

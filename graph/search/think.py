@@ -1,0 +1,464 @@
+"""The thinking half of an island's step: select, diagnose, route, propose, learn, migrate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foundry.agents.brain import NoAnswer
+from foundry.graph.run.inbox import wanted_state
+from foundry.graph.run.run_directory import Decision
+from foundry.graph.run.services import Services
+from foundry.graph.run.thinking import wait_for_model
+from foundry.graph.search.archive import Gain, cell_of, insert
+from foundry.graph.search.briefing import brief_for, recalled_for
+from foundry.graph.search.gradients import Transition, choose_parent, remember
+from foundry.graph.search.known import structures
+from foundry.graph.search.lessons import lessons, shares
+from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
+from foundry.graph.search.state import IslandReport, IslandState
+from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.moves import placed
+from foundry.knowledge.merit import CORRECT, WRONG, merit
+from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, edited
+
+GAIN = 1.005  # the merit that counts as a better candidate
+MISSES = 8  # proposals in a row without a new candidate after which an island gives up
+KEPT = 64  # candidates an island remembers as possible parents
+REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
+POLL_S = 0.2
+RUN_VERBS = ("pause", "resume", "stop", "budget")
+
+Update = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What an expert answered; None: nothing left to try, or `unanswered` says why its model gave no answer.
+    `retry_s`: when the model may be asked again."""
+
+    proposal: Proposal | None = None
+    unanswered: str = ""
+    retry_s: float = 0.0
+
+
+def next_step(state: IslandState) -> str:
+    return f"i{state['island']}g{state.get('generation', 0) + 1}"
+
+
+def this_step(state: IslandState) -> str:
+    return f"i{state['island']}g{state['generation']}"
+
+
+def report(state: IslandState) -> IslandReport:
+    """What the next round starts from."""
+    return IslandReport(
+        island=state["island"],
+        round=state.get("round", 0),
+        generation=state.get("generation", 0),
+        archive=state["archive"],
+        population=state["population"],
+        dry=state["dry"],
+        transitions=state["transitions"],
+        directives=state["directives"],
+        inbox_after=state["inbox_after"],
+        reason=state.get("stop", ""),
+    )
+
+
+# select
+
+
+async def select(state: IslandState, services: Services) -> Update:
+    """The safe boundary: reads the inbox and the ledger, then chooses the parent of this generation."""
+    step = next_step(state)
+    generation = state.get("generation", 0) + 1
+    if services.journal.lookup(f"{step}/gate") is None and not services.journal.replaying:
+        await _wait_while_paused(state["island"], services)
+    gate = services.journal.plain(f"{step}/gate", "outside", lambda: _look_around(state, services))
+    services.log.seen()
+    services.ledger.refresh()
+    await _acknowledge(state, services, step, gate)
+    active = [*state["directives"], *gate["directives"]]
+    update: Update = {"generation": generation, "directives": active, "inbox_after": gate["seen"], "active": active}
+    stop = gate["stop"] or _finished(state, services)
+    if stop:
+        return {**update, "stop": stop}
+    fresh = {"candidate": "", "text": "", "outcome": "", "proven": False, "experts": []}
+    if state.get("broken"):
+        return {**update, **fresh, "parent": state["broken"]}
+    open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
+    correct = {name: place for name, place in open_parents.items() if place[1] >= CORRECT}
+    if len(correct) > 1:
+        correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
+    if not open_parents:
+        return {**update, "stop": "exhausted: every move from every candidate here has been tried"}
+    parent = choose_parent(
+        correct or open_parents, state["transitions"], state["archive"], services.stream(f"{step}:select")
+    )
+    return {**update, **fresh, "parent": parent}
+
+
+def _look_around(state: IslandState, services: Services) -> dict[str, Any]:
+    """Everything this step takes from outside the island, as one recorded answer."""
+    directives = services.directives(state["inbox_after"])
+    island = state["island"]
+    stopped, number = wanted_state(services.directives())
+    stop = f"stopped by the user (d{number})" if stopped == "stop" else ""
+    return {
+        "stop": stop or services.ledger.exhausted() or services.ledger.satisfied(services.best()),
+        "seen": max([state["inbox_after"], *(item.id for item in directives)]),
+        "directives": [item.id for item in directives if item.to != "run" and item.island in (None, island)],
+        "to_run": [item.id for item in directives if item.to == "run"],
+        "tried": services.run.tried()[0],
+        "stages": services.run.stages(list(state["population"])),
+    }
+
+
+def _finished(state: IslandState, services: Services) -> str:
+    """Why the island itself has enough, "" when it has not."""
+    if state.get("idle", 0) >= services.effort.plateau:
+        return f"plateau: {state['idle']} generations without a better candidate"
+    if state.get("misses", 0) >= MISSES:
+        return f"exhausted: {state['misses']} proposals in a row gave no new candidate"
+    return ""
+
+
+async def _wait_while_paused(island: int, services: Services) -> None:
+    wanted, number = wanted_state(services.directives())
+    if wanted != "pause":
+        return
+    with services.log.span("note", "paused", directive=number):
+        started = time.monotonic()
+        while wanted == "pause":
+            await asyncio.sleep(POLL_S)
+            services.log.seen()
+            wanted, _ = wanted_state(services.directives())
+        services.ledger.excuse(island, time.monotonic() - started)
+
+
+async def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[str, Any]) -> None:
+    """Tells the user that a directive was taken, by whom, and why it cannot be followed where that is so; once."""
+    known = {item.id: item for item in services.directives()}
+    for number in [*gate["directives"], *gate["to_run"]]:
+        is_for_run = number in gate["to_run"]
+        reader = "run" if is_for_run else f"island {state['island']}"
+        directive = known[number]
+        why = "" if is_for_run else await _cannot(directive, state, services)
+        if services.run.inbox.acknowledge(number, reader, step, why):
+            understood = directive.command.get("verb") in RUN_VERBS if is_for_run else bool(directive.command)
+            services.log.note(
+                "directive",
+                "taken",
+                directive=f"d{number}",
+                reader=reader,
+                to=directive.to,
+                text=directive.text,
+                answer=why,
+                understood=understood or (not is_for_run and services.brain.name != "playbook"),
+            )
+
+
+async def _cannot(directive: Directive, state: IslandState, services: Services) -> str:
+    """Why none of the island's library kernels can follow a directive."""
+    from foundry.agents.explanation import explain
+
+    if not directive.command:
+        return ""
+    graphs = await services.graphs()
+    recipes = [
+        services.evaluation(name).candidate.recipe
+        for name, place in sorted(state["population"].items(), key=lambda item: -item[1][1])
+        if name != REFERENCE
+    ]
+    lowered = []
+    for recipe in structures(filter(None, recipes)):
+        with contextlib.suppress(CannotLower):
+            lowered.append(await services.lower(recipe))
+    return explain(directive, lowered, graphs[0] if graphs else None)
+
+
+# diagnose, route, propose
+
+
+async def diagnose(state: IslandState, services: Services) -> Update:
+    """What broke or limits the parent, and what the store knows about that."""
+    step = this_step(state)
+    brief = await brief_for(state, services)
+    with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
+        diagnosis = await services.journal.record(
+            f"{step}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)
+        )
+        span.data["found"] = diagnosis.failure or diagnosis.limiter
+        span.data["evidence"] = diagnosis.evidence
+        span.data["action"] = diagnosis.action
+    await recalled_for(step, services, diagnosis)
+    return {}
+
+
+async def route(state: IslandState, services: Services) -> Update:
+    """Which experts to ask, in order: by diagnosis, role and the user's words."""
+    from foundry.agents.route import ranking
+
+    step = this_step(state)
+    diagnosis = await _diagnosis(step, services)
+    brief = await brief_for(state, services, diagnosis, await recalled_for(step, services, diagnosis))
+    return {"experts": list(ranking(brief, diagnosis))}
+
+
+async def propose(state: IslandState, services: Services) -> Update:
+    """Asks the experts for one step and claims the candidate it makes."""
+    step = this_step(state)
+    diagnosis = await _diagnosis(step, services)
+    brief = await brief_for(state, services, diagnosis, await recalled_for(step, services, diagnosis))
+    silent: list[Thought] = []
+    for expert in state["experts"]:
+        with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
+            thought = await _ask(services, step, expert, brief)
+            proposal = thought.proposal
+            span.data["proposal"] = proposal.rationale if proposal else thought.unanswered or "nothing left to try"
+        if proposal is not None:
+            return await _write(state, services, proposal, diagnosis, brief.parent_text)
+        silent += [thought] if thought.unanswered else []
+    if silent:  # the parent is not exhausted; a model that is away is waited for, one that answers nonsense is a miss
+        await wait_for_model(services, silent[-1].retry_s)
+        return {"misses": state.get("misses", 0) + (silent[-1].retry_s <= 0.0), "broken": ""}
+    return {"dry": [*state["dry"], state["parent"]], "broken": ""}
+
+
+async def _ask(services: Services, step: str, expert: ExpertName, brief: Any) -> Thought:
+    async def think() -> Thought:
+        try:
+            return Thought(await services.brain.propose(expert, brief))
+        except NoAnswer as error:
+            return Thought(None, str(error) or "no answer", error.retry_s or 0.0)
+
+    return await services.journal.record(f"{step}/proposal/{expert}", "thought", Thought, think)
+
+
+async def _write(
+    state: IslandState, services: Services, proposal: Proposal, diagnosis: Diagnosis, parent_text: str
+) -> Update:
+    """Turns a proposal into a candidate's file and claims it; a file that is there already is a miss."""
+    step = this_step(state)
+    missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
+    try:
+        text, recipe = await text_of(proposal, parent_text, services)
+    except (CannotLower, ValueError) as error:
+        if proposal.recipe is not None:
+            services.run.add_tried([proposal.recipe.digest])
+        services.log.note_once("note", "proposal failed", proposal=proposal.id, reason=str(error))
+        return missed
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    claim = services.journal.plain(f"{step}/claim", "outside", lambda: services.run.claim_as_plain(digest, step))
+    services.run.add_tried(_digests(proposal, recipe, digest))
+    if not claim["fresh"]:
+        services.log.note_once("note", "duplicate", proposal=proposal.id, candidate=claim["candidate"])
+        return missed
+    candidate = Candidate(
+        id=claim["candidate"],
+        island=state["island"],
+        generation=state["generation"],
+        target=services.device.target,
+        origin="library" if recipe is not None else "model",
+        source=services.run.keep(text),
+        recipe=recipe,
+        parents=(proposal.parent,),
+        proposal=proposal.id,
+    )
+    if services.run.add_decision(Decision(step, state["island"], candidate, diagnosis, proposal)):
+        services.log.note("proposal", proposal.expert, **_shown(candidate, proposal))
+    return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
+
+
+async def text_of(proposal: Proposal, parent_text: str, services: Services) -> tuple[str, Recipe | None]:
+    """The file a proposal means. Raises CannotLower, or ValueError when its edits do not fit the parent."""
+    if proposal.recipe is not None:
+        lowered = await services.lower(proposal.recipe)
+        return lowered.source, lowered.recipe
+    if proposal.source:
+        return proposal.source, None
+    text = edited(parent_text, proposal.edits)
+    if text == parent_text:
+        raise ValueError(f"proposal {proposal.id} changes nothing")
+    return text, None
+
+
+def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
+    recipes = [item.digest for item in (proposal.recipe, recipe) if item is not None]
+    return list(dict.fromkeys([*recipes, text]))
+
+
+def _shown(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
+    return {
+        "candidate": candidate.id,
+        "parent": proposal.parent,
+        "moves": [move.key for move in proposal.moves],
+        "rationale": proposal.rationale,
+        "expected": proposal.expected,
+        "cites": list(proposal.cites),
+        "brain": proposal.brain,
+    }
+
+
+async def _diagnosis(step: str, services: Services) -> Diagnosis:
+    async def forgotten() -> Diagnosis:
+        raise AssertionError(f"{step} has no diagnosis")
+
+    return await services.journal.record(f"{step}/diagnosis", "thought", Diagnosis, forgotten)
+
+
+# learn, migrate
+
+
+async def learn(state: IslandState, services: Services) -> Update:
+    """Records the evaluation, its place in the archive and the lesson for the store."""
+    step = this_step(state)
+    candidate = services.candidate(state["candidate"])
+    text = services.run.text(candidate.source)
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+    evaluation = await services.measure.evaluation(candidate, text, "screen", lowered)
+    services.run.add_evaluation(evaluation, "screen", step)
+    records = [evaluation]
+    if state.get("proven"):
+        evaluation = await services.measure.evaluation(candidate, text, "full", lowered)
+        services.run.add_evaluation(evaluation, "full", step)
+        records.append(evaluation)
+    value = merit(records)
+    placed, gain = _place(state, evaluation, value)
+    services.log.note_once(
+        "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
+    )
+    await _teach(state, services, records)
+    better = value > GAIN * state.get("best", 0.0)
+    repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
+    mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
+    return {
+        **placed,
+        "best": value if better else state.get("best", 0.0),
+        "idle": 0 if better else state.get("idle", 0) + 1,
+        "broken": candidate.id if mend else "",
+        "repairs": repairs if mend else 0,
+    }
+
+
+def _place(state: IslandState, evaluation: Evaluation, value: float) -> tuple[Update, Gain]:
+    """The candidate in the population and, when it is correct, in the archive and the transitions."""
+    name, parent = evaluation.candidate.id, state["parent"]
+    before = state["population"].get(parent, ("000", WRONG))
+    if evaluation.coordinates is None or value < CORRECT:
+        return {"population": _kept({**state["population"], name: (before[0], value)})}, ""
+    archive, gain = insert(state["archive"], name, evaluation.coordinates, value)
+    cell = cell_of(evaluation.coordinates)
+    transition: Transition = (before[0], cell, before[1], value)
+    return {
+        "population": _kept({**state["population"], name: (cell, value)}),
+        "archive": archive,
+        "transitions": remember(state["transitions"], transition),
+    }, gain
+
+
+def _kept(population: dict[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
+    """The best candidates of a population, in the order they came."""
+    best = set(sorted(population, key=lambda name: -population[name][1])[:KEPT])
+    return {name: place for name, place in population.items() if name in best}
+
+
+def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
+    """What the trace and the live progress show of an evaluation."""
+    timing, profile = evaluation.timing, evaluation.profile
+    return {
+        "outcome": evaluation.outcome,
+        "speedup": timing.speedup if timing else None,
+        "speedup_ci95": list(timing.speedup_ci95) if timing else None,
+        "candidate_ms": timing.candidate_ms if timing else None,
+        "stage": timing.stage if timing else None,
+        "fraction_of_floor": profile.fraction_of_floor if profile else None,
+        "cell": cell_of(evaluation.coordinates) if evaluation.coordinates else None,
+        "gain": gain,
+        "evidence": _evidence(evaluation),
+    }
+
+
+def _evidence(evaluation: Evaluation) -> str:
+    """The first failing fact, "" for a candidate without one."""
+    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
+    if evaluation.build.first_error:
+        return evaluation.build.first_error
+    if audit is not None and not audit.clean:
+        return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
+    if timing is not None and timing.problem:
+        return timing.problem
+    return verdict.evidence if verdict else ""
+
+
+def _expert_of(services: Services, candidate: Candidate) -> str:
+    decision = services.run.decision(candidate.id)
+    return decision.proposal.expert if decision and decision.proposal else ""
+
+
+async def _teach(state: IslandState, services: Services, records: Sequence[Evaluation]) -> None:
+    graphs = await services.graphs()
+    candidate = records[-1].candidate
+    decision = services.run.decision(candidate.id)
+    if not graphs or decision is None or decision.proposal is None:
+        return
+    stages = services.journal.plain(f"{this_step(state)}/gate", "outside", dict)["stages"]
+    parent = services.records(state["parent"], stages.get(state["parent"]))
+    moves = decision.proposal.moves
+    if moves and parent[-1].candidate.recipe is not None:
+        before = await services.lower(parent[-1].candidate.recipe)
+        moves = tuple(placed(before, move) for move in moves)
+    await services.learn(
+        lessons(
+            run=services.run.id,
+            step=this_step(state),
+            task=services.task.name,
+            graph=graphs[0],
+            device=services.device,
+            diagnosis=decision.diagnosis,
+            filed=shares(moves),
+            parent=parent,
+            child=records,
+            kernels=(await services.lower(candidate.recipe)).kernels if candidate.recipe else (),
+        )
+    )
+
+
+async def migrate(state: IslandState, services: Services) -> Update:
+    """Offers a new elite to the other islands; takes some of theirs in when this one stagnates."""
+    step = this_step(state)
+    idle = state.get("idle", 0) if state.get("candidate") else state.get("idle", 0) + 1
+    name = state.get("candidate", "")
+    for cell, elite in state["archive"].items():
+        if elite["candidate"] == name:
+            publish(services.run.database, Migrant(name, state["island"], elite["merit"], cell))
+    stream = services.stream(f"{step}:migrate")
+    if idle < services.effort.stagnation or stream.random() >= PROBABILITY:
+        return {"idle": idle}
+    rows = services.journal.plain(f"{step}/abroad", "outside", lambda: _abroad(state, services))
+    taken = choose([Migrant(*row) for row in rows], stream)
+    archive, population = state["archive"], dict(state["population"])
+    for migrant in taken:
+        levels = [int(level) for level in migrant.cell]
+        archive, gain = insert(archive, migrant.candidate, Coordinates(*levels), migrant.merit)
+        population[migrant.candidate] = (migrant.cell, migrant.merit)
+        services.log.note_once(
+            "migration", migrant.candidate, origin=migrant.island, merit=round(migrant.merit, 4), gain=gain
+        )
+    return {"idle": idle, "archive": archive, "population": _kept(population)}
+
+
+def _abroad(state: IslandState, services: Services) -> list[tuple[Any, ...]]:
+    known = state["population"]
+    return [
+        (migrant.candidate, migrant.island, migrant.merit, migrant.cell)
+        for migrant in abroad(services.run.database, state["island"])
+        if migrant.candidate not in known
+    ]

@@ -1,0 +1,154 @@
+"""Answers to a user's questions from the recorded trace: status, best, cost, why c17."""
+
+from __future__ import annotations
+
+from foundry.agents.directives import Understood, parse
+from foundry.graph.run.inbox import Acknowledgement
+from foundry.graph.run.run_directory import Decision, RunDirectory
+from foundry.graph.run.summary import Summary, summarise
+from foundry.knowledge.candidate import Candidate, Evaluation, Stage
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.thought import Move
+
+
+def answer(run: RunDirectory, question: str) -> str | None:
+    """The answer in plain text, None when the trace has none for this question (a model may be asked then)."""
+    if question.strip().lower().rstrip("?!. ") in (
+        "cost",
+        "costs",
+        "what did it cost",
+        "how much did it cost",
+        "budget",
+    ):
+        return cost(run)
+    parsed = parse(question)
+    if not isinstance(parsed, Understood) or not parsed.is_question:
+        return None
+    if parsed.verb == "status":
+        return status(run)
+    candidate = str(parsed.command.get("candidate", ""))
+    if parsed.verb == "best" or not candidate:
+        return best(run)
+    try:
+        return story(run, candidate)
+    except UsageError as error:
+        return str(error)
+
+
+def status(run: RunDirectory) -> str:
+    """Where the run stands: budget, islands, best so far."""
+    found = summarise(run)
+    request = run.request
+    state = "at work" if run.is_active else run.get("status") or "unknown"
+    lines = [
+        f"{run.id}: {state}. {found.evaluations} of {request.max_evaluations} evaluations, {found.wall_s / 60:.1f} "
+        f"minutes (the search may take {request.max_minutes:g}).",
+        _best_line(found),
+    ]
+    if found.ending:
+        lines.append(f"The search ended: {found.ending}.")
+    lines += [f"Island {island} stopped: {reason}." for island, reason in sorted(found.islands.items())]
+    taken = run.inbox.acknowledgements()
+    for directive in run.inbox.read():
+        readers = [item for item in taken if item.directive == directive.id]
+        if not readers:
+            lines.append(f"d{directive.id} waits for the next safe boundary: {directive.text}")
+        lines += [f"d{directive.id} ({directive.text}): {answer}" for answer in refusals(readers)]
+    return "\n".join(lines)
+
+
+def refusals(taken: list[Acknowledgement]) -> list[str]:
+    """Why those who took a directive cannot follow it, each reason once with all who gave it."""
+    readers: dict[str, list[str]] = {}
+    for item in taken:
+        if item.answer:
+            readers.setdefault(item.answer, []).append(item.reader)
+    return [f"{answer} ({', '.join(names)})" for answer, names in readers.items()]
+
+
+def best(run: RunDirectory) -> str:
+    """The best candidate's story, or that there is none."""
+    found = summarise(run)
+    return story(run, found.candidate) if found.candidate else "No candidate is correct and clean yet."
+
+
+def cost(run: RunDirectory) -> str:
+    """Where time, tokens and money went."""
+    found = summarise(run)
+    split = found.time
+    parts = ", ".join(
+        f"{name} {split[f'{name}_s']:.1f} s"
+        for name in ("compile", "run", "time", "profile", "waiting", "thinking", "overhead")
+    )
+    return (
+        f"{found.wall_s:.1f} s of wall time for {found.evaluations} evaluations ({parts}; overhead is "
+        f"{100 * split['overhead_share']:.1f} % of the wall). {found.tokens} tokens, "
+        f"{f'{found.dollars:.4f} dollars' if found.priced else 'price unknown'} with the {found.brain} brain."
+    )
+
+
+def story(run: RunDirectory, name: str) -> str:
+    """One candidate from proposal to verdict. Raises UsageError when the run does not know it."""
+    decision = run.decision(name)
+    stages = _stages(run, name)
+    lines = [_origin(decision.candidate if decision else run.evaluation(name).candidate, decision)]
+    if decision is not None and decision.proposal is not None:
+        proposal, diagnosis = decision.proposal, decision.diagnosis
+        if diagnosis is not None:
+            what = diagnosis.failure or diagnosis.limiter
+            lines.append(f"Diagnosis of {proposal.parent}: {what}. {diagnosis.evidence} {diagnosis.action}".rstrip())
+        lines.append(f"The {proposal.expert} expert proposed {_moves(proposal.moves)}: {proposal.rationale}")
+        lines.append(f"Expected: {proposal.expected}")
+        if proposal.cites:
+            lines.append(f"It follows {', '.join(proposal.cites)}.")
+    lines += _verdict_lines(run.evaluation(name), stages) if stages else ["It is not evaluated yet."]
+    return "\n".join(line for line in lines if line)
+
+
+def _origin(candidate: Candidate, decision: Decision | None) -> str:
+    if candidate.island < 0:
+        return f"{candidate.id} is a first candidate ({candidate.proposal or candidate.origin})."
+    step = f" at {decision.step}" if decision else ""
+    return f"{candidate.id} was made from {', '.join(candidate.parents)} on island {candidate.island}{step}."
+
+
+def _moves(moves: tuple[Move, ...]) -> str:
+    return ", ".join(move.key for move in moves) or "a kernel of its own"
+
+
+def _stages(run: RunDirectory, name: str) -> list[Stage]:
+    rows = run.database.run("SELECT stage FROM evaluations WHERE candidate = ? ORDER BY at", (name,))
+    return [row[0] for row in rows]
+
+
+def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
+    lines = []
+    if not evaluation.build.ok:
+        return [f"It did not compile: {evaluation.build.first_error}"]
+    verdict, audit, timing, profile = evaluation.verdict, evaluation.audit, evaluation.timing, evaluation.profile
+    if verdict is not None and not verdict.correct:
+        failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in verdict.gates if not gate.passed)
+        return [f"It was rejected as {evaluation.outcome}: {verdict.evidence or failed}"]
+    if audit is not None and not audit.clean:
+        failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
+        return [f"The auditor vetoed it: {failed}"]
+    if verdict is not None:
+        lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
+    if timing is not None and timing.problem:
+        lines.append(f"It could not be timed: {timing.problem}")
+    elif timing is not None:
+        low, high = timing.speedup_ci95
+        lines.append(
+            f"{timing.candidate_ms:.4g} ms against {timing.baseline_ms:.4g} ms eager: {timing.speedup:.2f}x "
+            f"({low:.2f} to {high:.2f}, {timing.pairs} pairs, {timing.stage})."
+        )
+    if profile is not None:
+        lines.append(f"It reaches {100 * profile.fraction_of_floor:.0f} % of the roofline floor ({profile.rung}).")
+    return lines
+
+
+def _best_line(found: Summary) -> str:
+    if found.speedup is None or found.speedup_ci95 is None:
+        return "No candidate is correct and clean yet."
+    low, high = found.speedup_ci95
+    return f"Best: {found.candidate}, {found.speedup:.2f}x over PyTorch eager ({low:.2f} to {high:.2f})."

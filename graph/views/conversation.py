@@ -1,0 +1,100 @@
+"""What `foundry agent chat` does with a line: answer it from the trace, or post it to the experts' inbox."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.agents.directives import NotUnderstood, Understood, parse
+from foundry.agents.explanation import explain, misunderstood
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.thinking import asked_of_model
+from foundry.graph.search.known import known_to
+from foundry.graph.views.answers import answer, refusals, status
+from foundry.knowledge.thought import Directive
+
+POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`directive` is the id of what was posted, 0 when nothing was; `understood` False: the line is
+    refused and leaves nothing behind."""
+
+    text: str
+    directive: int = 0
+    understood: bool = True
+
+
+def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
+    """Takes one line of a user. What no kernel of the run can follow is refused with the reason. With a chat model,
+    free text goes to the experts, which write kernels of their own, and free questions to the model."""
+    parts = parts or Parts()
+    known = answer(run, line)
+    if known is not None:
+        return Reply(known)
+    parsed = parse(line)
+    if isinstance(parsed, Understood) and parsed.to == "run":
+        return _posted(run, line, parsed.says)
+    if run.request.model is not None and isinstance(parsed, NotUnderstood) and line.rstrip().endswith("?"):
+        return _asked(run, line, parts)
+    candidates, graph = known_to(run, parts.library())
+    if isinstance(parsed, NotUnderstood):
+        if run.request.model is None:
+            return Reply(misunderstood(parsed, candidates), understood=False)
+        return _posted(run, line, f"{_addressee(parsed.to)} will read it as it stands.")
+    why = explain(Directive(0, parsed.to, line, parsed.command, parsed.island), candidates, graph)
+    if not why:
+        return _posted(run, line, parsed.says)
+    if run.request.model is None:
+        return Reply(why, understood=False)
+    return _posted(run, line, f"{why} {_addressee(parsed.to)} will read it as it stands, and may write such a kernel.")
+
+
+def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
+    """Who took a directive, or that nobody has within the limit."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        taken = [item for item in run.inbox.acknowledgements() if item.directive == directive]
+        if taken:
+            readers = ", ".join(f"{item.reader} at {item.step}" for item in taken)
+            return "\n".join([f"d{directive} taken by {readers}", *refusals(taken)])
+        if time.monotonic() >= deadline or not run.is_active:
+            return f"d{directive} waits: no expert has reached a safe boundary yet"
+        time.sleep(POLL_S)
+
+
+def _posted(run: RunDirectory, line: str, says: str) -> Reply:
+    number = run.inbox.post(line)
+    if run.is_active:
+        return Reply(f"d{number}: {says} It is taken at the next safe boundary.", number)
+    if run.get("status") == "finished":
+        hint = f'write it as `instructions = "..."` into {Path(run.request.task).stem}.toml and solve again'
+        return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
+    return Reply(f"d{number}: {says} It is taken when the run goes on: foundry agent resume {run.path}.", number)
+
+
+def _asked(run: RunDirectory, line: str, parts: Parts) -> Reply:
+    told, problem = asked_of_model(run, line, status(run), parts)
+    return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
+
+
+def _addressee(to: str) -> str:
+    return "Every expert" if to in ("", "all") else f"The {to} expert"
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines typed or piped; a prompt on a terminal."""
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        if line.strip() in ("exit", "quit"):
+            return
+        if line.strip():
+            yield line

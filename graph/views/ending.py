@@ -1,0 +1,60 @@
+"""The last words of a run to a terminal: what was gained, over which baseline, how sure, where, and how to use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foundry.graph.run.summary import Summary
+
+
+def ending_lines(summary: Summary, task_path: str) -> list[str]:
+    """What a user reads when a run ends, whatever its verdict."""
+    lines = _verdict_lines(summary)
+    spent = {name.removesuffix("_s"): seconds for name, seconds in summary.time.items() if name.endswith("_s")}
+    parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
+    lines.append(f"{summary.evaluations} evaluations in {summary.wall_s:.0f} s ({parts})")
+    if summary.tokens:
+        dollars = f"${summary.dollars:.2f}" if summary.priced else "price unknown (--price IN,OUT)"
+        lines.append(f"cost: {summary.tokens} tokens, {dollars}")
+    lines += [f"note: {note}" for note in summary.notes]
+    if summary.kernel:
+        lines.append(f"kernel:  {summary.kernel}")
+        lines.append(f"receipt: {summary.receipt}" if summary.receipt else "no receipt: nothing is proven")
+    lines.append(f"inspect: foundry agent trace {summary.run}")
+    return lines + _use_lines(summary, task_path)
+
+
+def _verdict_lines(summary: Summary) -> list[str]:
+    if summary.verdict == "interrupted":
+        return [f"interrupted, the state is kept: foundry agent resume {summary.run}"]
+    if summary.verdict == "unproven":
+        return [f"compiled for {summary.target}, but no such device is here: nothing is proven and nothing was timed"]
+    if summary.verdict != "accepted" or summary.speedup is None or summary.speedup_ci95 is None:
+        return [f"no kernel was accepted: {summary.ending or 'see the trace'}"]
+    low, high = summary.speedup_ci95
+    sure = f"95 % interval {low:.2f} to {high:.2f}"
+    times = f"{summary.candidate_ms:.3f} ms against {summary.baseline_ms:.3f} ms"
+    if low > 1.0:
+        lines = [f"{summary.speedup:.2f}x faster than PyTorch eager ({times}; {sure})"]
+    elif high < 1.0:
+        lines = [f"correct, but slower than PyTorch eager: {summary.speedup:.2f}x ({times}; {sure})"]
+    else:
+        lines = [f"as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
+    if summary.speedup_vs_compile:
+        itself = summary.speedup / summary.speedup_vs_compile  # ratios of pairs: raw times drift between stages
+        lines.append(f"{summary.speedup_vs_compile:.2f}x over torch.compile, which is itself {itself:.2f}x eager")
+    if summary.fraction_of_floor:
+        lines.append(f"{100 * summary.fraction_of_floor:.0f} % of the roofline floor of this device")
+    return lines
+
+
+def _use_lines(summary: Summary, task_path: str) -> list[str]:
+    if summary.verdict != "accepted" or not summary.kernel:
+        return []
+    folder = Path(summary.kernel).parent
+    load = f"import sys; sys.path.insert(0, {str(folder)!r}); from kernel import ModelNew"
+    return [
+        f"use it:  {load}",
+        "         fast = ModelNew(*init_inputs); fast.load_state_dict(model.state_dict())",
+        f"again:   foundry verify {task_path} {summary.kernel}",
+    ]

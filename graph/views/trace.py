@@ -1,0 +1,232 @@
+"""What `foundry agent trace` prints: the tree of nodes, experts and tool calls, one candidate's story, a diff."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from foundry.graph.run.events import Event, time_split
+from foundry.graph.run.run_directory import STAGES, RunDirectory
+from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
+from foundry.knowledge.errors import UsageError
+
+SHOWN = (
+    "outcome",
+    "speedup",
+    "evidence",
+    "found",
+    "proposal",
+    "moves",
+    "reason",
+    "text",
+    "answer",
+    "judgement",
+    "error",
+    "cites",
+)
+
+
+def tree(run: RunDirectory, events: list[Event], *, depth: int = 3) -> Tree:
+    """Root nodes and islands, each with its steps; `depth` 1 shows steps, 2 their nodes, 3 experts and tools."""
+    children: dict[int | None, list[Event]] = defaultdict(list)
+    for event in events:
+        children[event.parent].append(event)
+    root = Tree(Text(f"run {run.id} ({run.get('status')})", style="bold"))
+    tops = children[None]
+    for event in tops:
+        if event.island is None or event.island < 0:
+            _grow(root, event, children, depth)
+    by_island: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    for event in tops:
+        if event.island is not None and event.island >= 0:
+            by_island[event.island][event.step].append(event)
+    for island, steps in sorted(by_island.items()):
+        branch = root.add(Text(f"island {island}", style="bold"))
+        for step, members in steps.items():
+            here = branch.add(_step_line(step, members, children))
+            if depth >= 2:
+                for event in members:
+                    _grow(here, event, children, depth - 1)
+    return root
+
+
+def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[str]:
+    """Where the wall time went."""
+    split = time_split(events, wall_s)
+    rows = (
+        ("compile", split.compile_s),
+        ("run and compare", split.run_s),
+        ("time", split.time_s),
+        ("profile", split.profile_s),
+        ("waiting for the device", split.waiting_s),
+        ("experts thinking", split.thinking_s),
+    )
+    lines = [f"  {name:<24}{seconds:8.1f} s" for name, seconds in rows]
+    share = 100 * split.overhead_share
+    return [
+        f"wall time {split.wall_s:.1f} s (islands overlap, so the parts may add up to more):",
+        *lines,
+        f"  {'nobody at work':<24}{split.overhead_s:8.1f} s = {share:.1f} % overhead",
+    ]
+
+
+def story(run: RunDirectory, candidate: str) -> list[str]:
+    """One candidate from the proposal that made it to its last measurement, and what came of it."""
+    stages = _stages(run, candidate)
+    decision = run.decision(candidate)
+    made = decision.candidate if decision else run.evaluation(candidate).candidate
+    lines = [f"{candidate}: {made.origin} kernel of island {made.island}, generation {made.generation}, "]
+    lines[0] += f"target {made.target}, text {made.source[:12]}" + ("" if stages else ", not evaluated yet")
+    if decision and decision.proposal:
+        proposal = decision.proposal
+        lines += [
+            f"proposed by {proposal.expert} ({proposal.brain}) from {proposal.parent}: {proposal.rationale}",
+            f"  expected: {proposal.expected}",
+        ]
+        lines += [f"  move {move.key}: {move.was} -> {move.value}  {move.reason}" for move in proposal.moves]
+        lines += [f"  follows {', '.join(proposal.cites)}"] if proposal.cites else []
+    for stage, evaluation in stages:
+        lines += [f"{stage}:", *(f"  {line}" for line in _measured(evaluation))]
+    parents = {found.candidate.id: found.candidate.parents for found, _ in run.evaluations()}
+    offspring = [name for name, elders in parents.items() if candidate in elders]
+    lines.append("lineage: " + " <- ".join(lineage(parents, candidate)))
+    if offspring:
+        lines.append("children: " + ", ".join(offspring))
+    return lines
+
+
+def _stages(run: RunDirectory, candidate: str) -> list[tuple[Stage, Evaluation]]:
+    found: list[tuple[Stage, Evaluation]] = []
+    for stage in STAGES:
+        with contextlib.suppress(UsageError):  # a candidate need not reach every stage
+            found.append((stage, run.evaluation(candidate, stage)))
+    return found
+
+
+def lineage(parents: dict[str, tuple[str, ...]], candidate: str) -> list[str]:
+    """The candidate and its first parents back to a seed."""
+    line = [candidate]
+    while parents.get(line[-1]) and parents[line[-1]][0] not in line:
+        line.append(parents[line[-1]][0])
+    return line
+
+
+def diff(run: RunDirectory, candidate: str) -> list[str]:
+    """What changed from the first parent to the candidate: the recipe in words, then the files as a unified diff."""
+    child = run.evaluation(candidate)
+    if not child.candidate.parents:
+        return [f"{candidate} is a seed: it has no parent"]
+    parent = run.evaluation(child.candidate.parents[0])
+    lines = recipe_changes(parent.candidate.recipe, child.candidate.recipe)
+    before, after = run.text(parent.candidate.source), run.text(child.candidate.source)
+    return lines + list(
+        difflib.unified_diff(
+            before.splitlines(), after.splitlines(), parent.candidate.id, child.candidate.id, lineterm=""
+        )
+    )
+
+
+def recipe_changes(before: Recipe | None, after: Recipe | None) -> list[str]:
+    """Each tunable, cut and rewrite that differs."""
+    if before is None or after is None:
+        return []
+    lines = []
+    for kernel in sorted(before.choices.keys() | after.choices.keys()):
+        old, new = before.choices.get(kernel, {}), after.choices.get(kernel, {})
+        for name in sorted(old.keys() | new.keys()):
+            if old.get(name) != new.get(name):
+                lines.append(f"{kernel}.{name}: {old.get(name, '-')} -> {new.get(name, '-')}")
+    lines += [f"materialised: {name}" for name in after.materialise if name not in before.materialise]
+    lines += [f"fused again: {name}" for name in before.materialise if name not in after.materialise]
+    lines += [f"rewrite {name}" for name in after.rewrites if name not in before.rewrites]
+    lines += [f"without rewrite {name}" for name in before.rewrites if name not in after.rewrites]
+    return lines
+
+
+def _grow(branch: Tree, event: Event, children: dict[int | None, list[Event]], depth: int) -> None:
+    node = branch.add(_line(event))
+    if depth > 1:
+        for child in children[event.id]:
+            _grow(node, child, children, depth - 1)
+
+
+def _line(event: Event) -> Text:
+    seconds = event.seconds
+    length = "still open" if seconds is None else f"{seconds:.3f} s" if seconds > 0 else ""
+    style = {"expert": "cyan", "tool": "yellow", "proposal": "magenta", "evaluation": "green"}.get(event.kind, "")
+    line = Text(f"{event.kind} {event.name}", style=style)
+    line.append(f"  {length}", style="dim")
+    facts = [f"{name}={_short(event.data[name])}" for name in SHOWN if event.data.get(name) not in (None, "", [])]
+    line.append("  " + "  ".join(facts) if facts else "", style="dim")
+    return line
+
+
+def _step_line(step: str, members: list[Event], children: dict[int | None, list[Event]]) -> Text:
+    """`i2g5  1.9 s  tiling: c3 -> c17 correct 2.31x`"""
+    everything = [*members, *(inner for event in members for inner in children[event.id])]
+    ends = [event.ended for event in members if event.ended is not None]
+    seconds = max(ends) - min(event.started for event in members) if ends else 0.0
+    line = Text(f"{step}  {seconds:.1f} s")
+    for event in everything:
+        if event.kind == "proposal":
+            moves = ", ".join(event.data.get("moves", [])) or event.data.get("brain", "")
+            line.append(f"  {event.name}: {event.data['parent']} -> {event.data['candidate']}  {moves}")
+        if event.kind == "evaluation":
+            speedup = event.data.get("speedup")
+            line.append(f"  {event.data['outcome']}", style="green" if event.data["outcome"] == "correct" else "red")
+            line.append(f" {speedup:.2f}x" if speedup else "")
+    return line
+
+
+def _short(value: Any) -> str:
+    text = ", ".join(str(item) for item in value) if isinstance(value, list) else str(value)
+    text = f"{value:.3g}" if isinstance(value, float) else " ".join(text.split())
+    return text if len(text) <= 90 else text[:87] + "..."
+
+
+def _measured(evaluation: Evaluation) -> Iterable[str]:
+    build, verdict, audit = evaluation.build, evaluation.verdict, evaluation.audit
+    if not build.ok:
+        yield f"build failed after {build.seconds:.2f} s: {build.first_error}"
+        return
+    yield f"built in {build.seconds:.2f} s" + (" (from the cache)" if build.cached else "")
+    if verdict:
+        accuracy = f", class {verdict.accuracy_class}" if verdict.accuracy_class else ""
+        yield f"verdict: {verdict.outcome}{accuracy} in {verdict.seconds:.2f} s {verdict.evidence}".rstrip()
+        for error in verdict.errors:
+            yield (
+                f"  {error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}"
+            )
+        yield from _failed(verdict.gates)
+    if audit:
+        yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
+        yield from _failed(audit.gates)
+        if audit.judgement:
+            yield f"  judgement: {audit.judgement}"
+    timing, profile = evaluation.timing, evaluation.profile
+    if timing:
+        low, high = timing.speedup_ci95
+        yield (
+            f"timed: {timing.candidate_ms:.4f} ms against {timing.baseline_ms:.4f} ms eager = {timing.speedup:.3f}x"
+            f" [{low:.3f}, {high:.3f}] over {timing.pairs} pairs"
+        )
+    if profile:
+        yield (
+            f"profile ({profile.rung}): {profile.achieved_bytes_per_s / 1e9:.1f} GB/s,"
+            f" {profile.achieved_flops_per_s / 1e9:.1f} GFLOP/s, {100 * profile.fraction_of_floor:.0f} % of the floor"
+        )
+    if evaluation.coordinates:
+        cell = evaluation.coordinates
+        yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
+
+
+def _failed(gates: tuple[Gate, ...]) -> Iterable[str]:
+    for gate in gates:
+        if not gate.passed:
+            yield f"  {gate.gate}: {gate.evidence}"

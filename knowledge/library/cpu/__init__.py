@@ -1,0 +1,1 @@
+"""The C++ printer: maps, pools, what all kernels share, and the module around them."""

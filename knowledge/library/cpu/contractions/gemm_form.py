@@ -1,0 +1,89 @@
+"""The form in which the CPU prints a product: batches merged into rows, stores contiguous along columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.library.cpu.contractions import gemm_code as code
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.kernels import Expr, GemmKernel, Load, Store, View
+from foundry.knowledge.opgraph import DType
+
+SKINNY_ROWS = 8  # up to here reading B once in place competes with packing it
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How one operand is read. `pointer` is its Load when the micro-kernel can read memory as it is."""
+
+    expr: Expr
+    along_column: bool  # its memory is contiguous along the last index
+    pointer: Load | None
+
+
+def _swap_last(view: View) -> View:
+    *batch, row, column = view.strides
+    return View(view.offset, (*batch, column, row))
+
+
+def transposed(kernel: GemmKernel) -> GemmKernel:
+    """The same product as its transpose: C^T = B^T A^T."""
+    return replace(
+        kernel,
+        m=kernel.n,
+        n=kernel.m,
+        a=views.map_views(kernel.b, _swap_last),
+        b=views.map_views(kernel.a, _swap_last),
+        constant_a=kernel.constant_b,
+        constant_b=kernel.constant_a,
+        stores=tuple(views.map_store(store, _swap_last) for store in kernel.stores),
+    )
+
+
+def _merged_batch(kernel: GemmKernel) -> GemmKernel:
+    """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree."""
+    while kernel.batch:
+        a_views = [leaf.view for leaf in code.leaves(kernel.a)]
+        seen = [*a_views, *views.stored_views(kernel.stores)]
+        varies = any(leaf.view.strides[-3] for leaf in code.leaves(kernel.b))
+        if varies or any(view.strides[-3] != view.strides[-2] * kernel.m for view in seen):
+            return kernel
+
+        def drop(view: View) -> View:
+            return View(view.offset, view.strides[:-3] + view.strides[-2:])
+
+        kernel = replace(
+            kernel,
+            batch=kernel.batch[:-1],
+            m=kernel.m * kernel.batch[-1],
+            a=views.map_views(kernel.a, drop),
+            b=views.map_views(kernel.b, drop),
+            stores=tuple(views.map_store(store, drop) for store in kernel.stores),
+        )
+    return kernel
+
+
+def _column_stride(store: Store, axis: int, size: int) -> int:
+    return store.view.strides[axis] if size > 1 else 1
+
+
+def canonical(kernel: GemmKernel) -> GemmKernel:
+    """Rows merged with the batch where B allows it; transposed where that makes the stores contiguous along n, or
+    puts the few columns of a tall product into the few rows of a wide one."""
+    kernel = _merged_batch(kernel)
+    store = kernel.stores[0]
+    along_n = _column_stride(store, -1, kernel.n) == 1
+    along_m = _column_stride(store, -2, kernel.m) == 1
+    few_columns = kernel.n <= SKINNY_ROWS < kernel.m
+    if few_columns or (along_m and not along_n and kernel.m > SKINNY_ROWS):
+        return _merged_batch(transposed(kernel))
+    return kernel
+
+
+def operand(expr: Expr, column_default: bool, float_type: DType) -> Operand:
+    """Runs go along the dimension in which most loads are contiguous."""
+    reads = [leaf for leaf in code.leaves(expr) if isinstance(leaf, Load)]
+    columns = sum(load.view.strides[-1] == 1 for load in reads)
+    rows = sum(load.view.strides[-2] == 1 for load in reads)
+    along_column = columns > rows if columns != rows else column_default
+    return Operand(expr, along_column, expr if isinstance(expr, Load) and expr.dtype == float_type else None)

@@ -1,0 +1,284 @@
+"""Pointwise kernels for the CPU: one pass over merged dimensions, vector blocks, optionally streamed past the cache.
+
+Three forms. Rows walk along the innermost dimension. A transposed operand (contiguous along another dimension than the
+output) is read through square tiles, so that every cache line is fetched once. Where the innermost dimension is too
+short for vectors, or operands repeat or interleave, blocks (`cpu_map_blocks`) put the operands into order first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu.map_blocks import Block, BlockBody, find_block
+from foundry.knowledge.library.cpu.map_point import Points, Vectors, power_of_two_below
+from foundry.knowledge.library.cpu.space import (
+    Knobs,
+    Known,
+    Space,
+    choose_threads,
+    indent,
+    item_bytes,
+    loads_of,
+    page_advice,
+    parameters,
+    register,
+    traffic,
+    vector_widths,
+    views_of,
+)
+from foundry.knowledge.library.ir.kernels import Load, MapKernel, Plan, PrintedKernel, View
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT, loader
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+_CHUNKS = (2048, 8192, 32768, 131072)
+_BLOCKS = (512, 1024, 2048, 4096, 8192)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The decisions of one printing."""
+
+    vectors: Vectors
+    chunk: int  # points of the inner dimension a task covers
+    schedule: str
+    threads: str
+    tile: int = 0  # 0: no tiles
+    block: Block | None = None  # None: no blocks
+    points: int = 0  # of a block
+
+
+def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """C++ for a MapKernel; see the module's docstring for the forms."""
+    values = [store.value for store in kernel.stores]
+    space = Space.merged(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
+    knobs = Knobs(choices)
+    space, shape = _decide(kernel, plan, device, space, knobs)
+    advice, labels = page_advice(knobs, kernel.stores, plan)
+    declared, passed = parameters(values, kernel.stores, plan)
+    body = _Body(kernel, plan, space, shape)
+    head = (
+        f"// {kernel.name}: {' x '.join(map(str, kernel.shape)) or 'one'} points as {' x '.join(map(str, space.sizes))}"
+    )
+    text = f"{head}\nstatic void {kernel.name}({declared}) {{\n{body.text()}\n}}\n"
+    vectorised = max(space.strides(store.view)[-1] for store in kernel.stores) <= 1
+    return PrintedKernel(
+        functions=text,
+        call="\n".join([*advice, f"{kernel.name}({passed});"]),
+        template="map",
+        choices=knobs.values,
+        tunables=tuple(knobs.tunables),
+        d_mem=2 if shape.tile or shape.block else 1 if vectorised else 0,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=0,
+        labels=labels,
+    )
+
+
+def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: Knobs) -> tuple[Space, _Shape]:
+    values = [store.value for store in kernel.stores]
+    width = knobs.number(
+        "vector",
+        vector_widths(device),
+        vector_widths(device)[0],
+        "vector",
+        "bytes of a register; wider may lower the clock",
+    )
+    per_vector = width // item_bytes(values, kernel.stores, plan)
+    turned = _transposed(kernel, space)
+    block = None if turned else _block(kernel, space, per_vector, knobs)
+    if block is None:
+        space = _longest_inside(kernel, space, per_vector)
+    run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
+    contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
+    vectors = _vectors(kernel, plan, device, knobs, (width, per_vector), run if contiguous else 0, space.sizes[-1])
+    tile, points = 0, 0
+    if turned:
+        meaning = "side of the tiles that turn transposed operands; 0 none"
+        tile = knobs.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
+        vectors = replace(vectors, lanes=min(vectors.lanes, tile or vectors.lanes))
+    if block:
+        meaning = "points of a block: small ones stay near, large ones start less often"
+        points = knobs.number("block", _BLOCKS, 2048, "tile", meaning)
+    # beyond the inner dimension all chunks are the same
+    inner = space.sizes[-1]
+    chunks = [size for size in _CHUNKS if size < inner]
+    chunks.append(next((size for size in _CHUNKS if size >= inner), _CHUNKS[-1]))
+    meaning = "points of one task; small balances, large saves overhead"
+    chunk = 0 if block else knobs.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
+    schedule = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
+    threads = choose_threads(knobs, device, traffic(values, kernel.stores, plan))
+    return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
+
+
+def _vectors(
+    kernel: MapKernel, plan: Plan, device: Device, knobs: Knobs, width: tuple[int, int], run: int, inner: int
+) -> Vectors:
+    """`width`: bytes and points of a register. `run`: points that all stores write as one, 0 when not even one
+    register's worth."""
+    register_bytes, per_vector = width
+    fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
+    meaning = "vectors in flight; more hide latency, cost registers"
+    unroll = knobs.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+    written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
+    streamed = knobs.number(
+        "stream",
+        (0, 1) if run else (0,),
+        int(run > 0 and written > device.cache_bytes // 2),
+        "memory",
+        "1 writes past the caches: saves reading the lines first, loses the output for a later kernel",
+    )
+    widest = register_bytes == vector_widths(device)[0]
+    simd = "#pragma omp simd" if widest else f"#pragma omp simd simdlen({per_vector})"
+    return Vectors(per_vector * unroll, simd, bool(streamed))
+
+
+def _block(kernel: MapKernel, space: Space, per_vector: int, knobs: Knobs) -> Block | None:
+    block = find_block(kernel, space, per_vector)
+    if block is None:
+        return None
+    meaning = "rows vectorise along the innermost dimension; blocks over several at once, operands put in order first"
+    return block if knobs.text("form", ("rows", "blocks"), "blocks", "vector", meaning) == "blocks" else None
+
+
+def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
+    """The space with another dimension innermost where the last one is too short for a vector: the one, long enough,
+    along which all views together make the smallest steps."""
+    views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
+    long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
+    if space.sizes[-1] >= per_vector or not long:
+        return space
+    inner = min(long, key=lambda dim: sum(abs(space.strides(view)[dim]) for view in views))
+    order = [*(dim for dim in range(len(space.sizes)) if dim != inner), inner]
+    return Space(tuple(space.sizes[dim] for dim in order), tuple(space.last[dim] for dim in order))
+
+
+def _transposed(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
+    """Loads whose unit stride is along another dimension than the last, where the output's is the last."""
+    if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
+        return []
+    found = []
+    for load in loads_of(store.value for store in kernel.stores):
+        strides = space.strides(load.view)
+        if strides[-1] > 1 and 1 in strides[:-1]:
+            dim = strides.index(1)
+            if space.sizes[dim] >= 8 and space.sizes[-1] >= 8:
+                found.append((load, dim))
+    return found
+
+
+class _Body:
+    """The statements of one kernel."""
+
+    def __init__(self, kernel: MapKernel, plan: Plan, space: Space, shape: _Shape) -> None:
+        self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
+        self._indices = [f"i{dim}" for dim in range(len(space.sizes))]
+        self._turned = _transposed(kernel, space) if shape.tile else []
+        self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0)
+
+    def text(self) -> str:
+        if self._shape.block:
+            return self._blocks(self._shape.block)
+        return self._tiled() if self._turned else self._rows()
+
+    def _at(self, view: View, inner: str) -> str:
+        return self._space.offset([*self._indices[:-1], inner])(view)
+
+    def _blocks(self, block: Block) -> str:
+        body = BlockBody(self._kernel, self._plan, self._space, block, self._shape.vectors, self._shape.points)
+        work = body.work()
+        return self._parallel(body.heads(), work, body.setup)
+
+    def _rows(self) -> str:
+        """Outer dimensions as nested loops, the inner one in chunks."""
+        sizes, vectors = self._space.sizes, self._shape.vectors
+        inner = sizes[-1]
+        chunks = _ceil(inner, self._shape.chunk)
+        chunk = inner if chunks == 1 else _ceil(_ceil(inner, chunks), vectors.lanes) * vectors.lanes
+        shortest = inner % chunk or chunk
+        begin, end = ("0", str(inner)) if chunks == 1 else ("chunk", "end")
+        hoisted, point = self._points.define([], self._indices[-1])
+        work = [*hoisted, *point, *self._points.sweep(begin, end, vectors, shortest, inner % vectors.lanes == 0)]
+        if chunks > 1:
+            last = f"chunk + {chunk}"
+            end = last if shortest == chunk else f"({last} < {inner} ? {last} : {inner})"
+            work.insert(0, f"const int64_t end = {end};")
+        loops = list(zip(self._indices[:-1], sizes[:-1], strict=True))
+        tail = [] if chunks == 1 else [f"for (int64_t chunk = 0; chunk < {inner}; chunk += {chunk})"]
+        return self._parallel(
+            [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in loops] + tail, work
+        )
+
+    def _parallel(self, heads: Sequence[str], work: Sequence[str], setup: Sequence[str] = ()) -> str:
+        shape = self._shape
+        loops = heads or ["for (int64_t once = 0; once < 1; ++once)"]
+        collapse = f" collapse({len(loops)})" if len(loops) > 1 else ""
+        lines = [
+            f"#pragma omp parallel{shape.threads}",
+            "{",
+            *[f"  {line}" for line in setup],
+            f"  #pragma omp for{collapse} schedule({shape.schedule}) nowait",
+            *[f"  {head}" for head in loops[:-1]],
+            f"  {loops[-1]} {{",
+            indent(work, 2),
+            "  }",
+            *(["  stream_fence();"] if shape.vectors.streamed else []),
+            "}",
+        ]
+        return indent(lines, 1)
+
+    def _tiled(self) -> str:
+        """Square tiles over the inner dimension and the one along which the operands are contiguous."""
+        sizes, side = self._space.sizes, self._shape.tile
+        dim = self._turned[0][1]
+        rows, columns = sizes[dim], sizes[-1]
+        row, column = self._indices[dim], self._indices[-1]
+        known: Known = []
+        setup, copies = [], []
+        for number, (load, at) in enumerate(self._turned):
+            if at != dim:
+                continue
+            name, kind = f"tile{number}", register(load.dtype)
+            setup.append(
+                f"{kind} {name}[{side} * {side + 1}];  // {load.buffer}, turned; the odd pitch spreads L1 banks"
+            )
+            value = loader(CPU_DIALECT, self._space.offset(self._indices))(load)
+            copies += [
+                f"for (int64_t {column} = column0; {column} < column1; {column} += 1)",
+                "  #pragma omp simd",
+                f"  for (int64_t {row} = row0; {row} < row1; {row} += 1)",
+                f"    {name}[({column} - column0) * {side + 1} + {row} - row0] = {value};",
+            ]
+            known.append((load, f"{name}[({column} - column0) * {side + 1} + {row} - row0]"))
+        hoisted, point = self._points.define(known, column)
+        # tiles of nearly equal size, so that none is narrower than a vector where the row is not
+        across = _ceil(columns, side)
+        vectors = self._shape.vectors
+        vectors = replace(vectors, lanes=min(vectors.lanes, power_of_two_below(columns // across)))
+        exact = columns % across == 0 and columns // across % vectors.lanes == 0
+        sweep = self._points.sweep("column0", "column1", vectors, columns // across, exact)
+        work = [
+            f"const int64_t row1 = row0 + {side} < {rows} ? row0 + {side} : {rows};",
+            f"const int64_t column0 = across * {columns} / {across}, column1 = (across + 1) * {columns} / {across};",
+            *copies,
+            f"for (int64_t {row} = row0; {row} < row1; {row} += 1) {{",
+            indent([*hoisted, *point, *sweep], 1),
+            "}",
+        ]
+        heads = [
+            f"for (int64_t {self._indices[d]} = 0; {self._indices[d]} < {sizes[d]}; ++{self._indices[d]})"
+            for d in range(len(sizes) - 1)
+            if d != dim
+        ]
+        heads += [
+            f"for (int64_t row0 = 0; row0 < {rows}; row0 += {side})",
+            f"for (int64_t across = 0; across < {across}; ++across)",
+        ]
+        return self._parallel(heads, work, setup)
+
+
+def _ceil(value: int, unit: int) -> int:
+    return -(-value // unit)

@@ -1,0 +1,103 @@
+"""What the forms of a CPU map share: one point as a lambda that always inlines, and its sweep in vector blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.library.cpu.space import Known, element, hoist, indent, invariants
+from foundry.knowledge.library.ir.access import loaded_names
+from foundry.knowledge.library.ir.kernels import MapKernel, Plan, View
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
+
+At = Callable[[View, str], str]
+"""C offset of a view where the index that the sweep moves is the given text."""
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """How a sweep is cut: `lanes` points a block, the pragma of its loop, stores past the caches or not."""
+
+    lanes: int
+    simd: str
+    streamed: bool
+
+
+@dataclass(frozen=True)
+class Points:
+    """One kernel's points along one index."""
+
+    kernel: MapKernel
+    plan: Plan
+    at: At
+    moving: Callable[[View], bool]  # whether the sweep's index moves a view
+
+    def define(self, known: Known, index: str) -> tuple[list[str], list[str]]:
+        """(hoisted statements, the lambda that computes the point at `index` into references)."""
+        values = [store.value for store in self.kernel.stores]
+
+        def offset(view: View) -> str:
+            return self.at(view, index)
+
+        hoisted, known = hoist(invariants(values, self.moving), offset, {}, known, "h")
+        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=known)
+        emitter.reserve(values)
+        for slot, store in enumerate(self.kernel.stores):
+            dtype = self.plan.buffers[store.buffer].dtype
+            emitter.lines.append(f"y{slot} = {CPU_DIALECT.store(emitter.value(store.value), dtype)};")
+        outs = ", ".join(f"{kind}& y{slot}" for slot, kind in enumerate(self._types()))
+        point = [
+            f"const auto point = [&](int64_t {index}, {outs}) __attribute__((always_inline)) {{",
+            indent(emitter.lines, 1),
+            "};",
+        ]
+        return hoisted, point
+
+    def sweep(self, begin: str, end: str, vectors: Vectors, shortest: int, exact: bool) -> list[str]:
+        """Vector blocks from `begin` to `end`, which are at least `shortest` apart; `exact`: a multiple of the block.
+
+        The rest is a last block that ends at `end` and computes some points twice, so that none is computed alone;
+        only a kernel that reads what it writes must not.
+        """
+        lanes = vectors.lanes
+        if shortest < lanes and not exact:
+            return [*_scalar_loop(begin, end, self._targets("l"))]
+        lines = [f"int64_t i = {begin};", f"for (; i + {lanes} <= {end}; i += {lanes}) {{", *self._block(vectors), "}"]
+        if exact:
+            return lines
+        if self._reads_its_results():
+            return [*lines, *_scalar_loop("i", end, self._targets("l"))]
+        return [*lines, f"if (i < {end}) {{", f"  i = {end} - {lanes};", *self._block(vectors), "}"]
+
+    def _block(self, vectors: Vectors) -> list[str]:
+        head = f"  {vectors.simd}\n  for (int l = 0; l < {vectors.lanes}; ++l) point(i + l, "
+        if not vectors.streamed:
+            return [f"{head}{self._targets('i + l')});"]
+        types = self._types()
+        return [
+            *[f"  alignas(64) {kind} y{slot}[{vectors.lanes}];" for slot, kind in enumerate(types)],
+            head + ", ".join(f"y{slot}[l]" for slot in range(len(types))) + ");",
+            *[
+                f"  stream(b_{store.buffer} + ({self.at(store.view, 'i')}), y{slot});"
+                for slot, store in enumerate(self.kernel.stores)
+            ],
+        ]
+
+    def _targets(self, index: str) -> str:
+        return ", ".join(f"b_{s.buffer}[{self.at(s.view, f'({index})')}]" for s in self.kernel.stores)
+
+    def _types(self) -> list[str]:
+        return [element(self.plan, store.buffer) for store in self.kernel.stores]
+
+    def _reads_its_results(self) -> bool:
+        written = {store.buffer for store in self.kernel.stores}
+        return any(written & loaded_names(store.value) for store in self.kernel.stores)
+
+
+def _scalar_loop(begin: str, end: str, targets: str) -> Sequence[str]:
+    return [f"for (int64_t l = {begin}; l < {end}; ++l) point(l, {targets});"]
+
+
+def power_of_two_below(value: int) -> int:
+    """The largest power of two that is at most `value`, at least 1."""
+    return 1 << max(0, value.bit_length() - 1)

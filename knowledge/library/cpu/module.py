@@ -1,0 +1,406 @@
+"""The CPU candidate's C++ entry points and the Python that calls them, from plans and printed kernels."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.library.file.assemble import Body, Entry
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.access import step_buffers
+from foundry.knowledge.library.ir.kernels import Buffer, Kernel, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.ir.scalar import CPU_DIALECT
+from foundry.knowledge.opgraph import ITEM_BYTES, DType, Ref, contiguous_strides
+
+COMPILER = "g++"
+# -O3 without -ffast-math: NaN and infinities keep their meaning. Neither errno nor floating-point traps are used.
+FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512"),
+    *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC"),
+)
+_ALIGN = 64
+_DTYPE_NAMES = frozenset(ITEM_BYTES) | {"complex64", "complex128"}
+_TORCH_NAMES = _DTYPE_NAMES | {"contiguous_format", "channels_last", "channels_last_3d", "preserve_format", "strided"}
+
+Step = Kernel | TorchCall
+
+
+def cpu_module(entries: Sequence[Entry]) -> Body:
+    """C++ source and holes of `module_cpu.py.txt`; each entry is one captured shape."""
+    parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
+    parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
+    shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
+    source = "\n".join([read_library_text("cpu/runtime.h"), *shared, *[part.source for part in parts], _THREADS])
+    functions = [name for part in parts for name in part.functions]
+    holes = {
+        "POINTERS": str(max((part.pointers for part in parts), default=1)),
+        "FORWARDS": "\n\n\n".join([f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]),
+        "DISPATCH": _dispatch([entry.plan for entry in entries]),
+    }
+    shapes = [{b.source: list(b.shape) for b in _inputs(entry.plan)} for entry in entries]
+    about: dict[str, object] = {
+        "target": "cpu",
+        "compiler": COMPILER,
+        "flags": list(FLAGS),
+        "entry": "foundry_forward",
+        "functions": functions,
+        "shapes": shapes,
+        "labels": sorted({label for entry in entries for label in _labels(entry)}),
+    }
+    return Body(about=about, source=source, compiler=COMPILER, holes=holes)
+
+
+_THREADS = """
+// Called once with PyTorch's thread count.
+extern "C" void foundry_threads(void* count) { omp_set_num_threads((int)(intptr_t)count); }
+"""
+
+
+def _labels(entry: Entry) -> Iterator[str]:
+    yield from entry.plan.labels
+    for kernel in entry.kernels:
+        yield from kernel.labels if kernel else ()
+
+
+def _inputs(plan: Plan) -> list[Buffer]:
+    return sorted((b for b in plan.buffers.values() if b.role == "input"), key=lambda b: int(b.source))
+
+
+def _parameter_keys(plan: Plan) -> list[str]:
+    return [*[b.source for b in plan.buffers.values() if _is_parameter(b)], *plan.write_backs]
+
+
+def _is_parameter(buffer: Buffer) -> bool:
+    return buffer.role in ("parameter", "constant") and buffer.data is None
+
+
+def _dispatch(plans: Sequence[Plan]) -> str:
+    lines = []
+    for index, plan in enumerate(plans[:-1]):
+        tests = [f"leaves[{b.source}].shape == {_shape(b.shape)}" for b in _inputs(plan) if b.shape] or ["True"]
+        lines += [
+            f"        if {' and '.join(tests)}:",
+            f"            return _forward_{index}(leaves, parameters, state)",
+        ]
+    lines.append(f"        return _forward_{len(plans) - 1}(leaves, parameters, state)")
+    return "\n".join(lines)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """Consecutive native steps between PyTorch calls."""
+
+    function: str
+    steps: tuple[int, ...]
+    buffers: tuple[str, ...]  # pointers in order; scratch memory follows
+
+
+class _EntryText:
+    """The C++ and Python text of one entry."""
+
+    def __init__(self, entry: Entry, index: int, parameters: Sequence[str], *, alone: bool) -> None:
+        self._plan, self._kernels, self._index = entry.plan, entry.kernels, index
+        self._suffix = "" if alone else f"_{index}"
+        self._slots = {key: position for position, key in enumerate(parameters)}
+        self._traffic = [step_buffers(step) for step in self._plan.steps]
+        self._visible = self._python_buffers()
+        self._offsets, self._scratch_bytes = self._place_temporaries()
+        self._prepared = self._prepared_sizes()
+        self._segments = self._split()
+        self.functions = [segment.function for segment in self._segments]
+        if self._prepared:
+            self.functions.append(self._prepare_name)
+        self.pointers = max([len(segment.buffers) + 1 for segment in self._segments] + [1 + self._prepare_pointers()])
+        self.source = self._source()
+        self.forward = self._forward()
+
+    # -- what is where
+
+    def _python_buffers(self) -> set[str]:
+        """Buffers that Python allocates: outputs, what PyTorch calls touch, what is written back."""
+        found = {name for name, buffer in self._plan.buffers.items() if buffer.role == "output"}
+        found |= {view.buffer for view in self._plan.outputs if view.buffer}
+        found |= set(self._plan.write_backs.values())
+        for step, (reads, writes) in zip(self._plan.steps, self._traffic, strict=True):
+            if isinstance(step, TorchCall):
+                found |= {*reads, *writes}
+        return found
+
+    def _place_temporaries(self) -> tuple[dict[str, int], int]:
+        """Byte offsets of temporaries in scratch memory, reusing what is dead; and the bytes used (first fit)."""
+        last: dict[str, int] = {}
+        first: dict[str, int] = {}
+        for position, (reads, writes) in enumerate(self._traffic):
+            for name in (*reads, *writes):
+                first.setdefault(name, position)
+                last[name] = position
+        placed: list[tuple[int, int, int]] = []  # begin, end, last use
+        offsets: dict[str, int] = {}
+        kernel_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
+        base = _round_up(kernel_bytes)
+        total = base
+        for name in sorted(first, key=lambda item: first[item]):
+            buffer = self._plan.buffers[name]
+            if buffer.role != "temporary" or name in self._visible:
+                continue
+            size = _round_up(_span(buffer) * ITEM_BYTES[buffer.dtype])
+            alive = sorted((begin, end) for begin, end, use in placed if use >= first[name])
+            start = base
+            for begin, end in alive:
+                if start + size <= begin:
+                    break
+                start = max(start, end)
+            offsets[name] = start
+            placed.append((start, start + size, last[name]))
+            total = max(total, start + size)
+        return offsets, total
+
+    def _prepared_sizes(self) -> dict[str, int]:
+        return {name: size for kernel in self._kernels if kernel for name, size in kernel.prepared_sizes.items()}
+
+    def _split(self) -> list[_Segment]:
+        segments: list[_Segment] = []
+        run: list[int] = []
+        for position, step in enumerate([*self._plan.steps, None]):
+            if step is not None and not isinstance(step, TorchCall):
+                run.append(position)
+                continue
+            if run:
+                segments.append(self._segment(tuple(run), len(segments)))
+            run = []
+        return segments
+
+    def _segment(self, steps: tuple[int, ...], number: int) -> _Segment:
+        used = [name for position in steps for names in self._traffic[position] for name in names]
+        prepared = [name for position in steps for name in self._kernel(position).prepared_sizes]
+        pointers = [name for name in dict.fromkeys(used) if self._is_pointer(name)]
+        part = f"_{number}" if any(isinstance(step, TorchCall) for step in self._plan.steps) else ""
+        return _Segment(f"foundry_forward{self._suffix}{part}", steps, (*pointers, *prepared))
+
+    def _kernel(self, position: int) -> PrintedKernel:
+        kernel = self._kernels[position]
+        assert kernel is not None, "a native step has a printed kernel"
+        return kernel
+
+    def _is_pointer(self, name: str) -> bool:
+        return name not in self._offsets and self._plan.buffers[name].data is None
+
+    # -- C++
+
+    def _source(self) -> str:
+        functions = list(dict.fromkeys(kernel.functions for kernel in self._kernels if kernel))
+        constants = [self._constant(b) for b in self._plan.buffers.values() if b.data is not None]
+        body = "\n".join([*constants, *functions])
+        if self._suffix:
+            body = f"namespace shape{self._index} {{\n{body}\n}}  // namespace shape{self._index}\n"
+        entries = [self._segment_function(segment) for segment in self._segments]
+        if self._prepared:
+            entries.append(self._prepare_function())
+        return "\n".join([body, *entries])
+
+    def _constant(self, buffer: Buffer) -> str:
+        values = [CPU_DIALECT.constant(value, buffer.dtype) for value in buffer.data or ()]
+        if buffer.dtype in CPU_DIALECT.narrow:
+            storage, bits = CPU_DIALECT.storage[buffer.dtype], [_half_bits(v, buffer.dtype) for v in buffer.data or ()]
+            values = [f"{storage}{{{value}}}" for value in bits]
+        text = ", ".join(values)
+        return f"static const {CPU_DIALECT.storage[buffer.dtype]} b_{buffer.name}[] = {{{text}}};"
+
+    def _segment_function(self, segment: _Segment) -> str:
+        lines = [self._pointer(name, slot) for slot, name in enumerate(segment.buffers)]
+        lines.append(f"char* scratch = (char*)buffers[{len(segment.buffers)}];")
+        local = {name for position in segment.steps for names in self._traffic[position] for name in names}
+        for name in self._offsets:
+            if name in local:
+                storage = CPU_DIALECT.storage[self._plan.buffers[name].dtype]
+                lines.append(f"{storage}* b_{name} = ({storage}*)(scratch + {self._offsets[name]});")
+        if any(self._kernel(position).workspace_bytes for position in segment.steps):
+            lines.append("char* workspace = scratch;")
+        for position in segment.steps:
+            lines.append("{\n    " + self._kernel(position).call.strip().replace("\n", "\n    ") + "\n  }")
+        return self._function(segment.function, [*lines, "(void)scratch;"])
+
+    def _function(self, name: str, lines: Sequence[str]) -> str:
+        using = [f"using namespace shape{self._index};"] if self._suffix else []
+        body = "\n".join(f"  {line}" for line in [*using, *lines, "return 0;"])
+        return f'extern "C" int {name}(void** buffers) {{\n{body}\n}}\n'
+
+    def _pointer(self, name: str, slot: int) -> str:
+        if name in self._prepared:
+            return f"float* b_{name} = (float*)buffers[{slot}];"
+        buffer = self._plan.buffers[name]
+        const = "const " if buffer.role in ("input", "parameter", "constant") else ""
+        kind = f"{const}{CPU_DIALECT.storage[buffer.dtype]}*"
+        return f"{kind} b_{name} = ({kind})buffers[{slot}];"
+
+    @property
+    def _prepare_name(self) -> str:
+        return f"foundry_prepare{self._suffix}"
+
+    def _prepare_inputs(self) -> list[str]:
+        """Parameters that prepared layouts are made from."""
+        text = "\n".join(code for kernel in self._kernels if kernel for code in kernel.prepare.values())
+        used = set(re.findall(r"\bb_(\w+)", text))
+        return [name for name, buffer in self._plan.buffers.items() if name in used and _is_parameter(buffer)]
+
+    def _prepare_pointers(self) -> int:
+        return len(self._prepared) + len(self._prepare_inputs()) if self._prepared else 0
+
+    def _prepare_function(self) -> str:
+        names = [*self._prepare_inputs(), *self._prepared]
+        lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
+        for kernel in self._kernels:
+            for code in kernel.prepare.values() if kernel else ():
+                lines.append("{\n    " + code.strip().replace("\n", "\n    ") + "\n  }")
+        return self._function(self._prepare_name, lines)
+
+    # -- Python
+
+    def _forward(self) -> str:
+        lines = [f"_only(leaves[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
+        for buffer in _inputs(self._plan):
+            leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
+            lines.append(f"{_variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")
+        for buffer in self._plan.buffers.values():
+            if _is_parameter(buffer):
+                lines.append(
+                    f"{_variable(buffer.name)} = _checked(parameters[{self._slots[buffer.source]}], {buffer.source!r}, "
+                    f"{_geometry(buffer)})"
+                )
+            elif buffer.data is not None and buffer.name in self._visible:
+                data = f"torch.tensor({list(buffer.data)!r}, dtype=torch.{buffer.dtype})"
+                lines.append(f"{_variable(buffer.name)} = {data}.view({_shape(buffer.shape)})")
+        lines += self._prepare_lines()
+        lines.append(f"scratch = _scratch({max(self._scratch_bytes, 1)})")
+        lines += self._step_lines()
+        lines += [
+            f"parameters[{self._slots[key]}].copy_({_variable(name)})" for key, name in self._plan.write_backs.items()
+        ]
+        lines.append(f"return {self._results()}")
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"@torch.no_grad()\ndef _forward_{self._index}(leaves, parameters, state):\n{body}"
+
+    def _prepare_lines(self) -> list[str]:
+        if not self._prepared:
+            return []
+        used = self._prepare_inputs()
+        versions = ", ".join(f"{name}.data_ptr(), {name}._version" for name in map(_variable, used))
+        slot = f"'prepared{self._suffix}'"
+        sizes = ", ".join(f"torch.empty({size}, dtype=torch.float32)" for size in self._prepared.values())
+        pointers = ", ".join([f"{name}.data_ptr()" for name in map(_variable, used)])
+        return [
+            f"versions = ({versions},)",
+            f"held = state.get({slot})",
+            "if held is None or held[0] != versions:  # the weights are new: lay them out again",
+            f"    held = (versions, [{sizes}])",
+            f"    _LIBRARY.{self._prepare_name}(_Pointers({pointers}, *[part.data_ptr() for part in held[1]]))",
+            f"    state[{slot}] = held",
+            f"{', '.join(map(_variable, self._prepared))}, = held[1]",
+        ]
+
+    def _step_lines(self) -> list[str]:
+        lines: list[str] = []
+        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
+        segments = {segment.steps[0]: segment for segment in self._segments}
+        for position, step in enumerate(self._plan.steps):
+            if isinstance(step, TorchCall):
+                lines += self._torch_call(step)
+                made |= set(step.results)
+            elif position in segments:
+                segment = segments[position]
+                for name in segment.buffers:
+                    if name not in made and name not in self._prepared:
+                        lines.append(f"{_variable(name)} = {_empty(self._plan.buffers[name])}")
+                        made.add(name)
+                pointers = [f"{name}.data_ptr()" for name in map(_variable, segment.buffers)]
+                lines.append(f"_LIBRARY.{segment.function}(_Pointers({', '.join([*pointers, 'scratch.data_ptr()'])}))")
+        return lines
+
+    def _torch_call(self, step: TorchCall) -> list[str]:
+        arguments = [_python(argument) for argument in step.args]
+        arguments += [f"{name}={_python(value)}" for name, value in step.kwargs.items()]
+        call = f"torch.ops.{step.target}({', '.join(arguments)})"
+        lines = [f"{', '.join(map(_variable, step.results))} = {call}"]
+        for name in step.results:
+            buffer = self._plan.buffers.get(name)
+            if buffer is not None:
+                variable = _variable(name)
+                lines.append(f"{variable} = _checked({variable}, {name!r}, {_geometry(buffer)})")
+        return lines
+
+    def _results(self) -> str:
+        items = []
+        for view in self._plan.outputs:
+            if not view.buffer:
+                items.append(repr(view.literal))
+                continue
+            buffer = self._plan.buffers[view.buffer]
+            same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+            geometry = f"{_shape(view.shape)}, {_shape(view.strides)}, {view.offset}"
+            name = _variable(view.buffer)
+            items.append(name if same else f"{name}.as_strided({geometry})")
+        if self._plan.output_kind == "tensor":
+            return items[0]
+        if self._plan.output_kind == "list":
+            return f"[{', '.join(items)}]"
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+_RESERVED = frozenset({"torch", "leaves", "parameters", "state", "scratch", "versions", "held", "part"})
+
+
+def _variable(name: str) -> str:
+    """A buffer's name in the candidate's Python."""
+    taken = keyword.iskeyword(name) or name in _RESERVED or name.startswith("_") or hasattr(builtins, name)
+    return f"{name.lstrip('_')}_" if taken else name
+
+
+def _geometry(buffer: Buffer) -> str:
+    return f"{_shape(buffer.shape)}, {_shape(buffer.strides)}, torch.{buffer.dtype}"
+
+
+def _empty(buffer: Buffer) -> str:
+    if buffer.strides == contiguous_strides(buffer.shape):
+        return f"torch.empty({_shape(buffer.shape)}, dtype=torch.{buffer.dtype})"
+    return f"torch.empty_strided({_shape(buffer.shape)}, {_shape(buffer.strides)}, dtype=torch.{buffer.dtype})"
+
+
+def _python(argument: object) -> str:
+    """An operator's argument as Python source."""
+    if isinstance(argument, Ref):
+        return _variable(argument.ref)
+    if isinstance(argument, list | tuple):
+        return f"[{', '.join(_python(item) for item in argument)}]"
+    if isinstance(argument, str):
+        name = argument.removeprefix("torch.")
+        return f"torch.{name}" if name in _TORCH_NAMES else repr(argument)
+    if isinstance(argument, float):
+        return f"float({argument!r})" if argument != argument or abs(argument) == float("inf") else repr(argument)
+    return repr(argument)
+
+
+def _span(buffer: Buffer) -> int:
+    """Elements from the first to the last one of a buffer with strides."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
+
+
+def _half_bits(value: float, dtype: DType) -> str:
+    """The bit pattern of a 16-bit float constant."""
+    if dtype == "float16":
+        return str(struct.unpack("<H", struct.pack("<e", value))[0])
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    if value != value:
+        return str(0x7FC0)
+    return str((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)

@@ -1,0 +1,1 @@
+"""Row kernels in C++: reductions, softmax, normalisations, scans."""

@@ -1,0 +1,1 @@
+"""Convolutions in CUDA: as a product, by phases, direct."""

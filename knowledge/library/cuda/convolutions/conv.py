@@ -1,0 +1,59 @@
+"""Convolutions in CUDA: which algorithm computes one, and the tunable that changes it.
+
+`direct` keeps outputs in registers and walks the input that reaches them: the default where a group has at most
+DIRECT_CHANNELS output channels (depthwise, small groups, a last layer of three colours), for which a matrix product
+would fill at most half of its smallest tile. `implicit_gemm` is the tiled matrix product over gathered inputs, for the
+rest. Both run a transposed convolution by the phases of its stride, so that no product with an inserted zero is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.convolutions import direct, product
+from foundry.knowledge.library.cuda.convolutions.space import ConvSpace, conv_space
+from foundry.knowledge.library.cuda.space import pick, tunable
+from foundry.knowledge.library.ir.kernels import ConvKernel, Plan, PrintedKernel
+
+DIRECT_CHANNELS = 8  # output channels of a group up to which `direct` is the default
+DIRECT_LIMIT = 32  # and up to which the search may choose it
+
+
+class Algorithm(Protocol):
+    """One way to compute a convolution: a module of its own with its template and tunables."""
+
+    def fits(self, space: ConvSpace) -> bool:
+        """Whether it can compute this convolution at all."""
+        ...
+
+    def print_algorithm(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel: ...
+
+
+ALGORITHMS: Mapping[str, Algorithm] = {"implicit_gemm": product, "direct": direct}
+
+
+def default_algorithm(space: ConvSpace, offered: tuple[str, ...]) -> str:
+    small = space.found.out_per_group <= DIRECT_CHANNELS
+    return "direct" if small and "direct" in offered else "implicit_gemm"
+
+
+def _offered(space: ConvSpace) -> tuple[str, ...]:
+    worth = {"direct": space.found.out_per_group <= DIRECT_LIMIT}
+    return tuple(name for name, kind in ALGORITHMS.items() if worth.get(name, True) and kind.fits(space))
+
+
+def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    space = conv_space(kernel, plan)
+    offered = _offered(space)
+    default = default_algorithm(space, offered)
+    name = str(pick(choices, "algorithm", offered, default))
+    printed = ALGORITHMS[name].print_algorithm(space, device, choices)
+    if len(offered) == 1:
+        return printed
+    meaning = "outputs kept in registers by threads of their own, or tiles of a matrix product shared by a block"
+    choice = tunable("algorithm", offered, default, "algorithm", meaning)
+    return replace(printed, choices={"algorithm": name, **printed.choices}, tunables=(choice, *printed.tunables))

@@ -1,0 +1,237 @@
+"""Pointwise kernels in CUDA: every thread moves a few 16-byte vectors, all loads before the first store.
+
+What a candidate's kernel looks like is in `_KERNEL`; the printer decides the vector width from alignment and strides,
+how many vectors a thread keeps in flight, and which loads are broadcast. Transposed operands go through shared memory
+(`cuda_map_tile`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda import launches
+from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.library.cuda.map_tile import Turned, find_turned, turned_kernel
+from foundry.knowledge.library.cuda.space import (
+    Known,
+    LoadPlan,
+    Space,
+    body_leaves,
+    buffers_of,
+    collapse,
+    decompose,
+    element_load,
+    emitter,
+    identifier,
+    indent,
+    index_type,
+    load_plan,
+    number,
+    parameters,
+    tunable,
+    vector_type,
+    widest_vector,
+)
+from foundry.knowledge.library.ir.kernels import Load, MapKernel, Plan, PrintedKernel, Store, Tunable, View
+
+THREADS = (64, 128, 256, 512, 1024)
+IN_FLIGHT = (1, 2, 4, 8)
+
+_KERNEL = """\
+extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
+    const {index} first = ({index})blockIdx.x * {per_block} + threadIdx.x;
+{staged}
+#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+        const {index} point = first + u * {threads};
+        {guard}{{
+{loads}
+        }}
+    }}
+#pragma unroll
+    for (int u = 0; u < {unroll}; ++u) {{
+        const {index} point = first + u * {threads};
+        {guard}{{
+{compute}
+        }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    space: Space
+    vector: int
+    threads: int
+    unroll: int
+
+    @property
+    def points(self) -> int:
+        return math.prod(self.space.sizes) // self.vector
+
+
+def _space(kernel: MapKernel) -> Space:
+    """The kernel's space collapsed, its innermost dimension the one that the first store walks contiguously."""
+    views = list(
+        dict.fromkeys(
+            [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores],
+        )
+    )
+    leading = kernel.stores[0].view.strides
+    order = sorted(range(len(kernel.shape)), key=lambda d: (kernel.shape[d] > 1, -abs(leading[d]), d))
+    sizes = [kernel.shape[d] for d in order]
+    shape, strides = collapse(sizes, [tuple(view.strides[d] for d in order) for view in views])
+    where = {view: View(view.offset, seen) for view, seen in zip(views, strides, strict=True)}
+    names = tuple(f"i{d}" for d in range(len(shape)))
+    return Space(shape, names, where, index_type(shape, where.values()))
+
+
+def _legal_vectors(kernel: MapKernel, space: Space, plan: Plan) -> list[int]:
+    dtypes = [plan.buffers[store.buffer].dtype for store in kernel.stores]
+    dtypes += [leaf.dtype for leaf in body_leaves(kernel.stores) if isinstance(leaf, Load)]
+    legal = [1]
+    for vector in (2, 4, 8, 16):
+        if vector <= widest_vector(dtypes) and all(space.aligned(store.view, vector) for store in kernel.stores):
+            legal.append(vector)
+    return legal
+
+
+def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> tuple[_Shape, list[int]]:
+    space = _space(kernel)
+    vectors = _legal_vectors(kernel, space, plan)
+    vector = number(choices, "vector", vectors, vectors[-1])
+    threads = number(choices, "threads", THREADS, 256)
+    points = math.prod(space.sizes) // vector
+    fill = device.cores * 2048 * 2  # two full waves of resident threads
+    unroll = number(choices, "in_flight", IN_FLIGHT, 4 if points >= 4 * fill else 2 if points >= 2 * fill else 1)
+    return _Shape(space, vector, threads, unroll), vectors
+
+
+def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
+    """Declarations of the staged values, the statements that load them, and where each leaf then is."""
+    declared, lines = [], []
+    known: Known = []
+    for i, leaf in enumerate(plan.vectors):
+        declared.append(f"{vector_type(leaf.dtype, shape.vector)} v{i}[{shape.unroll}];")
+        lines.append(f"v{i}[u] = load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)});")
+        known.append((leaf, element_load(f"v{i}[u].at[j]", leaf.dtype)))
+    for i, leaf in enumerate(plan.broadcast):
+        declared.append(f"{register(leaf.dtype)} s{i}[{shape.unroll}];")
+        source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+        lines.append(f"s{i}[u] = {source};")
+        known.append((leaf, f"s{i}[u]"))
+    return declared, lines, known
+
+
+def _position(shape: _Shape) -> list[str]:
+    """Statements that define the indices of the vector's first element."""
+    space = shape.space
+    if not space.sizes:
+        return []
+    sizes = (*space.sizes[:-1], space.sizes[-1] // shape.vector)
+    names = (*space.names[:-1], f"{space.names[-1]}v" if shape.vector > 1 else space.names[-1])
+    lines = decompose("point", sizes, names, space.index)
+    if shape.vector > 1:
+        lines.append(f"const {space.index} {space.names[-1]} = {names[-1]} * {shape.vector};")
+    return lines
+
+
+def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known) -> list[str]:
+    inner = shape.space.with_inner(f"({shape.space.names[-1]} + j)") if shape.vector > 1 else shape.space
+    body = emitter(inner, known, {})
+    body.reserve(store.value for store in stores)
+    lines: list[str] = []
+    after: list[str] = []
+    for i, store in enumerate(stores):
+        dtype = plan.buffers[store.buffer].dtype
+        if shape.vector > 1:
+            lines.append(f"{vector_type(dtype, shape.vector)} out{i};")
+            body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
+            after.append(f"store_vec<{shape.vector}>(b_{store.buffer} + {shape.space.offset(store.view)}, out{i});")
+        else:
+            body.store(store, shape.space.offset, dtype)
+    if shape.vector == 1:
+        return [*lines, *body.lines]
+    return [*lines, "#pragma unroll", f"for (int j = 0; j < {shape.vector}; ++j) {{", *body.lines, "}", *after]
+
+
+def _tile_tunable(turned: Turned | None) -> tuple[Tunable, ...]:
+    meaning = "side of the tiles that turn transposed operands in shared memory; 0 none"
+    return (tunable("tile", turned.sides, 32, "tile", meaning),) if turned else ()
+
+
+def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> PrintedKernel | None:
+    """The kernel with its transposed operands turned in shared memory, where it has any and tiles are wanted."""
+    space = _space(kernel)
+    turned = find_turned(kernel, space)
+    side = number(choices, "tile", turned.sides, 32) if turned else 0
+    if turned is None or not side:
+        return None
+    source, launch = turned_kernel(kernel, plan, space, turned, side)
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode([launch]),
+        template="map",
+        choices={"tile": side},
+        tunables=_tile_tunable(turned),
+        d_mem=2,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=1,
+    )
+
+
+def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    turned = _print_turned(kernel, plan, choices)
+    if turned is not None:
+        return turned
+    shape, vectors = _shape(kernel, plan, device, choices)
+    found = body_leaves(kernel.stores)
+    loading = load_plan(shape.space, found, shape.vector)
+    if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
+        loading = LoadPlan((), tuple(leaf for leaf in found if isinstance(leaf, Load)))
+    declared, loads, known = _loads(shape, loading)
+    if shape.vector == 1:
+        known = [(leaf, text.replace("[j]", "[0]")) for leaf, text in known]
+    reads, writes = buffers_of(found, kernel.stores)
+    text, arguments = parameters(plan, reads, writes)
+    per_block = shape.threads * shape.unroll
+    blocks = max(1, math.ceil(shape.points / per_block))
+    name = launches.KERNEL_PREFIX + identifier(kernel.name)
+    position = _position(shape)
+    source = _KERNEL.format(
+        name=name,
+        threads=shape.threads,
+        per_block=per_block,
+        unroll=shape.unroll,
+        parameters=text,
+        index=shape.space.index,
+        staged=indent(declared),
+        guard="" if shape.points % per_block == 0 else f"if (point < {shape.points}) ",
+        loads=indent([*position, *loads], 3),
+        compute=indent([*position, *_compute(shape, kernel.stores, plan, known)], 3),
+    )
+    launch = launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
+    return PrintedKernel(
+        functions=source,
+        call=launches.encode([launch]),
+        template="map",
+        choices={
+            **({"tile": 0} if find_turned(kernel, shape.space) else {}),
+            "threads": shape.threads,
+            "vector": shape.vector,
+            "in_flight": shape.unroll,
+        },
+        tunables=(
+            *_tile_tunable(find_turned(kernel, shape.space)),
+            tunable("threads", THREADS, 256, "parallel", "threads of a block: more share its launch, fewer its limits"),
+            tunable("vector", vectors, vectors[-1], "vector", "elements of one memory access"),
+            tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
+        ),
+        d_mem=1,
+        d_algo=1 if len(kernel.ops) > 1 else 0,
+        d_sync=0,
+    )

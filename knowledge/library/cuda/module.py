@@ -1,0 +1,316 @@
+"""The CUDA candidate's source text and the Python that launches it, from plans and printed kernels.
+
+Each entry (captured shape) becomes a list of prepared launches and one straight-line function: check the inputs, put
+pointers into slots, allocate outputs and one scratch block, run the launches, return the outputs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.dialect import runtime_header
+from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Launch, decode
+from foundry.knowledge.library.file.assemble import Body, Entry
+from foundry.knowledge.library.ir.access import step_buffers
+from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
+from foundry.knowledge.opgraph import ITEM_BYTES, Ref, contiguous_strides
+
+COMPILER = "nvcc"
+# No fast-math forms: NaN and infinities keep their meaning. 177 and 550: unused index variables of generated loops.
+FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
+_ALIGN = 256
+_WORKSPACE = "workspace+"
+_RESERVED = frozenset({"torch", "inputs", "parameters", "state", "table", "slots", "scratch", "base", "device"})
+_TORCH_NAMES = frozenset(ITEM_BYTES) | {"contiguous_format", "channels_last", "preserve_format", "strided"}
+
+
+def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
+    """CUDA source and holes of `module_cuda.py.txt`; each entry is one captured shape."""
+    parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
+    parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
+    kernels = "\n".join(part.source for part in parts)
+    sixteen = "#define FOUNDRY_SIXTEEN_BIT\n" if re.search(r"__half|__nv_bfloat16", kernels) else ""
+    dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
+    forwards = [f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]
+    about: dict[str, object] = {
+        "target": "cuda",
+        "compiler": COMPILER,
+        "flags": list(FLAGS),
+        "entry": "foundry_forward",
+        "arch": device.arch,
+        "launches": {launch.kernel: _launch_fact(launch) for part in parts for launch in part.launches},
+        "shapes": [{b.source: list(b.shape) for b in _inputs(entry.plan)} for entry in entries],
+        "labels": sorted({label for entry in entries for label in _labels(entry)}),
+    }
+    holes = {"FORWARDS": "\n\n\n".join([*forwards, f"_BY_SHAPE = [\n{dispatch},\n]"])}
+    return Body(about=about, source=f"{sixteen}{runtime_header()}\n{kernels}", compiler=COMPILER, holes=holes)
+
+
+def _launch_fact(launch: Launch) -> dict[str, object]:
+    return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
+
+
+def _labels(entry: Entry) -> Iterator[str]:
+    yield from entry.plan.labels
+    for kernel in entry.kernels:
+        yield from kernel.labels if kernel else ()
+
+
+def _inputs(plan: Plan) -> list[Buffer]:
+    return sorted((b for b in plan.buffers.values() if b.role == "input"), key=lambda b: int(b.source))
+
+
+def _is_parameter(buffer: Buffer) -> bool:
+    return buffer.role in ("parameter", "constant") and buffer.data is None
+
+
+def _parameter_keys(plan: Plan) -> list[str]:
+    return [*[b.source for b in plan.buffers.values() if _is_parameter(b)], *plan.write_backs]
+
+
+def _tuple(values: Sequence[object]) -> str:
+    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
+
+
+def _shapes(plan: Plan) -> str:
+    """Number and shape of each input the plan reads (a single number may come as one, without a shape), as Python
+    text."""
+    return _tuple([f"({buffer.source}, {_tuple(buffer.shape)})" for buffer in _inputs(plan) if buffer.shape])
+
+
+def _variable(name: str) -> str:
+    """A buffer's name in the candidate's Python."""
+    taken = keyword.iskeyword(name) or name in _RESERVED or name.startswith("_") or hasattr(builtins, name)
+    return f"{name.lstrip('_')}_" if taken else name
+
+
+def _empty(buffer: Buffer) -> str:
+    tail = f"dtype=torch.{buffer.dtype}, device=device)"
+    if buffer.strides == contiguous_strides(buffer.shape):
+        return f"torch.empty({_tuple(buffer.shape)}, {tail}"
+    return f"torch.empty_strided({_tuple(buffer.shape)}, {_tuple(buffer.strides)}, {tail}"
+
+
+def _span(buffer: Buffer) -> int:
+    """Elements from the first to the last one of a buffer with strides."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
+
+
+def _python(argument: object) -> str:
+    """An operator's argument as Python source."""
+    if isinstance(argument, Ref):
+        return _variable(argument.ref)
+    if isinstance(argument, list | tuple):
+        return f"[{', '.join(_python(item) for item in argument)}]"
+    if isinstance(argument, str):
+        name = argument.removeprefix("torch.")
+        if name in ("cpu", "cuda") or name.startswith("cuda:"):
+            return "device"
+        return f"torch.{name}" if name in _TORCH_NAMES else repr(argument)
+    if isinstance(argument, float) and not math.isfinite(argument):
+        return f"float('{argument!r}')"
+    return repr(argument)
+
+
+class _EntryText:
+    """The CUDA and Python text of one entry."""
+
+    def __init__(self, entry: Entry, index: int, parameters: Sequence[str], *, alone: bool) -> None:
+        self._plan, self._kernels, self._index = entry.plan, entry.kernels, index
+        self._alone = alone
+        self._position = {key: position for position, key in enumerate(parameters)}
+        self._traffic = [step_buffers(step) for step in self._plan.steps]
+        self._visible = self._python_buffers()
+        self._workspace_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
+        self._offsets, self._scratch_bytes = self._place_temporaries()
+        self._slots: dict[str, int] = {}
+        self._constants: dict[int, int] = {}
+        self.launches: list[Launch] = []
+        self._spans: dict[int, tuple[int, int]] = {}
+        for position, kernel in enumerate(self._kernels):
+            if kernel is None:
+                continue
+            begin = len(self.launches)
+            self.launches += [self._renamed(launch) for launch in decode(kernel.call)]
+            self._spans[position] = (begin, len(self.launches))
+        self._table = [self._literal(launch) for launch in self.launches]
+        self.source = self._rename("\n".join(dict.fromkeys(k.functions for k in self._kernels if k)))
+        self.forward = self._forward()
+
+    def _rename(self, text: str) -> str:
+        """Kernels of different shapes must not share a name."""
+        return text if self._alone else re.sub(rf"\b{KERNEL_PREFIX}(?=\w)", f"shape{self._index}_{KERNEL_PREFIX}", text)
+
+    def _renamed(self, launch: Launch) -> Launch:
+        return Launch(self._rename(launch.kernel), launch.grid, launch.block, launch.args, launch.shared_bytes)
+
+    def _literal(self, launch: Launch) -> str:
+        slots = [self._slot(argument) for argument in launch.args]
+        return f"({launch.kernel!r}, {launch.grid}, {launch.block}, {launch.shared_bytes}, {_tuple(slots)})"
+
+    def _slot(self, argument: str | int) -> int:
+        key = argument if isinstance(argument, str) else f"int {argument}"
+        slot = self._slots.setdefault(key, len(self._slots))
+        if isinstance(argument, int):
+            self._constants[slot] = argument
+        return slot
+
+    # -- what is where
+
+    def _python_buffers(self) -> set[str]:
+        """Buffers that are tensors of their own: outputs, what PyTorch calls touch, what is written back."""
+        found = {name for name, buffer in self._plan.buffers.items() if buffer.role == "output"}
+        found |= {view.buffer for view in self._plan.outputs if view.buffer}
+        found |= set(self._plan.write_backs.values())
+        for step, (reads, writes) in zip(self._plan.steps, self._traffic, strict=True):
+            if isinstance(step, TorchCall):
+                found |= {*reads, *writes}
+        return found
+
+    def _place_temporaries(self) -> tuple[dict[str, int], int]:
+        """Byte offsets of temporaries in the scratch block behind the workspace, reusing what is dead (first fit)."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for position, (reads, writes) in enumerate(self._traffic):
+            for name in (*reads, *writes):
+                first.setdefault(name, position)
+                last[name] = position
+        base = _aligned(self._workspace_bytes)
+        placed: list[tuple[int, int, int]] = []  # begin, end, last use
+        offsets: dict[str, int] = {}
+        for name in sorted(first, key=lambda item: first[item]):
+            buffer = self._plan.buffers[name]
+            if buffer.role != "temporary" or name in self._visible:
+                continue
+            size = _aligned(_span(buffer) * ITEM_BYTES[buffer.dtype])
+            start = base
+            for begin, end in sorted((b, e) for b, e, use in placed if use >= first[name]):
+                if start + size <= begin:
+                    break
+                start = max(start, end)
+            offsets[name] = start
+            placed.append((start, start + size, last[name]))
+        return offsets, max([base, *[end for _, end, _ in placed]])
+
+    # -- Python
+
+    def _forward(self) -> str:
+        index = self._index
+        table = f"_table({index}, _LAUNCHES_{index}, {self._constants!r}, {len(self._slots)})"
+        lines = [
+            f"table = {table}",
+            "slots = table.slots",
+            "device = torch.device('cuda', torch.cuda.current_device())",
+        ]
+        lines += [f"_only(inputs[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
+        for buffer in _inputs(self._plan):
+            source = f"inputs[{buffer.source}], 'input {buffer.source}'"
+            lines += self._check(buffer, source)
+        lines += self._parameter_lines()
+        lines += self._constant_lines()
+        if self._scratch_bytes:
+            lines.append(f"scratch = torch.empty({self._scratch_bytes}, dtype=torch.uint8, device=device)")
+            lines.append("base = scratch.data_ptr()")
+            places = {f"{_WORKSPACE}{offset}": offset for offset in self._workspace_offsets()} | self._offsets
+            lines += [f"slots[{self._slots[k]}] = base + {at}" for k, at in places.items() if k in self._slots]
+        lines += self._step_lines()
+        lines += [
+            f"parameters[{self._position[key]}].copy_({_variable(name)})"
+            for key, name in self._plan.write_backs.items()
+        ]
+        lines.append(f"return {self._results()}")
+        body = "\n".join(f"    {line}" for line in lines)
+        launches = "\n".join(f"    {literal}," for literal in self._table)
+        head = f"_LAUNCHES_{index} = [\n{launches}\n]"
+        return f"{head}\n\n\n@torch.no_grad()\ndef _forward_{index}(inputs, parameters, state):\n{body}"
+
+    def _workspace_offsets(self) -> list[int]:
+        return [int(key.removeprefix(_WORKSPACE)) for key in self._slots if key.startswith(_WORKSPACE)]
+
+    def _check(self, buffer: Buffer, source: str) -> list[str]:
+        name = _variable(buffer.name)
+        facts = f"{_tuple(buffer.shape)}, {_tuple(buffer.strides)}, torch.{buffer.dtype}"
+        lines = [f"{name} = _checked({source}, {facts})"]
+        return [*lines, *self._point(buffer.name)]
+
+    def _point(self, name: str) -> list[str]:
+        return [f"slots[{self._slots[name]}] = {_variable(name)}.data_ptr()"] if name in self._slots else []
+
+    def _parameter_lines(self) -> list[str]:
+        lines = []
+        for buffer in self._plan.buffers.values():
+            if _is_parameter(buffer):
+                source = f"parameters[{self._position[buffer.source]}], {buffer.source!r}"
+                lines += self._check(buffer, source)
+        return lines
+
+    def _constant_lines(self) -> list[str]:
+        lines = []
+        for buffer in self._plan.buffers.values():
+            if buffer.data is None or (buffer.name not in self._slots and buffer.name not in self._visible):
+                continue
+            name, key = _variable(buffer.name), f"({buffer.name!r}, {self._index}, device)"
+            lines.append(f"{name} = state.get({key})")
+            lines.append(f"if {name} is None:")
+            made = f"torch.tensor({_python(list(buffer.data))}, dtype=torch.{buffer.dtype}, device=device)"
+            lines.append(f"    {name} = state[{key}] = {made}.view({_tuple(buffer.shape)})")
+            lines += self._point(buffer.name)
+        return lines
+
+    def _step_lines(self) -> list[str]:
+        """Launches between PyTorch calls run together; outputs are allocated before the launch that writes them."""
+        lines: list[str] = []
+        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
+        begin = end = 0
+        for position, step in enumerate(self._plan.steps):
+            if isinstance(step, TorchCall):
+                if end > begin:
+                    lines.append(f"table.run({begin}, {end})")
+                begin = end
+                lines += self._torch_call(step)
+                made |= set(step.results)
+                continue
+            for name in dict.fromkeys([*self._traffic[position][0], *self._traffic[position][1]]):
+                if name in self._visible and name not in made:
+                    lines += [f"{_variable(name)} = {_empty(self._plan.buffers[name])}", *self._point(name)]
+                    made.add(name)
+            end = self._spans[position][1]
+        if end > begin:
+            lines.append(f"table.run({begin}, {end})")
+        return lines
+
+    def _torch_call(self, step: TorchCall) -> list[str]:
+        arguments = [_python(argument) for argument in step.args]
+        arguments += [f"{name}={_python(value)}" for name, value in step.kwargs.items()]
+        lines = [f"{', '.join(map(_variable, step.results))} = torch.ops.{step.target}({', '.join(arguments)})"]
+        for name in step.results:
+            buffer = self._plan.buffers.get(name)
+            if buffer is not None:
+                lines += self._check(buffer, f"{_variable(name)}, {name!r}")
+        return lines
+
+    def _results(self) -> str:
+        items = []
+        for view in self._plan.outputs:
+            if not view.buffer:
+                items.append(repr(view.literal))
+                continue
+            buffer = self._plan.buffers[view.buffer]
+            same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
+            geometry = f"{_tuple(view.shape)}, {_tuple(view.strides)}, {view.offset}"
+            name = _variable(view.buffer)
+            items.append(name if same else f"{name}.as_strided({geometry})")
+        if self._plan.output_kind == "tensor":
+            return items[0]
+        if self._plan.output_kind == "list":
+            return f"[{', '.join(items)}]"
+        return _tuple(items)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

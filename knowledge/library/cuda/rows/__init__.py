@@ -1,0 +1,1 @@
+"""Row kernels in CUDA: reductions, softmax, normalisations, scans."""

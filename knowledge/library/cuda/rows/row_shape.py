@@ -1,0 +1,306 @@
+"""How a row kernel is laid over threads: row or column layout, team size, vectors, staging, splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.cuda.dialect import register
+from foundry.knowledge.library.cuda.launches import max_shared_bytes
+from foundry.knowledge.library.cuda.rows.stages import ReducePass, Stage, Step, cached, expand, passes, softmax_pairs
+from foundry.knowledge.library.cuda.space import (
+    LARGEST_INT,
+    Space,
+    collapse,
+    index_type,
+    leaves,
+    number,
+    pick,
+    tunable,
+    widest_vector,
+)
+from foundry.knowledge.library.ir.kernels import (
+    Emit,
+    EmitRow,
+    Expr,
+    Load,
+    Plan,
+    Reduction,
+    RowKernel,
+    Store,
+    Tunable,
+    View,
+)
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
+COLUMNS = (32, 64, 128)
+BLOCKS = (64, 128, 256, 512, 1024)
+REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
+STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
+STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
+
+
+@dataclass(frozen=True)
+class RowShape:
+    column: bool
+    space: Space  # outer dimensions, then reduced; row-major
+    outer: int  # how many of the space's dimensions are outer
+    rows: int
+    length: int
+    team: int  # threads that share a row
+    threads: int  # threads of a block
+    vector: int
+    staging: str  # "registers", "shared", "stream"
+    splits: int  # blocks that share a row
+    steps: tuple[Step, ...]
+    kept: tuple[Expr, ...]
+
+    @property
+    def rows_per_block(self) -> int:
+        return self.threads // self.team
+
+    @property
+    def rounds(self) -> int:
+        """Vectors of a row that one thread holds."""
+        return math.ceil(self.length / (self.team * self.vector))
+
+    @property
+    def blocks(self) -> int:
+        return math.ceil(self.rows / self.rows_per_block)
+
+    @property
+    def reduced_sizes(self) -> tuple[int, ...]:
+        return self.space.sizes[self.outer :]
+
+    @property
+    def reduced_names(self) -> tuple[str, ...]:
+        return self.space.names[self.outer :]
+
+
+def stage_exprs(stage: Stage) -> Expr:
+    return stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value
+
+
+def stage_stores(stages: Sequence[Stage]) -> list[Store]:
+    return [stage.store for stage in stages if isinstance(stage, Emit | EmitRow)]
+
+
+def _leading(kernel: RowKernel) -> View:
+    """The view of the load that moves most memory, which decides the layout."""
+    outer = len(kernel.outer)
+    sizes = (*kernel.outer, *kernel.reduced)
+
+    def elements(view: View) -> int:
+        return math.prod(n for n, stride in zip(sizes, view.strides, strict=True) if stride)
+
+    found = [leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages) if isinstance(leaf, Load)]
+    moving = [view for view in found if any(view.strides[outer:])]
+    moving += [store.view for store in stage_stores(kernel.stages)]
+    if not moving:
+        raise CannotLower(f"row kernel {kernel.name} reads nothing along its reduced dimensions")
+    return max(moving, key=elements)
+
+
+def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
+    """The collapsed space, its number of outer dimensions, and True for the column layout."""
+    views = list(dict.fromkeys([leaf.view for leaf in leaves(stage_exprs(stage) for stage in kernel.stages)]))
+    views = list(dict.fromkeys([*views, *(store.view for store in stage_stores(kernel.stages))]))
+    leading = _leading(kernel)
+    count = len(kernel.outer)
+    indexed = any(isinstance(stage, Reduction) and stage.op.startswith("arg") for stage in kernel.stages)
+
+    def ordered(dimensions: range) -> list[int]:
+        sizes = (*kernel.outer, *kernel.reduced)
+        return sorted(dimensions, key=lambda d: (sizes[d] > 1, -abs(leading.strides[d]), d))
+
+    outer = ordered(range(count))
+    reduced = list(range(count, count + len(kernel.reduced)))
+    reduced = reduced if indexed else ordered(range(count, count + len(kernel.reduced)))
+    sizes = (*kernel.outer, *kernel.reduced)
+
+    def part(dimensions: list[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        return collapse([sizes[d] for d in dimensions], [tuple(v.strides[d] for d in dimensions) for v in views])
+
+    outer_sizes, outer_strides = part(outer)
+    reduced_sizes, reduced_strides = part(reduced)
+    if not reduced_sizes:
+        reduced_sizes, reduced_strides = (1,), [(0,)] * len(views)
+    where = {
+        view: View(view.offset, (*out, *red))
+        for view, out, red in zip(views, outer_strides, reduced_strides, strict=True)
+    }
+    names = (*(f"o{d}" for d in range(len(outer_sizes))), *(f"r{d}" for d in range(len(reduced_sizes))))
+    space_sizes = (*outer_sizes, *reduced_sizes)
+    space = Space(space_sizes, names, where, index_type(space_sizes, where.values()))
+    seen = where[leading]
+    column = bool(outer_sizes) and seen.strides[len(outer_sizes) - 1] == 1 and seen.strides[-1] != 1
+    return space, len(outer_sizes), column
+
+
+def _words(kept: Sequence[Expr]) -> float:
+    """32-bit words of one staged element of the row."""
+    total = 0.0
+    for expr in kept:
+        size = ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
+        total += size / 4
+    return total
+
+
+def _state_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of all reductions' states of one thread."""
+    return sum(item.state_bytes for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
+
+
+def _power_below(value: float, values: Sequence[int]) -> int:
+    """The largest of `values` at most `value`, or the smallest."""
+    return max([v for v in values if v <= value], default=values[0])
+
+
+class Chooser:
+    """Fills a RowShape from choices, with defaults from the device and the sizes."""
+
+    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
+        self.kernel = kernel
+        self.plan = plan
+        self.device = device
+        self.choices = choices
+        self.space, self.outer, self.column = row_space(kernel)
+        self.rows = math.prod(self.space.sizes[: self.outer])
+        self.length = math.prod(self.space.sizes[self.outer :])
+        if max(self.rows, self.length) > LARGEST_INT:
+            raise CannotLower(f"row kernel {kernel.name}: more than 2^31 rows or elements in a row")
+        self.tunables: list[Tunable] = []
+
+    def shape(self) -> RowShape:
+        """One pass over a streamed row beats two; a row on chip is cheaper to walk twice than to rescale."""
+        shape = self._shape("two_pass")
+        return self._shape("online") if shape.staging == "stream" else shape
+
+    def _shape(self, softmax: str) -> RowShape:
+        self.tunables = []
+        online = self._online(softmax)
+        streamed = passes(self.kernel.stages, online=online)
+        staged = passes(expand(self.kernel.stages, self.length), online=online)
+        outer = len(self.kernel.outer)
+        kept = tuple(cached(staged, outer))
+        vector = self._vector()
+        state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
+        team = self._team(vector, bool(kept), state_bytes)
+        threads = self._threads(team, state_bytes)
+        staging = self._staging(kept, vector, team, threads)
+        splits = self._splits(team, threads)
+        if splits > 1:
+            staging = "stream"
+            self.tunables = [item for item in self.tunables if item.name != "staging"]
+        steps = streamed if staging == "stream" else staged
+        return RowShape(
+            self.column,
+            self.space,
+            self.outer,
+            self.rows,
+            self.length,
+            team,
+            threads,
+            vector,
+            staging,
+            splits,
+            tuple(steps),
+            () if staging == "stream" else kept,
+        )
+
+    def _online(self, default: str) -> bool:
+        if not softmax_pairs(self.kernel.stages):
+            return False
+        values = ("online", "two_pass")
+        meaning = "online: maximum and sum in one pass with rescaling; two_pass: one exponential an element"
+        self.tunables.append(tunable("softmax", values, default, "algorithm", meaning))
+        return pick(self.choices, "softmax", values, default) == "online"
+
+    def _vector(self) -> int:
+        if self.column:
+            return 1
+        loads = [leaf for leaf in leaves(stage_exprs(stage) for stage in self.kernel.stages) if isinstance(leaf, Load)]
+        moving = [leaf for leaf in loads if self.space.stride(leaf.view)]
+        stores = [s for s in stage_stores(self.kernel.stages) if self.space.stride(s.view)]
+        dtypes: list[DType] = [leaf.dtype for leaf in moving]
+        dtypes += [self.plan.buffers[store.buffer].dtype for store in stores]
+        views = [leaf.view for leaf in moving] + [store.view for store in stores]
+        legal = [1]
+        for vector in (2, 4, 8):
+            wide = any(self.space.aligned(view, vector) for view in views)
+            if wide and vector <= widest_vector(dtypes) and self.space.sizes[-1] % vector == 0:
+                legal.append(vector)
+        chosen = number(self.choices, "vector", legal, legal[-1])
+        self.tunables.append(tunable("vector", legal, legal[-1], "vector", "elements of one memory access"))
+        return chosen
+
+    def _team(self, vector: int, staged: bool, state_bytes: int) -> int:
+        values = COLUMN_TEAMS if self.column else ROW_TEAMS
+        pieces = math.ceil(self.length / vector)
+        resident = self.device.cores * 2048
+        if self.column:
+            default = _power_below(max(1, self.length / 16), values)
+            while default < 32 and default * self.rows * 2 <= resident and default * 2 <= self.length:
+                default *= 2
+        else:
+            default = 32 if pieces >= 32 else _power_below(pieces, values)
+            per_thread = 8 if staged else 16
+            if self.rows * 32 < resident or pieces > 32 * per_thread:
+                default = _power_below(pieces / 2, values) if pieces > 64 else default
+                while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * per_thread:
+                    default //= 2
+        legal = [v for v in values if v <= max(values[0], pieces)]
+        if self.column:  # partial states stand in static shared memory, one a thread and reduction
+            legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
+        default = _power_below(default, legal)
+        self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
+        return number(self.choices, "team", legal, default)
+
+    def _threads(self, team: int, state_bytes: int) -> int:
+        if self.column:
+            legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED] or [32]
+            self.tunables.append(tunable("columns", legal, 32, "parallel", "neighbouring rows a block walks together"))
+            return team * number(self.choices, "columns", legal, 32)
+        if team > 32:
+            return team
+        self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
+        return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
+
+    def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int) -> str:
+        legal = ["stream"]
+        words = _words(kept)
+        rounds = math.ceil(self.length / (team * vector))
+        limit = min(REGISTER_WORDS, 65536 // threads - 24)
+        shared = int(rounds * vector * words * 4 * threads)
+        if kept and shared <= max_shared_bytes(self.device.arch) - STATIC_SHARED:
+            legal.insert(0, "shared")
+        if kept and rounds * vector * words <= limit:
+            legal.insert(0, "registers")
+        crowded = rounds * vector * words > limit / 1.5
+        default = "shared" if crowded and "shared" in legal else legal[0]
+        if len(legal) > 1:
+            meaning = "where a row waits between its passes; stream reads it again from the caches"
+            self.tunables.append(tunable("staging", legal, default, "memory", meaning))
+        return str(pick(self.choices, "staging", legal, default))
+
+    def _splits(self, team: int, threads: int) -> int:
+        loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]
+        legal = [1]
+        while legal[-1] < 512 and loops and self.length // (legal[-1] * 2) >= max(4 * team, 512):
+            legal.append(legal[-1] * 2)
+        blocks = math.ceil(self.rows / (threads // team))
+        default = 1
+        if blocks * 2 <= self.device.cores:
+            chunk = 256 if self.column else 4096
+            wanted = 2 * self.device.cores / max(blocks, 1)
+            default = _power_below(min(wanted, self.length / chunk), legal)
+        if len(legal) > 1:
+            meaning = "blocks that share a row, one launch more per dependent reduction"
+            self.tunables.append(tunable("splits", legal, default, "algorithm", meaning))
+        return number(self.choices, "splits", legal, default)

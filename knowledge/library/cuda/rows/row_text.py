@@ -1,0 +1,387 @@
+"""The text of row kernels: staging a row on chip, one loop a pass, the team's reduction, the once-a-row stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.library.cuda.rows.row_shape import STREAM_ROUNDS, RowShape
+from foundry.knowledge.library.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
+from foundry.knowledge.library.cuda.space import (
+    Known,
+    Leaf,
+    Space,
+    decompose,
+    element_load,
+    emitter,
+    identifier,
+    leaves,
+    load_plan,
+    vector_type,
+)
+from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Let, Load, Plan
+from foundry.knowledge.library.ir.scalar import Numbering
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Statements of a pass: before the loop over rounds, inside it, after it."""
+
+    before: list[str]
+    inside: list[str]
+    after: list[str]
+
+    @property
+    def text(self) -> list[str]:
+        return [*self.before, *self.inside, *self.after]
+
+
+class RowText:
+    """Writes the pieces of one kernel function; `names` grows as reductions and lets define values."""
+
+    def __init__(self, shape: RowShape, plan: Plan) -> None:
+        self.shape = shape
+        self.plan = plan
+        self.names: dict[str, str] = {}
+        self.index = shape.space.index
+        self._scopes = 0
+        self._slots = 0
+
+    # ------------------------------------------------------------ position
+
+    def position(self) -> list[str]:
+        """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing."""
+        shape = self.shape
+        unit = "blockIdx.x" if shape.splits == 1 else f"(blockIdx.x / {shape.splits})"
+        per_block = shape.rows_per_block
+        if shape.column:
+            place, lane = f"(int){unit} * {per_block} + (int)threadIdx.x", "(int)threadIdx.y"
+        elif shape.team > 32:
+            place, lane = f"(int){unit}", "(int)threadIdx.x"
+        else:
+            place, lane = (
+                f"(int){unit} * {per_block} + (int)threadIdx.x / {shape.team}",
+                f"(int)threadIdx.x % {shape.team}",
+            )
+        lines = [f"const int lane = {lane};"]
+        if shape.rows % per_block:
+            lines.append(f"const bool active = {place} < {shape.rows};")
+            lines.append(f"const int row = active ? {place} : {shape.rows - 1};")
+        else:
+            lines.append(f"const int row = {place};")
+        sizes, names = shape.space.sizes[: shape.outer], shape.space.names[: shape.outer]
+        return lines + (decompose("row", sizes, names, self.index) if sizes else [])
+
+    @property
+    def guard(self) -> str:
+        """Condition under which this thread's row exists, with its connective."""
+        return "active" if self.shape.rows % self.shape.rows_per_block else ""
+
+    def _scope(self) -> str:
+        self._scopes += 1
+        return f"q{self._scopes}_"
+
+    def _slot(self, step: str = "step") -> str:
+        """Index of this thread's staged vector of a round."""
+        if self.shape.staging == "registers":
+            return step
+        flat = f"threadIdx.y * {self.shape.rows_per_block} + threadIdx.x" if self.shape.column else "threadIdx.x"
+        return f"{step} * {self.shape.threads} + {flat}"
+
+    # ------------------------------------------------------------ staging
+
+    def staged_bytes(self) -> int:
+        """Dynamic shared memory of the staged values, in bytes."""
+        if self.shape.staging != "shared":
+            return 0
+        return sum(self._region(expr) for expr in self.shape.kept)
+
+    def _region(self, expr: Expr) -> int:
+        size = ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
+        return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * size / 16) * 16
+
+    def _kept_type(self, expr: Expr) -> str:
+        if isinstance(expr, Load):
+            return vector_type(expr.dtype, self.shape.vector)
+        return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
+
+    def stage(self) -> list[str]:
+        """Reads the row once and keeps it."""
+        shape = self.shape
+        if not shape.kept:
+            return []
+        lines: list[str] = []
+        offset = 0
+        if shape.staging == "shared":
+            lines.append("extern __shared__ __align__(16) unsigned char staged[];")
+        for i, expr in enumerate(shape.kept):
+            kind = self._kept_type(expr)
+            if shape.staging == "shared":
+                lines.append(f"{kind}* const x{i} = reinterpret_cast<{kind}*>(staged + {offset});")
+                offset += self._region(expr)
+            else:
+                lines.append(f"{kind} x{i}[{shape.rounds}];")
+        return [*lines, *self._staged_loop(self._fill())]
+
+    def _fill(self) -> list[str]:
+        """One round of staging: plain vectors move as they are, the rest is computed element by element."""
+        shape = self.shape
+        whole: list[str] = []
+        computed: list[tuple[int, Expr]] = []
+        for i, expr in enumerate(shape.kept):
+            if isinstance(expr, Load) and shape.vector > 1 and shape.space.aligned(expr.view, shape.vector):
+                source = f"load_vec<{shape.vector}>(b_{expr.buffer} + {shape.space.offset(expr.view)})"
+                whole.append(f"x{i}[{self._slot()}] = {source};")
+            else:
+                computed.append((i, expr))
+        if not computed:
+            return whole
+        values = [expr for _, expr in computed]
+        lines, known = self._loads(leaves(values), "", 1)
+        body = emitter(self._inner(), known, {}, self._scope())
+        body.reserve(values)
+        for i, expr in computed:
+            value = body.value(expr)
+            if isinstance(expr, Load):
+                value = CUDA_DIALECT.store(value, expr.dtype)
+            body.lines.append(f"x{i}[{self._slot()}].at[j] = {value};")
+        return [*whole, *lines, *self._over_vector(body.lines)]
+
+    def _staged_loop(self, body: Sequence[str]) -> list[str]:
+        shape = self.shape
+        pragma = "#pragma unroll" if shape.staging == "registers" else "#pragma unroll 4"
+        exact = shape.length % (shape.team * shape.vector) == 0
+        place = f"(step * {shape.team} + lane)"
+        lines = [pragma, f"for (int step = 0; step < {shape.rounds}; ++step) {{"]
+        lines.append(
+            f"const {self.index} at = {place} * {shape.vector};"
+            if shape.vector > 1
+            else f"const {self.index} at = {place};"
+        )
+        if exact:
+            return [*lines, *self._reduced("at"), *body, "}"]
+        return [*lines, f"if (at < {shape.length}) {{", *self._reduced("at"), *body, "}", "}"]
+
+    def _reduced(self, at: str) -> list[str]:
+        return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
+
+    def _inner(self) -> Space:
+        """The space at element j of a vector."""
+        space = self.shape.space
+        return space.with_inner(f"({space.names[-1]} + j)") if self.shape.vector > 1 else space
+
+    def _over_vector(self, body: Iterable[str]) -> list[str]:
+        if self.shape.vector == 1:
+            return ["{", "const int j = 0;", *body, "}"]
+        return ["#pragma unroll", f"for (int j = 0; j < {self.shape.vector}; ++j) {{", *body, "}"]
+
+    # ------------------------------------------------------------ loads of a round
+
+    def _loads(self, found: Sequence[Leaf], subscript: str, rounds: int) -> tuple[list[str], Known]:
+        """Statements that load the plain leaves of a round, and where each one then is (at element j)."""
+        shape = self.shape
+        plan = load_plan(shape.space, found, shape.vector)
+        known: Known = []
+        lines: list[str] = []
+        size = f"[{rounds}]" if rounds > 1 else ""
+        moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
+        for i, leaf in enumerate(plan.vectors):
+            source = f"load_vec<{shape.vector}>(b_{leaf.buffer} + {shape.space.offset(leaf.view)})"
+            lines.append(self._assign(vector_type(leaf.dtype, shape.vector), f"v{i}", size, subscript, source))
+            known.append((leaf, element_load(f"v{i}{subscript}.at[j]", leaf.dtype)))
+        for i, leaf in enumerate(moving):
+            if leaf not in plan.broadcast and shape.vector > 1:
+                continue  # neighbours are not neighbours in memory: read one by one where they are used
+            source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+            lines.append(self._assign(register(leaf.dtype), f"s{i}", size, subscript, source))
+            known.append((leaf, f"s{i}{subscript}"))
+        return lines, known
+
+    @staticmethod
+    def _assign(kind: str, name: str, size: str, subscript: str, source: str) -> str:
+        return f"{name}{subscript} = {source};" if size else f"const {kind} {name} = {source};"
+
+    def _declare(self, found: Sequence[Leaf], rounds: int) -> list[str]:
+        shape = self.shape
+        plan = load_plan(shape.space, found, shape.vector)
+        lines = [f"{vector_type(leaf.dtype, shape.vector)} v{i}[{rounds}];" for i, leaf in enumerate(plan.vectors)]
+        moving = [leaf for leaf in found if isinstance(leaf, Load) and leaf not in plan.vectors]
+        for i, leaf in enumerate(moving):
+            if leaf in plan.broadcast or shape.vector == 1:
+                lines.append(f"{register(leaf.dtype)} s{i}[{rounds}];")
+        return lines
+
+    def _staged_known(self) -> Known:
+        known: Known = []
+        for i, expr in enumerate(self.shape.kept):
+            text = f"x{i}[{self._slot()}].at[j]"
+            known.append((expr, element_load(text, expr.dtype) if isinstance(expr, Load) else text))
+        return known
+
+    def _fresh_leaves(self, values: Iterable[Expr], kept: Iterable[Expr]) -> list[Leaf]:
+        """Loads that must be read: those not inside a kept value."""
+        numbering = Numbering()
+        seen = {numbering.number(expr) for expr in kept}
+        found: list[Leaf] = []
+        stack = [numbering.number(value) for value in values][::-1]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            node = numbering.nodes[current]
+            if isinstance(node, Load):
+                found.append(node)
+            stack.extend(reversed(numbering.children[current]))
+        return found
+
+    # ------------------------------------------------------------ passes
+
+    def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
+        """One pass over the row (or over [begin, end) of it)."""
+        if self.shape.staging != "stream":
+            found = self._fresh_leaves(step.values, self.shape.kept)
+            lines, known = self._loads(found, "", 1)
+            known += self._staged_known()
+            return self._staged_loop([*lines, *self._work(step, known, "at", 1).text])
+        shape = self.shape
+        start = f"{begin} + lane * {shape.vector}" if begin else f"lane * {shape.vector}"
+        stop = end or str(shape.length)
+        stride = shape.team * shape.vector
+        lines = ["{", f"{self.index} at = {start};"]
+        if shape.length > stride * STREAM_ROUNDS:
+            lines += [
+                f"for (; at + {stride * (STREAM_ROUNDS - 1)} < {stop}; at += {stride * STREAM_ROUNDS}) {{",
+                *self._round(step, STREAM_ROUNDS),
+                "}",
+            ]
+        return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]
+
+    def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
+        """All loads of some vectors, then all the arithmetic."""
+        found = self._fresh_leaves(step.values, ())
+        if rounds == 1:
+            lines, known = self._loads(found, "", 1)
+            return [*self._reduced("at"), *lines, *self._work(step, known, "at", 1).text]
+        lines, known = self._loads(found, "[u]", rounds)
+        stride = self.shape.team * self.shape.vector
+        head = ["#pragma unroll", f"for (int u = 0; u < {rounds}; ++u) {{"]
+        place = [f"const {self.index} here = at + u * {stride};", *self._reduced("here")]
+        work = self._work(step, known, "here", rounds)
+        loading = [*self._declare(found, rounds), *head, *place, *lines, "}"]
+        return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]
+
+    def _work(self, step: ReducePass | EmitPass, known: Known, at: str, rounds: int) -> _Work:
+        """The arithmetic of one vector; the states take a chunk when all rounds have their values."""
+        if isinstance(step, EmitPass):
+            return _Work([], self._stores(step, known), [])
+        body = emitter(self._inner(), known, self.names, self._scope())
+        body.reserve(step.values)
+        before: list[str] = []
+        after: list[str] = []
+        place = f"u * {self.shape.vector} + j" if rounds > 1 else "j"
+        for item in step.accumulators:
+            state = self.state_name(item)
+            value = f"({item.value_type})({body.value(item.value)})"
+            if item.indexed:
+                body.lines.append(f"{state}.add({value}, (int)({at} + j));")
+                continue
+            values = f"{state}_values"
+            before.append(f"{item.value_type} {values}[{rounds * self.shape.vector}];")
+            body.lines.append(f"{values}[{place}] = {value};")
+            after.append(f"{state}.chunk({values});")
+        return _Work(before, self._over_vector(body.lines), after)
+
+    def _stores(self, step: EmitPass, known: Known) -> list[str]:
+        shape = self.shape
+        inner = self._inner()
+        body = emitter(inner, known, self.names, self._scope())
+        body.reserve(step.values)
+        before: list[str] = []
+        after: list[str] = []
+        for i, emit in enumerate(step.emits):
+            dtype = self.plan.buffers[emit.store.buffer].dtype
+            value = CUDA_DIALECT.store(body.value(emit.store.value), dtype)
+            if shape.vector > 1 and shape.space.aligned(emit.store.view, shape.vector):
+                before.append(f"{vector_type(dtype, shape.vector)} out{i};")
+                body.lines.append(f"out{i}.at[j] = {value};")
+                target = f"b_{emit.store.buffer} + {shape.space.offset(emit.store.view)}"
+                after.append(f"store_vec<{shape.vector}>({target}, out{i});")
+            else:
+                body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
+        lines = [*before, *self._over_vector(body.lines), *after]
+        return [f"if ({self.guard}) {{", *lines, "}"] if self.guard else lines
+
+    # ------------------------------------------------------------ once a row
+
+    @staticmethod
+    def state_name(item: Accumulator) -> str:
+        return f"a_{identifier(item.name)}"
+
+    def declare_states(self, step: ReducePass) -> list[str]:
+        return [f"{item.state} {self.state_name(item)};" for item in step.accumulators]
+
+    def combine(self, step: ReducePass) -> list[str]:
+        """All threads of a row's team get the whole row's state."""
+        shape = self.shape
+        lines: list[str] = []
+        for item in step.accumulators:
+            state = self.state_name(item)
+            if shape.team == 1:
+                continue
+            if not shape.column and shape.team <= 32:
+                lines.append(f"{state} = reduce_lanes<{shape.team}>({state});")
+                continue
+            self._slots += 1
+            slots = f"partials{self._slots}"
+            count = shape.threads if shape.column else shape.team // 32
+            lines.append(f"SHARED_STATES({self.alias(item)}, {slots}, {count});")
+            call = f"reduce_column<{shape.team}, {shape.rows_per_block}>" if shape.column else f"reduce_block<{count}>"
+            lines.append(f"{state} = {call}({state}, {slots});")
+        return lines
+
+    def alias(self, item: Accumulator) -> str:
+        """A name without commas for a state's type, as macro arguments need."""
+        return f"S_{identifier(item.name)}"
+
+    def aliases(self, step: ReducePass) -> list[str]:
+        return [f"typedef {item.state} {self.alias(item)};" for item in step.accumulators]
+
+    def results(self, step: ReducePass) -> list[str]:
+        """Names what the states hold."""
+        lines = []
+        for item in step.accumulators:
+            for name, member in item.defines:
+                self.names[name] = f"n_{identifier(name)}"
+                lines.append(f"const auto {self.names[name]} = {self.state_name(item)}.{member};")
+        return lines
+
+    def let(self, step: Let) -> list[str]:
+        body = emitter(self.shape.space, [], self.names, self._scope())
+        value = body.value(step.value)
+        self.names[step.name] = f"n_{identifier(step.name)}"
+        return [*body.lines, f"const {register(step.value.dtype)} {self.names[step.name]} = {value};"]
+
+    def emit_row(self, step: EmitRow, condition: str = "lane == 0") -> list[str]:
+        body = emitter(self.shape.space, [], self.names, self._scope())
+        dtype = self.plan.buffers[step.store.buffer].dtype
+        body.store(step.store, self.shape.space.offset, dtype)
+        test = f"{condition} && {self.guard}" if self.guard else condition
+        return [f"if ({test}) {{", *body.lines, "}"]
+
+    def step(self, step: Step) -> list[str]:
+        """A whole step of a kernel that sees entire rows."""
+        if isinstance(step, ReducePass):
+            return [
+                *self.aliases(step),
+                *self.declare_states(step),
+                *self.loop(step),
+                *self.combine(step),
+                *self.results(step),
+            ]
+        if isinstance(step, EmitPass):
+            return self.loop(step)
+        return self.let(step) if isinstance(step, Let) else self.emit_row(step)

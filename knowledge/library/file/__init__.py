@@ -1,0 +1,1 @@
+"""The candidate's Python file, and the texts that it is made of."""

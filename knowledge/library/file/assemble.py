@@ -1,0 +1,107 @@
+"""The candidate file: one self-contained Python module with `class ModelNew(Model)`.
+
+Every target's file has the same top (a comment line, the literals FOUNDRY and SOURCE that `ast.literal_eval` reads),
+the task's own model, and a loader; what differs is in `module_<target>.py.txt` and `<target>_module.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import pprint
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge import syntax
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel
+
+_NOT_KEPT = frozenset({"get_inputs", "get_init_inputs"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One captured shape: its plan, and the printed kernel of each step (None for a TorchCall)."""
+
+    plan: Plan
+    kernels: tuple[PrintedKernel | None, ...]
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a target fills into its template."""
+
+    about: dict[str, object]  # the FOUNDRY literal
+    source: str  # the SOURCE literal
+    compiler: str
+    holes: Mapping[str, str]  # @NAME@ of the template -> text
+
+
+def assemble(task_source: str, body: Body, target: str, overrides: Mapping[str, int]) -> str:
+    """Fills the target's template; the literals come first, so that tools find them without running anything."""
+    if '"""' in body.source or body.source.endswith("\\"):
+        raise CannotLower("the kernel's source cannot stand in a raw string")
+    template = read_library_text(f"{target}/module.py.txt")
+    future, model = split_task(task_source, overrides)
+    holes = {
+        "TARGET": target,
+        "COMPILER": body.compiler,
+        "FUTURE": future,
+        "ABOUT": f"FOUNDRY = {pprint.pformat(body.about, width=110, sort_dicts=False)}",
+        "SOURCE": f'SOURCE = r"""{body.source}"""',
+        "MODEL": model,
+        **body.holes,
+    }
+    return fill(template, holes)
+
+
+def fill(template: str, holes: Mapping[str, str]) -> str:
+    """Replaces each line `@NAME@` (or the word inside a line) once; text that is filled in is not searched again."""
+    parts = template.split("@")
+    if len(parts) % 2 == 0:
+        raise ValueError("a template has an unpaired @")
+    return "".join(holes[part] if index % 2 else part for index, part in enumerate(parts))
+
+
+def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:
+    """(its __future__ imports, the rest without input makers, main guard and overridden constants' old values)."""
+    tree = syntax.parse(source)
+    lines = source.splitlines()
+    future: list[str] = []
+    kept: list[str] = []
+    position = 0
+    for node in tree.body:
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *[decorator.lineno for decorator in decorators]]) - 1
+        last = node.end_lineno or node.lineno
+        kept += lines[position:first]
+        position = max(position, last)
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            future += lines[first:last]
+        elif _overridden(node) in overrides:
+            kept.append(f"{_overridden(node)} = {overrides[_overridden(node)]}")
+        elif not _dropped(node):
+            kept += lines[first:last]
+    kept += lines[position:]
+    return "\n".join(future), "\n".join(kept).strip("\n")
+
+
+def _overridden(node: ast.stmt) -> str:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return ""
+
+
+def _dropped(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name in _NOT_KEPT
+    return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)
+
+
+def build_key(source: str, flags: Sequence[str], compiler_version: str, machine: str) -> str:
+    """Names a build in the cache. The candidate's own loader computes the same from its literals."""
+    return hashlib.sha256(json.dumps([source, list(flags), compiler_version, machine]).encode()).hexdigest()[:32]

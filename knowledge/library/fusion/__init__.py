@@ -1,0 +1,1 @@
+"""Many kernels become fewer: values move from memory into registers."""

@@ -1,0 +1,203 @@
+"""Greedy legal fusion of kernels: values move from memory into registers wherever that costs no more work.
+
+Rules, each until it finds nothing, in this order until none applies:
+  epilogue   a map over all of a GEMM's, convolution's, pool's, scan's or attention's result joins its stores;
+  rows       a map or a row kernel over the same rows joins a row kernel as later stages;
+  inline     a map's expression replaces every load of its result;
+  carry      a map with several readers is computed and stored by the first of them;
+  attention  products around a softmax become one kernel;
+  siblings   small maps that wait for nothing run as one.
+Values named in Recipe.materialise, and results of forward, stay in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.library.fusion.attention import join_attention
+from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
+from foundry.knowledge.library.fusion.rows import join_rows
+from foundry.knowledge.library.fusion.state import FusionState, pruned
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import Step, store_space, stores_of, with_stores
+from foundry.knowledge.library.ir.kernels import Buffer, GemmKernel, Kernel, MapKernel, RowKernel, Store
+from foundry.knowledge.library.ir.substitute import aligned_map, sought, substituted
+from foundry.knowledge.library.ir.weight import limited
+
+# Values that may be offered for cutting: more would drown the useful ones in large models.
+_MOST_CUTS = 24
+_SIBLING_ELEMENTS = 8192
+
+
+@dataclass(frozen=True)
+class Fusion:
+    steps: tuple[Step, ...]
+    fused: tuple[str, ...]
+    materialised: tuple[str, ...]
+
+
+Rule = Callable[[FusionState], bool]
+
+
+def fuse(
+    buffers: dict[str, Buffer], steps: list[Step], kept: set[str], recipe: Recipe, apart: frozenset[str] = frozenset()
+) -> Fusion:
+    """Steps in execution order with as few passes over memory as the rules allow."""
+    state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target, apart)
+    state.drop_unread()
+    rules: tuple[Rule, ...] = (_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings)
+    while any(rule(state) for rule in rules):
+        continue
+    written = {name for step in state.steps for name in state.writes(step)}
+    pinned = [name for name in recipe.materialise if name in written and name not in kept]
+    fused = [name for name, worth in state.gone.items() if worth and name not in written]
+    return Fusion(tuple(state.steps), tuple(fused[:_MOST_CUTS]), tuple(pinned))
+
+
+# ---------------------------------------------------------------- epilogue
+
+
+def _epilogues(state: FusionState) -> bool:
+    changed = False
+    for kernel, name in state.producers():
+        if isinstance(kernel, MapKernel | RowKernel):
+            continue
+        for consumer in state.readers(name):
+            if not isinstance(consumer, MapKernel) or not state.once("epilogue", kernel, consumer):
+                continue
+            late = state.joinable(kernel, consumer)
+            stores = None if late is None else _epilogue(state, kernel, consumer, name)
+            if late is None or stores is None:
+                state.refuse("epilogue", kernel, consumer)
+                continue
+            own = tuple(store for store in kernel.stores if state.needed(store.buffer, consumer))
+            merged = replace(with_stores(kernel, own + stores), ops=kernel.ops + consumer.ops)
+            state.join(kernel, consumer, late, merged, worth_cutting=True)
+            changed = True
+            break
+    return changed
+
+
+def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str) -> tuple[Store, ...] | None:
+    """The consumer's stores over the producer's space, or None."""
+    produced = {store.buffer: store for store in stores_of(kernel)}
+    if any(buffer in state.pinned for buffer in produced if buffer in state.reads(consumer)):
+        return None
+    space = store_space(kernel)
+    mapping = aligned_map(consumer.shape, sought(consumer, name), produced[name].view, space)
+    if mapping is None:
+        return None
+    try:
+        return tuple(
+            Store(
+                store.buffer,
+                mapping.view(store.view),
+                limited(substituted(mapping.expr(store.value), produced, space)),
+            )
+            for store in consumer.stores
+        )
+    except views.NotAffine:
+        return None
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _rows(state: FusionState) -> bool:
+    changed = False
+    for kernel, name in state.producers():
+        if not isinstance(kernel, RowKernel):
+            continue
+        for consumer in state.readers(name):
+            if not isinstance(consumer, MapKernel | RowKernel) or not state.once("rows", kernel, consumer):
+                continue
+            late = state.joinable(kernel, consumer)
+            merged: Kernel | None = None
+            if late is not None and not any(store.buffer in state.pinned for store in stores_of(kernel)):
+                merged = join_rows(kernel, consumer, name, few_rows=_few_rows(state.target))
+            if late is None or merged is None:
+                state.refuse("rows", kernel, consumer)
+                continue
+            own = state.writes(kernel)
+            wanted = {store.buffer for store in stores_of(merged)}
+            wanted -= {buffer for buffer in own if not state.needed(buffer, consumer)}
+            worth = not (isinstance(consumer, MapKernel) and math.prod(consumer.shape) <= math.prod(kernel.outer))
+            state.join(kernel, consumer, late, pruned(merged, wanted.__contains__), worth_cutting=worth)
+            changed = True
+            break
+    return changed
+
+
+def _few_rows(target: str) -> tuple[int, int]:
+    """(rows, elements): with fewer rows than the first and at least so many elements, a second pass runs faster as
+    a map of its own, which all cores or SMs share."""
+    return (2, 16384) if target == "cpu" else (32, 8192)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def _attention(state: FusionState) -> bool:
+    """Products around a softmax become one kernel, unless a value between is wanted in memory."""
+    changed = False
+    for kernel, name in list(state.producers()):
+        readers = state.readers(name)
+        if not isinstance(kernel, RowKernel) or name in state.kept or len(readers) != 1:
+            continue
+        product = readers[0]
+        if not isinstance(product, GemmKernel) or not state.once("attention", kernel, product):
+            continue
+        before = [step for step in state.steps[: state.place(kernel)] if state.writes(step) & state.reads(kernel)]
+        firsts = [step for step in before if isinstance(step, GemmKernel)]
+        first = firsts[0] if len(firsts) == 1 else None
+        merged = None
+        if first is not None and len(state.writes(first)) == 1:
+            scores = next(iter(state.writes(first)))
+            alone = scores not in state.kept | state.pinned and state.readers(scores) == [kernel]
+            alone = alone and state.apart.isdisjoint(first.ops + kernel.ops + product.ops)
+            merged = join_attention(first, kernel, product) if alone else None
+        if first is None or merged is None:
+            state.refuse("attention", kernel, product)
+            continue
+        for value in sorted(state.writes(first) | {name}):
+            state.gone[value] = True
+        gone = {id(first), id(kernel)}
+        steps = [merged if step is product else step for step in state.steps if id(step) not in gone]
+        state.replace_steps([first, kernel, product], [merged], steps)
+        changed = True
+    return changed
+
+
+# ---------------------------------------------------------------- siblings
+
+
+def _siblings(state: FusionState) -> bool:
+    """Small maps of one shape that read only inputs and parameters become one map: launches saved, nothing lost."""
+    written = {name for step in state.steps for name in state.writes(step)}
+    groups: dict[tuple[int, ...], list[MapKernel]] = {}
+    for step in state.steps:
+        if isinstance(step, MapKernel) and math.prod(step.shape) <= _SIBLING_ELEMENTS:
+            parts = state.writes(step)
+            if not state.reads(step) & written and not parts & state.pinned:
+                groups.setdefault(step.shape, []).append(step)
+    changed = False
+    for group in groups.values():
+        if len(group) > 1 and not _shared_targets(state, group):
+            first = group[0]
+            stores = tuple(store for step in group for store in step.stores)
+            merged = replace(first, stores=stores, ops=tuple(op for step in group for op in step.ops))
+            gone = {id(step) for step in group[1:]}
+            steps = [merged if step is first else step for step in state.steps if id(step) not in gone]
+            state.replace_steps(list(group), [merged], steps)
+            changed = True
+    return changed
+
+
+def _shared_targets(state: FusionState, group: list[MapKernel]) -> bool:
+    """Whether another step writes a buffer of the group: their order would matter."""
+    targets = {name for step in group for name in state.writes(step)}
+    inside = {id(step) for step in group}
+    return any(state.writes(step) & targets for step in state.steps if id(step) not in inside)

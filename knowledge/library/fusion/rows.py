@@ -1,0 +1,220 @@
+"""Joining a map or a row kernel to a row kernel that walks the same rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import rewritten, store_space, stores_of
+from foundry.knowledge.library.ir.kernels import (
+    Emit,
+    EmitRow,
+    Expr,
+    Kernel,
+    Let,
+    MapKernel,
+    Reduction,
+    RowKernel,
+    Store,
+    View,
+)
+from foundry.knowledge.library.ir.substitute import SpaceMap, sought, substituted
+from foundry.knowledge.library.ir.weight import limited
+
+Shape = tuple[int, ...]
+Stage = Reduction | Let | Emit | EmitRow
+
+
+@dataclass(frozen=True)
+class _Join:
+    kernel: RowKernel
+    mapping: SpaceMap
+    per_row: bool  # the consumer's points are rows
+
+
+def join_rows(
+    kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, few_rows: tuple[int, int]
+) -> RowKernel | None:
+    """One kernel with the consumer's work as later stages, or None when the rows differ or it would not pay."""
+    found = _joined(kernel, consumer, name)
+    if found is None:
+        return None
+    if not found.per_row and _too_few_rows(kernel, few_rows):
+        return None
+    produced = {stage.buffer: stage for stage in stores_of(found.kernel)}
+    space = store_space(found.kernel)
+    try:
+        stages = _stages(consumer, found, produced, space)
+    except views.NotAffine:
+        return None
+    return replace(found.kernel, stages=found.kernel.stages + stages, ops=kernel.ops + consumer.ops)
+
+
+def _too_few_rows(kernel: RowKernel, few_rows: tuple[int, int]) -> bool:
+    rows, elements = few_rows
+    return math.prod(kernel.outer) < rows and math.prod(kernel.reduced) >= elements
+
+
+def _stages(
+    consumer: MapKernel | RowKernel, found: _Join, produced: dict[str, Store], space: Shape
+) -> tuple[Stage, ...]:
+    mapping = found.mapping
+
+    def moved(expr: Expr) -> Expr:
+        return limited(substituted(mapping.expr(expr), produced, space))
+
+    def stored(store: Store) -> Store:
+        return Store(store.buffer, mapping.view(store.view), moved(store.value))
+
+    if isinstance(consumer, MapKernel):
+        kind = EmitRow if found.per_row else Emit
+        return tuple(kind(stored(store)) for store in consumer.stores)
+    stages: list[Stage] = []
+    for stage in consumer.stages:
+        if isinstance(stage, Emit | EmitRow):
+            stages.append(replace(stage, store=stored(stage.store)))
+        else:
+            stages.append(replace(stage, value=moved(stage.value)))
+    return tuple(stages)
+
+
+def _joined(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) -> _Join | None:
+    """How the consumer's space lies in the row kernel's, trying finer dimensions where the coarse ones do not fit."""
+    view = sought(consumer, name)
+    if view is None:
+        return None
+    full = any(isinstance(stage, Emit) and stage.store.buffer == name for stage in kernel.stages)
+    return _over_elements(kernel, consumer, name, view) if full else _over_rows(kernel, consumer, view)
+
+
+def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, view: View) -> _Join | None:
+    """The consumer reads a value that the kernel has for every element."""
+    stored = next(store for store in stores_of(kernel) if store.buffer == name)
+    shape, space = store_space(consumer), store_space(kernel)
+    order = views.covering_order(shape, view)
+    if order is None or views.covering_order(space, stored.view) is None:
+        return None
+    if isinstance(consumer, RowKernel):
+        own = views.merged(kernel.reduced, stored.view.strides[len(kernel.outer) :])
+        other = views.merged(consumer.reduced, view.strides[len(consumer.outer) :])
+        if own != other:
+            return None
+    for candidate in (kernel, _finer(kernel, consumer, order, stored.view)):
+        if candidate is None:
+            continue
+        numbered = next(store for store in stores_of(candidate) if store.buffer == name)
+        join = _Join(candidate, SpaceMap(shape, order, numbered.view, store_space(candidate)), False)
+        if _fits(join, consumer):
+            return join
+    return None
+
+
+def _finer(
+    kernel: RowKernel, consumer: MapKernel | RowKernel, order: tuple[int, ...], stored: View
+) -> RowKernel | None:
+    """The kernel with its dimensions split where the consumer's end, when its rows come first in memory."""
+    if views.covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
+        return None
+    shape = tuple(store_space(consumer)[axis] for axis in order)
+    return _split_along(kernel, shape)
+
+
+def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
+    """The kernel with its dimensions split so that those of `shape`, the same elements, end with them."""
+    finer = views.refined(store_space(kernel), shape)
+    if finer is None:
+        return None
+    rows, rank, covered = math.prod(kernel.outer), 0, 1
+    while covered < rows and rank < len(finer):
+        covered *= finer[rank]
+        rank += 1
+    return _split(kernel, finer[:rank], finer[rank:]) if covered == rows else None
+
+
+def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
+    """A map or row kernel that reads all of a buffer in order, over dimensions as fine as the producer's `shape`."""
+    view = sought(step, name)
+    if view is None or not isinstance(step, MapKernel | RowKernel):
+        return None
+    space = store_space(step)
+    if math.prod(space) != math.prod(shape) or not views.is_identity(view, space):
+        return None
+    if isinstance(step, RowKernel):
+        return _split_along(step, shape)
+    finer = views.refined(space, shape)
+    if finer is None:
+        return None
+    numbering = views.identity(finer)
+    stores = tuple(
+        Store(
+            store.buffer,
+            views.remap_view(store.view, space, numbering, finer),
+            views.remap(store.value, space, numbering, finer),
+        )
+        for store in step.stores
+    )
+    return replace(step, shape=finer, stores=stores)
+
+
+def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -> _Join | None:
+    """The consumer reads a value that the kernel has once a row."""
+    shape = store_space(consumer)
+    long = [axis for axis, size in enumerate(shape) if size > 1]
+    across = [axis for axis in long if view.strides[axis] == 0]
+    down = sorted((axis for axis in long if view.strides[axis]), key=lambda axis: -view.strides[axis])
+    outer = tuple(shape[axis] for axis in down)
+    if view.offset or math.prod(outer) != math.prod(kernel.outer):
+        return None
+    if views.covering_order(outer, View(0, tuple(view.strides[axis] for axis in down))) is None:
+        return None
+    if isinstance(consumer, RowKernel):
+        rank = len(consumer.outer)
+        if any(axis < rank for axis in across) or any(axis >= rank for axis in down):
+            return None
+    per_row = not across and isinstance(consumer, MapKernel)
+    reduced = tuple(shape[axis] for axis in across)
+    short = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    if not per_row and math.prod(reduced) != math.prod(kernel.reduced):
+        return None
+    order = (*down, *across, *short)
+    finer_outer = views.refined(kernel.outer, outer)
+    finer_reduced = kernel.reduced if per_row else views.refined(kernel.reduced, reduced)
+    if finer_outer is None or finer_reduced is None:
+        return None
+    for candidate in (kernel, _split(kernel, finer_outer, finer_reduced)):
+        space = store_space(candidate)
+        numbering = views.identity(candidate.outer) if per_row else views.identity(space)
+        if per_row:
+            numbering = View(0, numbering.strides + (0,) * len(candidate.reduced))
+        join = _Join(candidate, SpaceMap(shape, order, numbering, space), per_row)
+        if _fits(join, consumer):
+            return join
+    return None
+
+
+def _fits(join: _Join, consumer: MapKernel | RowKernel) -> bool:
+    """Whether all of the consumer's views can follow the map."""
+    try:
+        rewritten(consumer, lambda expr, _: join.mapping.expr(expr))
+        for store in stores_of(consumer):
+            join.mapping.view(store.view)
+    except views.NotAffine:
+        return False
+    return True
+
+
+def _split(kernel: RowKernel, outer: Shape, reduced: Shape) -> RowKernel:
+    """The same kernel over finer dimensions; splitting never fails."""
+    old = store_space(kernel)
+    new = outer + reduced
+    numbering = views.identity(new)
+    changed = rewritten(kernel, lambda expr, _: views.remap(expr, old, numbering, new))
+    assert isinstance(changed, RowKernel)
+    stages = tuple(
+        replace(stage, store=replace(stage.store, view=views.remap_view(stage.store.view, old, numbering, new)))
+        if isinstance(stage, Emit | EmitRow)
+        else stage
+        for stage in changed.stages
+    )
+    return replace(changed, outer=outer, reduced=reduced, stages=stages)

@@ -1,0 +1,1 @@
+"""Loop nests over scalar expressions, and the arithmetic on them; no target."""

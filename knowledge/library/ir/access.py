@@ -1,0 +1,190 @@
+"""Uniform access to the kernels of the intermediate form: their expressions with their spaces, reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.kernels import (
+    AttentionKernel,
+    ConvKernel,
+    Emit,
+    EmitRow,
+    Expr,
+    Gather,
+    GemmKernel,
+    Kernel,
+    Load,
+    PoolKernel,
+    Reduction,
+    RowKernel,
+    ScanKernel,
+    Store,
+    TorchCall,
+)
+from foundry.knowledge.opgraph import Ref
+
+Shape = tuple[int, ...]
+Step = Kernel | TorchCall
+Visit = Callable[[Expr, Shape], Expr]
+
+
+def store_space(kernel: Kernel) -> Shape:
+    """The space that a kernel's stores (and a map's or row's everything) are expressions over."""
+    if isinstance(kernel, RowKernel):
+        return kernel.outer + kernel.reduced
+    if isinstance(kernel, GemmKernel):
+        return (*kernel.batch, kernel.m, kernel.n)
+    if isinstance(kernel, ConvKernel):
+        return (kernel.batch, kernel.out_channels, *kernel.output_size)
+    if isinstance(kernel, PoolKernel):
+        return kernel.outer + kernel.output_size
+    if isinstance(kernel, AttentionKernel):
+        return (*kernel.batch, kernel.rows, kernel.value_head)
+    return kernel.shape
+
+
+def stores_of(kernel: Kernel) -> list[Store]:
+    if isinstance(kernel, RowKernel):
+        return [stage.store for stage in kernel.stages if isinstance(stage, Emit | EmitRow)]
+    return list(kernel.stores)
+
+
+def with_stores(kernel: Kernel, stores: tuple[Store, ...]) -> Kernel:
+    """A kernel that is not a row kernel, with other stores."""
+    assert not isinstance(kernel, RowKernel)
+    return replace(kernel, stores=stores)
+
+
+def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
+    """What a kernel computes from besides its stores."""
+    if isinstance(kernel, RowKernel):
+        space = kernel.outer + kernel.reduced
+        return [(stage.value, space) for stage in kernel.stages if not isinstance(stage, Emit | EmitRow)]
+    if isinstance(kernel, GemmKernel):
+        return [(kernel.a, (*kernel.batch, kernel.m, kernel.k)), (kernel.b, (*kernel.batch, kernel.k, kernel.n))]
+    if isinstance(kernel, PoolKernel):
+        return [(kernel.value, kernel.outer + kernel.input_size)]
+    if isinstance(kernel, ScanKernel):
+        return [(kernel.value, kernel.shape)]
+    if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
+        return [(kernel.mask, (*kernel.batch, kernel.rows, kernel.columns))]
+    return []
+
+
+def expressions(kernel: Kernel) -> Iterator[tuple[Expr, Shape]]:
+    """Every expression that may be rewritten, with its space."""
+    yield from inputs_of(kernel)
+    space = store_space(kernel)
+    for store in stores_of(kernel):
+        yield store.value, space
+
+
+def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
+    """The kernel with every expression replaced by `visit(expression, space)`."""
+    space = store_space(kernel)
+
+    def stored(store: Store) -> Store:
+        return replace(store, value=visit(store.value, space))
+
+    if isinstance(kernel, RowKernel):
+        stages: list[object] = []
+        for stage in kernel.stages:
+            if isinstance(stage, Emit | EmitRow):
+                stages.append(replace(stage, store=stored(stage.store)))
+            else:
+                stages.append(replace(stage, value=visit(stage.value, space)))
+        return replace(kernel, stages=tuple(stages))  # type: ignore[arg-type]
+    stores = tuple(stored(store) for store in kernel.stores)
+    if isinstance(kernel, GemmKernel):
+        a, b = (visit(expr, shape) for expr, shape in inputs_of(kernel))
+        return replace(kernel, a=a, b=b, stores=stores)
+    if isinstance(kernel, PoolKernel | ScanKernel):
+        (value,) = (visit(expr, shape) for expr, shape in inputs_of(kernel))
+        return replace(kernel, value=value, stores=stores)
+    if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
+        ((mask, shape),) = inputs_of(kernel)
+        return replace(kernel, mask=visit(mask, shape), stores=stores)
+    return replace(kernel, stores=stores)
+
+
+def loaded_names(expr: Expr) -> set[str]:
+    return {node.buffer for node in views.nodes(expr) if isinstance(node, Load | Gather)}
+
+
+def fixed_reads(step: Step) -> set[str]:
+    """Buffers a step reads as memory, where no expression could stand instead."""
+    if isinstance(step, ConvKernel):
+        return {step.x, step.weight}
+    if isinstance(step, AttentionKernel):
+        return {step.q.buffer, step.k.buffer, step.v.buffer}
+    if isinstance(step, TorchCall):
+        return set(_refs([*step.args, *step.kwargs.values()]))
+    return set()
+
+
+def _refs(items: list[object]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Ref):
+            yield item.ref
+        elif isinstance(item, list):
+            yield from _refs(item)
+
+
+def reads(step: Step) -> set[str]:
+    found = fixed_reads(step)
+    if not isinstance(step, TorchCall):
+        for expr, _ in expressions(step):
+            found |= loaded_names(expr)
+    return found
+
+
+def writes(step: Step) -> set[str]:
+    if isinstance(step, TorchCall):
+        return {name for name in step.results if name}
+    return {store.buffer for store in stores_of(step)}
+
+
+def touched(step: Step) -> set[str]:
+    return reads(step) | writes(step)
+
+
+def reductions_of(kernel: RowKernel) -> list[Reduction]:
+    return [stage for stage in kernel.stages if isinstance(stage, Reduction)]
+
+
+def step_buffers(step: Step) -> tuple[list[str], list[str]]:
+    """(buffers read, buffers written) by a step, each once."""
+    reads: list[str] = []
+    writes: list[str] = []
+
+    def visit(item: object) -> None:
+        if isinstance(item, Store):
+            writes.append(item.buffer)
+            visit(item.value)
+        elif isinstance(item, Ref):
+            reads.append(item.ref)
+        elif isinstance(item, tuple | list):
+            for part in item:
+                visit(part)
+        elif isinstance(item, dict):
+            visit(list(item.values()))
+        elif is_dataclass(item) and not isinstance(item, type):
+            if id(item) in seen:
+                return
+            seen[id(item)] = item
+            if isinstance(item, Load | Gather):
+                reads.append(item.buffer)
+            for entry in fields(item):
+                visit(getattr(item, entry.name))
+
+    seen: dict[int, object] = {}
+    visit(step)
+    if isinstance(step, ConvKernel):
+        reads += [step.x, step.weight]
+    if isinstance(step, AttentionKernel):
+        reads += [step.q.buffer, step.k.buffer, step.v.buffer]
+    if isinstance(step, TorchCall):
+        writes += step.results
+    return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

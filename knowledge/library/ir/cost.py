@@ -1,0 +1,103 @@
+"""Work and compulsory traffic of one kernel: what the roofline says about it."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import (
+    expressions,
+    fixed_reads,
+    loaded_names,
+    reductions_of,
+    store_space,
+    stores_of,
+)
+from foundry.knowledge.library.ir.kernels import (
+    Apply,
+    AttentionKernel,
+    ConvKernel,
+    Expr,
+    Gather,
+    GemmKernel,
+    Kernel,
+    Load,
+    Plan,
+    PoolKernel,
+    RowKernel,
+    ScanKernel,
+    TorchCall,
+    View,
+)
+from foundry.knowledge.opgraph import ITEM_BYTES
+
+Shape = tuple[int, ...]
+
+
+def _operations(expr: Expr) -> int:
+    return sum(isinstance(node, Apply) and node.op != "cast" for node in views.nodes(expr))
+
+
+def flops(kernel: Kernel) -> int:
+    """Arithmetic operations: two for each multiply-add, one for any scalar operation or step of a reduction."""
+    total = sum(_operations(expr) * math.prod(space) for expr, space in expressions(kernel))
+    if isinstance(kernel, GemmKernel):
+        total += 2 * math.prod(kernel.batch) * kernel.m * kernel.n * kernel.k
+    elif isinstance(kernel, ConvKernel):
+        taps = math.prod(kernel.kernel)
+        pixels = math.prod(kernel.input_size if kernel.transposed else kernel.output_size)
+        channels = kernel.in_channels * kernel.out_channels // kernel.groups
+        total += 2 * kernel.batch * channels * pixels * taps
+    elif isinstance(kernel, AttentionKernel):
+        heads = kernel.head + kernel.value_head
+        total += 2 * math.prod(kernel.batch) * kernel.rows * kernel.columns * heads // (2 if kernel.causal else 1)
+    elif isinstance(kernel, PoolKernel):
+        taps = math.prod(kernel.kernel) if kernel.kernel else 1
+        total += math.prod(store_space(kernel)) * taps
+    elif isinstance(kernel, RowKernel):
+        total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
+    elif isinstance(kernel, ScanKernel):
+        total += math.prod(kernel.shape)
+    return total
+
+
+def _distinct(view: View, space: Shape, limit: int) -> int:
+    """An upper bound of the elements a view meets."""
+    return min(limit, math.prod(size for size, stride in zip(space, view.strides, strict=True) if stride))
+
+
+def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
+    """Each element that the kernel reads, once, and each that it writes, once."""
+    elements: dict[str, int] = {}
+
+    def note(name: str, count: int) -> None:
+        elements[name] = min(plan.buffers[name].numel, max(elements.get(name, 0), count))
+
+    for expr, space in expressions(kernel):
+        for node in views.nodes(expr):
+            if isinstance(node, Load):
+                note(node.buffer, _distinct(node.view, space, plan.buffers[node.buffer].numel))
+            elif isinstance(node, Gather):
+                note(node.buffer, min(plan.buffers[node.buffer].numel, math.prod(space)))
+    for name in fixed_reads(kernel):
+        note(name, plan.buffers[name].numel)
+    read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
+    space = store_space(kernel)
+    written = 0
+    for store in stores_of(kernel):
+        buffer = plan.buffers[store.buffer]
+        written += _distinct(store.view, space, buffer.numel) * ITEM_BYTES[buffer.dtype]
+    return read + written
+
+
+def compulsory_bytes(plan: Plan) -> int:
+    """Inputs and weights that any step reads, once each, and what forward returns or writes back."""
+    read: set[str] = set()
+    for step in plan.steps:
+        read |= fixed_reads(step)
+        if not isinstance(step, TorchCall):
+            for expr, _ in expressions(step):
+                read |= loaded_names(expr)
+    kept = {view.buffer for view in plan.outputs if view.buffer} | set(plan.write_backs.values())
+    outside = {name for name in read if plan.buffers[name].role in ("input", "parameter")} | kept
+    return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in outside)

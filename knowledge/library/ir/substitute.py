@@ -1,0 +1,118 @@
+"""Putting a producer's stored values in place of a consumer's loads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.library.ir import views
+from foundry.knowledge.library.ir.access import expressions
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Kernel, Load, Store, View
+
+Shape = tuple[int, ...]
+_ROUNDED = ("float16", "bfloat16")
+
+
+def replaced_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> Expr:
+    """`expr` with loads replaced where `leaf` gives something.
+
+    A value that was rounded to 16 bits only because it went through memory keeps its float32 precision.
+    """
+    memo: dict[int, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        known = memo.get(id(node))
+        if known is None:
+            known = memo[id(node)] = changed(node)
+        return known
+
+    def changed(node: Expr) -> Expr:
+        if isinstance(node, Apply):
+            arguments = tuple(visit(argument) for argument in node.args)
+            if node.op == "cast" and arguments[0] is not node.args[0]:
+                exact = _before_rounding(node.args[0], arguments[0])
+                if exact is not None and exact.dtype == node.dtype:
+                    return exact
+            same = all(new is old for new, old in zip(arguments, node.args, strict=True))
+            return node if same else replace(node, args=arguments)
+        if isinstance(node, Gather):
+            index = visit(node.index)
+            gather = node if index is node.index else replace(node, index=index)
+            return leaf(gather) or gather
+        if isinstance(node, Load):
+            return leaf(node) or node
+        return node
+
+    return visit(expr)
+
+
+def _before_rounding(load: Expr, value: Expr) -> Expr | None:
+    """The value that a replaced load of a 16-bit buffer stood for, before it was rounded for memory."""
+    rounded = isinstance(load, Load | Gather) and load.dtype in _ROUNDED
+    return value.args[0] if rounded and isinstance(value, Apply) and value.op == "cast" else None
+
+
+def sought(kernel: Kernel, name: str) -> View | None:
+    """The view through which a kernel loads a buffer; None when it gathers from it."""
+    for expr, _ in expressions(kernel):
+        for node in views.nodes(expr):
+            if isinstance(node, Load) and node.buffer == name:
+                return node.view
+            if isinstance(node, Gather) and node.buffer == name:
+                return None
+    return None
+
+
+@dataclass(frozen=True)
+class SpaceMap:
+    """From a producer's space to a consumer's: the consumer's dimensions in the order of the producer's positions,
+    then through the producer's own numbering."""
+
+    old: Shape
+    order: tuple[int, ...]
+    point_map: View
+    new: Shape
+
+    def _turned(self) -> tuple[View, Shape]:
+        return views.permuted_map(self.old, self.order)
+
+    def expr(self, expr: Expr) -> Expr:
+        turn, shape = self._turned()
+        return views.remap(views.remap(expr, self.old, turn, shape), shape, self.point_map, self.new)
+
+    def view(self, view: View) -> View:
+        turn, shape = self._turned()
+        return views.remap_view(views.remap_view(view, self.old, turn, shape), shape, self.point_map, self.new)
+
+
+def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> SpaceMap | None:
+    """The map when a consumer over `shape` reads, through `view`, each element that a producer over `space` stores
+    through `stored` exactly once."""
+    if view is None or math.prod(shape) != math.prod(space):
+        return None
+    order = views.covering_order(shape, view)
+    if order is None or views.covering_order(space, stored) is None:
+        return None
+    return SpaceMap(shape, order, stored, space)
+
+
+def same_view(left: View, right: View, space: Shape) -> bool:
+    return left.offset == right.offset and all(
+        size == 1 or one == other for size, one, other in zip(space, left.strides, right.strides, strict=True)
+    )
+
+
+def substituted(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr:
+    """`expr` over the producer's space with its loads of produced buffers replaced; raises NotAffine when one reads
+    another element than the one computed at that point."""
+
+    def leaf(node: Load | Gather) -> Expr | None:
+        store = produced.get(node.buffer)
+        if store is None:
+            return None
+        if isinstance(node, Gather) or not same_view(node.view, store.view, space):
+            raise views.NotAffine
+        return store.value
+
+    return replaced_loads(expr, leaf)

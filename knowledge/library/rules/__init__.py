@@ -1,0 +1,1 @@
+"""One operator becomes one kernel."""

@@ -1,0 +1,70 @@
+"""Edits of a file that a model saw folded: found where it saw them, made in the whole file."""
+
+from __future__ import annotations
+
+import pytest
+
+from foundry.agents.chat.answers import AnswerError, ProposalAnswer
+from foundry.agents.chat.proposal import placed
+from foundry.agents.chat.source import SOURCE_CHARS, folded, shown
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.thought import Edit, edited
+
+HEADER = read_library_text("cpu/runtime.h").strip()
+OWN = "#include <omp.h>\nint foundry_forward(void** b) { return 0; }\n"
+CLASS = "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
+PARENT = f'SOURCE = r"""{HEADER}\n{OWN}"""\n{CLASS}'
+LONG = PARENT + "".join(f"# line {number}\n" for number in range(9000)) + "# the end\n"
+
+
+def after(parent: str, *edits: tuple[str, str]) -> str:
+    """The parent after these edits of a model's answer."""
+    answer = ProposalAnswer.model_validate({"edits": [{"old": old, "new": new} for old, new in edits]})
+    return edited(parent, placed(answer, parent))
+
+
+def test_what_occurs_once_where_the_model_looked_may_occur_in_the_hidden_header() -> None:
+    assert HEADER.count("#include <omp.h>") == 1
+    changed = after(PARENT, ("#include <omp.h>", "#include <cmath>"))
+    assert changed == PARENT.replace(OWN, OWN.replace("omp.h", "cmath"))
+
+
+def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
+    assert len(shown(LONG)) < SOURCE_CHARS + 100 and "# line 4500\n" not in shown(LONG)
+    changed = after(LONG, ("# the end", "# an end"), ("omp.h>\nint", "cmath>\nint"), ("# line 8999\n", ""))
+    wanted = LONG.replace("# the end", "# an end").replace(OWN, OWN.replace("omp.h", "cmath"))
+    assert changed == wanted.replace("# line 8999\n", "")
+    with pytest.raises(AnswerError, match="occurs 0 times in the parent's file as it was shown"):
+        after(LONG, ("# line 4500\n", ""))
+
+
+def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
+    first, second = shown(PARENT).splitlines()[:2]
+    quoted = f"{first}\n{second}"
+    assert after(PARENT, (quoted, quoted.replace("omp.h", "cmath"))) == PARENT.replace(
+        OWN, OWN.replace("omp.h", "cmath")
+    )
+    assert after(PARENT, (first, 'SOURCE = r"""')) == PARENT.replace(HEADER, "")  # without the header, as it is asked
+    assert folded(LONG).restored(shown(LONG).replace("# the end", "# an end")) == LONG.replace("# the end", "# an end")
+
+
+@pytest.mark.parametrize(
+    ("edits", "problem"),
+    [
+        ([("cpu/runtime.h\n#include", "#include")], "cuts a line that stands for text which is not shown"),
+        ([("return x + x", "return x"), ("x + x", "2 * x")], "two edits change the same text"),
+        ([("x", "y")], "occurs [0-9]+ times"),
+        ([("", "y")], "occurs 0 times"),
+    ],
+)
+def test_edits_that_cannot_be_placed_are_said_to_the_model(edits: list[tuple[str, str]], problem: str) -> None:
+    with pytest.raises((AnswerError, ValueError), match=problem):
+        after(PARENT, *edits)
+
+
+def test_edits_without_a_place_must_be_the_only_ones() -> None:
+    assert edited("a b", [Edit("b", "c")]) == "a c"
+    with pytest.raises(ValueError, match="edit 1: its old text occurs 2 times, not once"):
+        edited("a a", [Edit("a", "c")])
+    with pytest.raises(ValueError, match="edit 1: its old text is not at character 1"):
+        edited("a a", [Edit("a", "c", 1)])

@@ -1,0 +1,306 @@
+"""The chat-model brain through the real langchain-openai client, against a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.agents.chat.scripted_server import Reply, answer, endless, garbage, status, truncated
+from tests.agents.session import QUICK, SHORT, Session, move
+
+from foundry.agents import directives
+from foundry.agents.brain import NoAnswer
+from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse, schema_of
+from foundry.agents.chat.brain import ChatModelBrain
+from foundry.agents.chat.source import shown, unfolded
+from foundry.agents.judgement import AuditEvidence
+from foundry.agents.ledger import Ledger
+from foundry.knowledge.candidate import Audit, Gate
+from foundry.knowledge.errors import UsageError
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.thought import Diagnosis, Directive, Edit
+
+FASTER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
+
+
+async def test_a_choice_among_moves_becomes_a_recipe(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move(0, cites=["d1", "x99"]))))
+    said = Directive(1, "tiling", "be bold")
+    proposal = await session.propose(directives=(said,))
+    listed = next(line for line in session.server.prompt().splitlines() if line.startswith("0: set "))
+    chosen = proposal.moves[0]
+    assert f"set {chosen.name} of k0 from {chosen.was} to {chosen.value}" in listed
+    assert proposal.recipe.choices["k0"][chosen.name] == chosen.value
+    assert proposal.brain == "scripted-1" and proposal.rationale == "40 % of bandwidth"
+    assert proposal.cites == ("d1",)  # x99 does not exist
+    request = session.server.requests[0]
+    assert request["max_tokens"] == 2000 and "max_completion_tokens" not in request and request["seed"] == 7
+    assert request["response_format"]["json_schema"]["strict"] is True
+    assert [(call.outcome, call.requests, call.prompt_tokens) for call in session.calls] == [("answered", 1, 1000)]
+    assert (session.ledger.spent.tokens, session.ledger.spent.dollars) == (1100, 0.0)
+
+
+async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move())))
+    await session.propose(directives=(Directive(4, "all", "prefer short code"),), hints=("d_mem up pays",))
+    prompt = session.server.prompt()
+    for part in (
+        "You are the memory-tiling expert",
+        "8 GB/s is 40 % of the measured 20 GB/s",
+        "Put more independent loads",  # the card of this limiter is recommended by its diagnosis text
+        "unroll = 1 of 1, 2, 4, 8",
+        "copy 20 GB/s",
+        "d4 to all: prefer short code",
+        "d_mem up pays",
+        "return x * 2.0",
+        "class ModelNew(torch.nn.Module)",
+        "The dominant operations run in the candidate's own kernels",
+    ):
+        assert part in prompt or part.startswith("Put more"), part
+    assert "{{" not in prompt and "evolvable" not in prompt
+
+
+async def test_edits_must_hit_the_parents_file_exactly_once(toy: Any, scripted: Any) -> None:
+    good = move(moves=[], edits=[{"old": "x * 2.0", "new": "x + x"}])
+    bad = move(moves=[], edits=[{"old": "torch", "new": "touch"}])
+    session = Session(toy, scripted(answer(bad), answer(good)))
+    proposal = await session.propose()
+    assert proposal.edits == (Edit("x * 2.0", "x + x", 89),) and proposal.recipe is None and proposal.source == ""
+    assert "occurs 2 times" in session.server.prompt(1)
+    assert [call.outcome for call in session.calls] == ["repaired"]
+    assert session.ledger.spent.requests == 2 and session.ledger.spent.failed_steps == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(move(moves=[], source=FASTER)),
+        "Sure! Here it is:\n```json\n" + json.dumps(move(moves=[], source=FASTER), indent=2) + "\n```\nEnjoy.",
+        f"Fewer operations.\n```python\n{FASTER}```\n",
+        'I think {this} works: {"rationale": "r", "moves": []}\n```python\n' + FASTER + "```",
+    ],
+)
+async def test_a_whole_kernel_in_any_wrapping(toy: Any, scripted: Any, text: str) -> None:
+    session = Session(toy, scripted(answer(text)))
+    proposal = await session.propose()
+    assert proposal.source == FASTER and proposal.recipe is None and proposal.brain == "scripted-1"
+    assert session.ledger.spent.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (answer("I would rather not."), "no JSON object"),
+        (answer(move(moves=["many"])), "moves.0"),
+        (answer(move(99)), "99 is not in the list"),
+        (answer(move(moves=[])), "it changes nothing"),
+        (answer(move(moves=[], source="class ModelNew(:\n")), "syntax error in line 1"),
+        (answer(move(moves=[], source="x = 1\n")), "no class ModelNew"),
+        (answer(move(moves=[], source="\0")), "source:"),
+        (truncated('{"rationale": "because the'), "cut off after 100 tokens"),
+        (answer(""), "no JSON object"),
+        (answer("[" * 40_000), "no JSON object"),
+        (answer('{"a":' * 5_000), "no JSON object"),
+    ],
+)
+async def test_bad_twice_is_one_repair_and_a_failed_step(toy: Any, scripted: Any, bad: Any, problem: str) -> None:
+    session = Session(toy, scripted(bad))
+    proposal = await session.propose()
+    assert await session.is_playbooks(proposal)
+    assert len(session.server.requests) == 2
+    assert problem in session.server.prompt(1)
+    assert [call.outcome for call in session.calls] == ["failed"] and problem in session.calls[0].detail
+    assert session.ledger.spent.failed_steps == 1 and session.ledger.spent.requests == 2
+
+
+async def test_what_was_tried_is_refused(toy: Any, scripted: Any) -> None:
+    first = await Session(toy, scripted(answer(move()))).propose()
+    session = Session(toy, scripted(answer(move(0)), answer(move(1))))
+    second = await session.propose(tried=frozenset({first.recipe.digest}))
+    assert second.recipe.digest != first.recipe.digest and "tried already" in session.server.prompt(1)
+
+
+async def test_the_users_pin_holds_for_the_model_too(toy: Any, scripted: Any) -> None:
+    pin = Directive(3, "tiling", "block 256", {"verb": "set", "name": "block", "value": 256})
+    proposal = await Session(toy, scripted(answer(move(1)))).propose(directives=(pin,))
+    assert proposal.recipe.choices["k0"]["block"] == 256
+
+
+async def test_busy_and_broken_servers_are_asked_again(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(status(429, retry_after=0.4), status(500), answer(move())))
+    proposal = await session.propose()
+    assert proposal.brain == "scripted-1" and len(session.server.requests) == 3
+    first, second, _ = session.server.times
+    assert second - first >= 0.4  # the server's own wish
+    assert [(call.outcome, call.requests) for call in session.calls] == [("answered", 3)]
+    assert session.ledger.spent.requests == 1  # refusals cost nothing
+
+
+@pytest.mark.parametrize("reply", [status(500), status(429), garbage(), Reply(body=b"{}"), Reply(body=b"")])
+async def test_a_server_that_stays_broken_costs_a_step_not_the_run(toy: Any, scripted: Any, reply: Any) -> None:
+    session = Session(toy, scripted(reply))
+    assert await session.is_playbooks(await session.propose())
+    assert len(session.server.requests) == QUICK.attempts
+    assert [call.outcome for call in session.calls] == ["unreachable"]
+    assert (session.ledger.spent.tokens, session.ledger.spent.failed_steps) == (0, 1)
+
+
+@pytest.mark.parametrize("reply", [endless(), endless(drip_s=0.05), answer(move(), wait_s=60)])
+async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: Any) -> None:
+    session = Session(toy, scripted(reply), replace(QUICK, attempts=2), replace(SHORT, request_s=0.6))
+    started = time.monotonic()
+    assert await session.is_playbooks(await session.propose())
+    assert time.monotonic() - started < 6
+    assert [call.outcome for call in session.calls] == ["unreachable"]
+    assert session.ledger.spent.answer_tokens == 2 * 2000  # the server may bill what it generated: count the most
+
+
+async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:
+    header = read_library_text("cpu/runtime.h")
+    parent = f'SOURCE = r"""{header}\nint foundry_forward(void** b) {{ return 0; }}\n"""\n' + FASTER
+    folded = shown(parent)
+    assert len(folded) < len(parent) - len(header) + 200 and unfolded(folded) == parent
+    session = Session(toy, scripted(answer(move(moves=[], source=folded.replace("return x + x", "return 2 * x")))))
+    proposal = await session.propose(parent_text=parent)
+    assert proposal.source == parent.replace("return x + x", "return 2 * x")
+    assert "FOUNDRY_INLINE" not in session.server.prompt() and "return 0;" in session.server.prompt()
+
+
+async def test_a_server_without_response_formats_is_asked_without(toy: Any, scripted: Any) -> None:
+    def reply(request: dict[str, Any]) -> Any:
+        if "response_format" in request:
+            return status(400, message="response_format json_schema is not supported")
+        return answer("```json\n" + json.dumps(move()) + "\n```")
+
+    session = Session(toy, scripted(reply))
+    assert (await session.propose()).brain == "scripted-1"
+    assert (await session.propose()).brain == "scripted-1"
+    assert ["response_format" in request for request in session.server.requests] == [True, False, False]
+
+
+async def test_missing_usage_is_estimated(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move(), usage=None)))
+    await session.propose()
+    characters = len(session.server.prompt())
+    assert abs(session.ledger.spent.prompt_tokens - characters / 4) < 5
+    assert session.ledger.spent.answer_tokens == len(json.dumps(move())) // 4 + 1
+
+
+async def test_the_token_cap_ends_in_the_playbook(toy: Any, scripted: Any) -> None:
+    usage = {"prompt_tokens": 2000, "completion_tokens": 400}
+    session = Session(toy, scripted(answer(move(), usage=usage)), max_tokens=8000)
+    outcomes = []
+    for _ in range(4):
+        await session.propose()
+        outcomes.append(session.calls[-1].outcome)
+    assert outcomes[0] == "answered" and outcomes[-1] == "budget"
+    assert session.ledger.spent.tokens <= 8000
+    assert session.server.requests[-1]["max_tokens"] < 2000  # the last answers were shortened to what was left
+    assert await session.is_playbooks(await session.propose())
+    session.ledger.max_tokens = 18_000
+    assert (await session.propose()).brain == "scripted-1"
+
+
+async def test_islands_together_cannot_overrun_the_cap_or_the_connections(toy: Any, scripted: Any) -> None:
+    usage = {"prompt_tokens": 2000, "completion_tokens": 2000}
+    options = replace(SHORT, parallel=2)
+    session = Session(toy, scripted(answer(move(), usage=usage, wait_s=0.1)), options=options, max_tokens=13_000)
+    await asyncio.gather(*(session.propose(step=f"i{island}g1", island=island) for island in range(8)))
+    assert session.server.most_at_once == 2
+    assert session.ledger.spent.tokens <= 13_000 and 2 <= session.ledger.spent.requests <= 3
+    assert {call.outcome for call in session.calls} == {"answered", "budget"}
+
+
+async def test_diagnosis_reads_failures_of_foreign_files_only(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer({"cause": "line 6 doubles twice", "action": "drop one", "kernel": ""})))
+    broken = toy.evaluation(None, outcome="wrong_result", error="all elements are twice too large")
+    found = await session.brain.diagnose(toy.brief(parent=broken, lowered=None))
+    assert (found.failure, found.action) == ("wrong_result", "drop one")
+    assert found.evidence == "all elements are twice too large; line 6 doubles twice"
+    correct = await session.brain.diagnose(toy.brief(parent=toy.evaluation(toy.recipe())))
+    assert correct.limiter == "memory_bandwidth" and len(session.server.requests) == 1
+
+
+async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move(moves=[], edits=[{"old": "x * 2.0", "new": "x"}]))))
+    broken = toy.evaluation(None, outcome="wrong_result", error="twice too large")
+    found = Diagnosis("c1", "wrong_result", None, "twice too large", "drop one")
+    proposal = await session.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))
+    assert proposal is not None and proposal.edits == (Edit("x * 2.0", "x", 89),)
+    assert "You are the debugging diagnostician" in session.server.prompt()
+    moves = Session(toy, scripted(answer(move(0))))
+    with pytest.raises(NoAnswer, match="there are no moves"):  # nor has the playbook one: nothing is said of the parent
+        await moves.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))
+    assert "there are no moves" in moves.server.prompt(1)
+
+
+async def test_the_auditors_model_adds_doubt_and_never_clears_a_gate(toy: Any, scripted: Any) -> None:
+    brief = toy.brief()
+    clean = Audit(True, "fair", (Gate("alias", True, "fresh outputs"),))
+    evidence = AuditEvidence(brief.task, brief.device, toy.evaluation(toy.recipe()), clean, FASTER, brief.lowered, 1.7)
+    doubting = Session(toy, scripted(answer({"judgement": "It caches.", "doubt": True, "reason": "line 5 keeps y"})))
+    judged = await doubting.brain.judge(evidence)
+    assert judged.doubt == "scripted-1: line 5 keeps y" and "It caches." in judged.text
+    groundless = Session(toy, scripted(answer({"judgement": "Hm.", "doubt": True, "reason": ""})))
+    assert (await groundless.brain.judge(evidence)).doubt == ""
+    failed = replace(evidence, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
+    praising = Session(toy, scripted(answer({"judgement": "Fine.", "doubt": False, "reason": ""})))
+    assert (await praising.brain.judge(failed)).text.startswith("Vetoed") and not praising.server.requests
+
+
+async def test_a_cap_is_told_once_and_counts_no_failed_step(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move())), max_tokens=300)
+    for _ in range(3):
+        assert await session.is_playbooks(await session.propose())
+    assert [call.outcome for call in session.calls] == ["budget"] and not session.server.requests
+    assert session.ledger.spent.failed_steps == 0
+
+
+async def test_text_that_no_file_can_hold_is_made_writable(toy: Any, scripted: Any) -> None:
+    proposal = await Session(toy, scripted(answer(move(rationale="half \ud800 pair")))).propose()
+    assert proposal.rationale.encode() == b"half ? pair"
+
+
+def test_a_model_without_any_access_is_a_usage_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    with pytest.raises(UsageError, match="set OPENAI_API_KEY, or name a server with --base-url"):
+        ChatModelBrain("gpt-5.4", ledger=Ledger())
+
+
+def test_hostile_text_is_parsed_in_linear_time() -> None:
+    started = time.monotonic()
+    for text in ("```" + "a" * 200_000, "```\n" * 20_000, "{" * 200_000, "@tiling " + "block " * 50_000):
+        with pytest.raises(AnswerError):
+            parse(text, ProposalAnswer)
+        directives.parse(text)
+    assert time.monotonic() - started < 5
+
+
+async def test_questions_are_answered_from_the_trace(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer("c17 was too large.")))
+    assert await session.brain.answer("why was c17 rejected?", "c17 wrong_result") == "c17 was too large."
+    assert "c17 wrong_result" in session.server.prompt() and "response_format" not in session.server.requests[0]
+    assert await Session(toy, scripted(status(500))).brain.answer("why?", "") == ""
+
+
+def test_the_schema_is_strict_and_its_own_answers_fit() -> None:
+    schema = schema_of(ProposalAnswer)
+    assert schema["additionalProperties"] is False and set(schema["required"]) == set(schema["properties"])
+    assert "default" not in json.dumps(schema)
+    assert parse(json.dumps(move(3)), ProposalAnswer).moves == [3]
+
+
+def test_a_run_without_a_model_never_imports_the_client() -> None:
+    code = (
+        "import sys, foundry.agents.chat.brain, foundry.agents.playbook.brain, foundry.agents.expert as e; e.experts();"
+        "print([m for m in ('langchain_openai', 'openai', 'langchain_core', 'torch') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,128 @@
+"""What a prompt says of the task and of the candidate file is true of this run and of the library's own files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foundry.agents.chat.words import contract, diagnose_prompt, judge_prompt, step_prompt
+from foundry.agents.judgement import AuditEvidence
+from foundry.knowledge.candidate import Audit
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Task
+from foundry.knowledge.thought import Diagnosis
+from foundry.tools.task.capture import capture
+from foundry.tools.task.file import read_task
+from foundry.tools.task.loading import load
+
+SOURCE = """import torch
+
+SCALE = 1
+ROWS = 32 * SCALE
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.relu(x + y)
+
+
+def get_inputs():
+    return [torch.randn(64, ROWS).t(), torch.randn(64)]
+"""
+OPTIONS = """
+instructions = "rows are short"
+policy = "strict"
+tolerance = 3e-4
+accuracy = "ieee"
+extra_shapes = [{ ROWS = 7 }, { SCALE = 4 }]
+dtypes = ["bfloat16"]
+mode = "eval"
+input_range = [-2.0, 0.5]
+"""
+WRONG = Diagnosis("c1", "wrong_result", None, "row 0 differs", "mend it")
+DEVICES = {
+    "cpu": Device("cpu", "AMD EPYC", "x86-64-v4", 2, 8 << 20, 64, 16 << 30),
+    "cuda": Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30),
+}
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, tuple[OpGraph, ...]]:
+    """A task with everything that can be set, and its graphs, captured as intake does."""
+    path = tmp_path_factory.mktemp("task") / "rows.py"
+    path.write_text(SOURCE)
+    path.with_suffix(".toml").write_text(OPTIONS)
+    task = read_task(path, scale=3)
+    cases = [load(task), *[load(task, overrides=shape) for shape in task.options.extra_shapes]]
+    cases.append(load(task, dtype="bfloat16"))
+    return task, tuple(capture(case.build_model(0), case.inputs(0), overrides=case.overrides) for case in cases)
+
+
+def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tuple[OpGraph, ...]]) -> None:
+    task, (own, *further) = asked
+    brief = replace(toy.brief(task=task, graph=own, further_graphs=tuple(further)), diagnosis=WRONG)
+    evidence = AuditEvidence(task, brief.device, brief.parent, Audit(True, "strict"), "", graphs=asked[1])
+    for prompt in (step_prompt(brief, WRONG, ()), diagnose_prompt(brief, WRONG), judge_prompt(evidence, "")):
+        for fact in (
+            "Sizes: SCALE = 3, set for this run",
+            "\nSCALE = 3\n",  # in the reference itself
+            "Input 0: float32 [96, 64], strides [1, 96] (not contiguous)",
+            "Input 1: float32 [64], strides [1] (contiguous)",
+            "Output 0: float32 [96, 64]",
+            "right for 3 further cases:",
+            "ROWS = 7 (Input 0: float32 [7, 64], strides [1, 7]",
+            "SCALE = 4 (Input 0: float32 [128, 64]",
+            "bfloat16: parameters and floating-point inputs are converted to it (Input 0: bfloat16 [96, 64]",
+            "Mode: evaluation: `model.eval()` is called (captured in evaluation mode)",
+            "uniformly from -2 to 0.5",
+            "standard deviation: 0.0003, as the task sets it",
+            "class ieee or better",
+        ):
+            assert fact in prompt, fact
+        assert "SCALE = 1\n" not in prompt
+    assert "The user says: rows are short" in step_prompt(brief, WRONG, ())
+    assert "## Policy strict\nIEEE float32 only" in step_prompt(brief, WRONG, ())
+
+
+def test_a_plain_task_that_cannot_be_captured_is_told_with_its_defaults(toy: Any) -> None:
+    prompt = step_prompt(toy.brief(graph=None), WRONG, ())
+    assert "could not be captured" in prompt and "Mode: as the file leaves it." in prompt
+    assert "0.001 for float32, 0.01 for float16, 0.01 for bfloat16" in prompt and "Sizes:" not in prompt
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_the_contract_names_what_a_library_candidate_has(toy: Any, target: str) -> None:
+    """Every name between backticks that the contract gives to a part of the file is in a file of the library."""
+    graph, device = toy.brief().graph, DEVICES[target]
+    text = lower([graph], seeds(graph, device)[0], task_source=SOURCE, device=device).source
+    told = contract(target)
+    assert "{{" not in told and f"@foundry {target} runtime header@" in told
+    about_files = told[told.index("- Foundry's own files") : told.index("- A new file may instead")]
+    names = {name for quoted in re.findall(r"`([^`]+)`", about_files) for name in re.findall(r"[A-Za-z_]\w+", quoted)}
+    names -= {"foundry", "runtime", "header", "begin", "end"}
+    assert len(names) > 10
+    assert not [name for name in names if not re.search(rf"\b{name}\b", text)]
+
+
+def test_the_launches_of_a_cuda_candidate_are_where_the_contract_says(toy: Any) -> None:
+    graph = toy.brief().graph
+    text = lower([graph], seeds(graph, DEVICES["cuda"])[0], task_source=SOURCE, device=DEVICES["cuda"]).source
+    literals = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in ("FOUNDRY", "SOURCE", "_LAUNCHES_0")
+    }
+    for kernel, grid, block, shared_bytes, slots in literals["_LAUNCHES_0"]:
+        fact = {"grid": list(grid), "block": list(block), "shared_bytes": shared_bytes}
+        assert literals["FOUNDRY"]["launches"][kernel] == fact
+        declared = re.search(rf"\b{kernel}\(([^)]*)\)", literals["SOURCE"])
+        assert declared and len(declared[1].split(",")) == len(slots)
+    assert "foundry_forward" not in contract("cuda") and "_LAUNCHES" not in contract("cpu")

@@ -1,0 +1,187 @@
+"""Which resource limits a candidate, from constructed measurements with a known answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from foundry.agents.experts.auditor import judge_by_numbers
+from foundry.agents.judgement import AuditEvidence
+from foundry.agents.playbook.diagnosis import diagnose
+from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
+from foundry.knowledge.cards import cards, parse
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu.map import print_map
+from foundry.knowledge.library.cpu.module import FLAGS
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
+from foundry.knowledge.thought import Aspect, Failure, Limiter
+from foundry.tools.grade.grader import no_timing
+from foundry.tools.grade.roofline import profile
+from foundry.tools.targets.cpu import CpuTarget
+
+
+def found(toy: Any, parent: Any, recipe: Recipe | None = None, **changes: Any) -> Any:
+    return diagnose(toy.brief(recipe, parent=parent, **changes))
+
+
+@pytest.mark.parametrize(
+    ("facts", "limiter", "evidence"),
+    [
+        ({"candidate_ms": 2.0}, "memory_bandwidth", "16.8 GB/s is 84 % of the measured 20 GB/s"),
+        ({"candidate_ms": 2.0, "vector_bytes": 16}, "memory_bandwidth", "84 %"),
+        ({"candidate_ms": 12.0, "vector_bytes": 16}, "instruction_mix", "16-byte vectors, the device has 64"),
+        ({"candidate_ms": 12.0}, "instruction_mix", "33 % of its operators are costly"),
+        ({"candidate_ms": 0.019, "launches": 2}, "launch_overhead", "2 launches at 5 us each are 53 % of 0.019 ms"),
+        ({"candidate_ms": 9.0, "facts": {"stall_barrier": 0.45}}, "synchronisation", "stall_barrier takes 45 %"),
+        ({"candidate_ms": 9.0, "facts": {"limiter": "occupancy", "warps": 4.0}}, "occupancy", "warps 4"),
+    ],
+)
+def test_limiter_and_its_numbers(toy: Any, facts: dict[str, Any], limiter: str, evidence: str) -> None:
+    diagnosis = found(toy, toy.evaluation(toy.recipe(), **facts))
+    assert (diagnosis.limiter, diagnosis.failure) == (limiter, None)
+    assert evidence in diagnosis.evidence
+    assert diagnosis.action and diagnosis.kernel == "k0"
+
+
+PAIRS = """
+static void k0(const float* __restrict x, float* __restrict y) {
+#pragma omp parallel for
+  for (long i = 0; i < 64; ++i)
+    for (long j = 0; j < 1024; ++j)
+      for (long k = 0; k < 2; ++k) y[(i * 1024 + j) * 2 + k] = math::tanh(x[i * 2048 + k * 1024 + j]);
+}
+extern "C" int foundry_forward(void** b) { k0((const float*)b[0], (float*)b[1]); return 0; }
+"""
+
+
+def candidate(kernel: str) -> str:
+    source = f"{read_library_text('cpu/runtime.h')}\n{kernel}"
+    flags = [*FLAGS, "-fno-tree-vectorize"] if kernel == PAIRS else list(FLAGS)
+    return f'FOUNDRY = {{"target": "cpu", "flags": {flags!r}}}\nSOURCE = r"""{source}"""\n'
+
+
+def shuffled() -> str:
+    """The library's kernel for the same as PAIRS: (64, 2, 1024) turned into (64, 1024, 2), then tanh."""
+    x = Load("x", View(0, (2048, 1, 1024)), "float32")
+    kernel = MapKernel("k0", (64, 1024, 2), (Store("y", View(0, (2048, 2, 1)), Apply("tanh", (x,), "float32")),))
+    buffers = {
+        "x": Buffer("x", (64, 2, 1024), (2048, 1024, 1), "float32", "input"),
+        "y": Buffer("y", (64, 1024, 2), (2048, 2, 1), "float32", "output"),
+    }
+    device = Device("cpu", "test", "x86-64", 2, 32 << 20, 64, 8 << 30)
+    printed = print_map(kernel, Plan(buffers, (kernel,), (), "tensor"), device, {})
+    entry = "const float* b_x = (const float*)b[0]; float* b_y = (float*)b[1];"
+    return f'{printed.functions}\nextern "C" int foundry_forward(void** b) {{ {entry} {printed.call} return 0; }}'
+
+
+def test_a_kernel_whose_loop_is_scalar_is_named(toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path))
+    slow = toy.evaluation(toy.recipe(), candidate_ms=12.0)
+    scalar, packed = (replace(slow, build=CpuTarget().build(candidate(text))) for text in (PAIRS, shuffled()))
+    diagnosis = found(toy, scalar)
+    assert (diagnosis.limiter, diagnosis.kernel) == ("instruction_mix", "k0")
+    assert "the loop of k0 is scalar" in diagnosis.evidence and "along another axis" in diagnosis.action
+    made = profile(candidate(PAIRS), scalar.build, slow.timing, toy.brief().device, policy="fair")
+    assert made.facts["scalar_loops"] == "k0"
+    assert packed.build.ok and "scalar" not in found(toy, packed).evidence
+    saturated = found(toy, replace(toy.evaluation(toy.recipe(), candidate_ms=2.0), build=scalar.build))
+    assert saturated.limiter == "memory_bandwidth"
+
+
+def test_surplus_traffic_makes_fusing_the_action(toy: Any) -> None:
+    diagnosis = found(toy, toy.evaluation(toy.recipe(), candidate_ms=4.0), Recipe("cpu", materialise=("relu",)))
+    assert diagnosis.limiter == "memory_bandwidth"
+    assert diagnosis.action.startswith("Fuse: 2 kernels move 33.55 MB more than the 33.55 MB")
+
+
+def test_little_bandwidth_without_costly_operators_is_latency(toy: Any) -> None:
+    brief = toy.brief(parent=toy.evaluation(toy.recipe(), candidate_ms=12.0))
+    cheap = replace(brief.lowered, kernels=(replace(brief.lowered.kernels[0], ops=("add", "relu")),))
+    assert diagnose(replace(brief, lowered=cheap)).limiter == "memory_latency"
+
+
+def test_arithmetic_above_the_ridge_is_compute(toy: Any) -> None:
+    brief = toy.brief(parent=toy.evaluation(toy.recipe(), candidate_ms=12.0))
+    heavy = replace(brief.lowered, flops=1_000_000_000)
+    assert diagnose(replace(brief, lowered=heavy)).limiter == "compute"
+
+
+def test_registers_spilled_on_a_gpu_are_an_occupancy_problem_even_unproven(toy: Any) -> None:
+    unproven = toy.evaluation(toy.recipe(), outcome="unproven")
+    spilled = replace(unproven, build=replace(unproven.build, resources=Resources(registers=255, spill_bytes=96)))
+    gpu = replace(toy.brief().device, target="cuda", present=False)
+    diagnosis = found(toy, spilled, device=gpu)
+    assert diagnosis.limiter == "occupancy" and "96 bytes of registers spilled" in diagnosis.evidence
+
+
+@pytest.mark.parametrize("failure", [name for name in get_args(Failure) if name not in ("cheating", "compile_error")])
+def test_failed_verdicts_keep_their_evidence(toy: Any, failure: str) -> None:
+    diagnosis = found(toy, toy.evaluation(toy.recipe(), outcome=failure, error="row 31 differs by 0.2"))
+    assert (diagnosis.failure, diagnosis.limiter, diagnosis.evidence) == (failure, None, "row 31 differs by 0.2")
+
+
+def test_a_failed_audit_is_diagnosed_as_cheating(toy: Any) -> None:
+    dirty = Audit(False, "fair", (Gate("constant", False, "same output for two inputs"), Gate("alias", True, "")))
+    diagnosis = found(toy, replace(toy.evaluation(toy.recipe()), audit=dirty))
+    assert diagnosis.failure == "cheating" and diagnosis.evidence == "constant: same output for two inputs"
+
+
+@pytest.mark.parametrize("outcome", ["crash", "timeout", "cheating", "wrong_result"])
+def test_a_candidate_that_cannot_be_timed_is_diagnosed_by_why(toy: Any, outcome: Outcome) -> None:
+    """It passed every check and then died beside the clock: it was diagnosed as limited by memory."""
+    untimed = replace(toy.evaluation(toy.recipe()), timing=no_timing("screen", "the process died", outcome=outcome))
+    diagnosis = found(toy, untimed)
+    assert (diagnosis.failure, diagnosis.limiter, diagnosis.evidence) == (outcome, None, "the process died")
+
+
+def test_every_limiter_and_failure_has_a_card_that_a_person_can_use() -> None:
+    assert set(cards()) == {*get_args(Limiter), *get_args(Failure)}
+    for card in cards().values():
+        assert set(card.aspects) <= set(get_args(Aspect)) and "## What helps" in card.body
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("compute", "no head", "no head"),
+        ("weather", "---\naction: wait\n---\n", "not the name of a limiter"),
+        ("compute", "---\naspects: tile=2\n---\n", "no action"),
+        ("compute", "---\naction: tile\naspects: speed=2\n---\n", "'speed' is not an aspect"),
+    ],
+)
+def test_a_bad_card_is_named(name: str, text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse(name, text)
+
+
+def evidence(
+    toy: Any, *, candidate_ms: float = 2.0, wall_ratio: float = 1.0, floor_ms: float = 1.7, gate: bool = True
+) -> Any:
+    tested = toy.evaluation(toy.recipe(), candidate_ms=candidate_ms)
+    assert tested.timing is not None
+    tested = replace(tested, timing=replace(tested.timing, wall_ratio=wall_ratio))
+    audit = Audit(gate, "fair", (Gate("cached_result", gate, "second call took 0.1 % of the first"),))
+    brief = toy.brief()
+    return AuditEvidence(brief.task, brief.device, tested, audit, "", brief.lowered, floor_ms)
+
+
+def test_the_auditor_says_why_there_is_no_time(toy: Any) -> None:
+    given = evidence(toy)
+    untimed = replace(given.evaluation, timing=no_timing("final", "the process died", 0.1, outcome="crash"))
+    judgement = judge_by_numbers(replace(given, evaluation=untimed))
+    assert "It could not be timed: the process died" in judgement.text and judgement.doubt == ""
+
+
+def test_the_auditor_repeats_failed_gates_and_doubts_impossible_numbers(toy: Any) -> None:
+    failed = judge_by_numbers(evidence(toy, gate=False))
+    assert failed.text.startswith("Vetoed by 1 of 1 gates") and "0.1 % of the first" in failed.text
+    fine = judge_by_numbers(evidence(toy))
+    assert fine.doubt == "" and "of the roofline floor of its arithmetic" in fine.text
+    assert "1.90 times faster than the roofline floor" in judge_by_numbers(evidence(toy, floor_ms=3.8)).doubt
+    assert judge_by_numbers(evidence(toy, floor_ms=2.2)).doubt == ""  # within the 15 % by which ceilings may err
+    assert "clock" in judge_by_numbers(evidence(toy, wall_ratio=3.0)).doubt
+    assert judge_by_numbers(evidence(toy, candidate_ms=0.1, floor_ms=0.1, wall_ratio=3.0)).doubt == ""

@@ -1,0 +1,79 @@
+"""The CUDA emulator: right kernels give right results, wrong synchronisation is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.emulator.emulator import EmulationError, build_emulation, emulation_source
+
+from foundry.knowledge.library.cuda.launches import Launch
+
+ROW_SUM = """
+extern "C" __global__ void __launch_bounds__(128) row_sum(const float* __restrict__ x, float* __restrict__ y, int n) {
+    extern __shared__ float parts[];
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += blockDim.x) sum += x[(long long)blockIdx.x * n + i];
+    for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sum;
+    BARRIER
+    if (threadIdx.x == 0) {
+        float total = 0.0f;
+        for (unsigned w = 0; w < blockDim.x / 32; ++w) total += parts[w];
+        y[blockIdx.x] = total;
+    }
+}
+"""
+LAUNCH = Launch("row_sum", (5, 1, 1), (128, 1, 1), ("x", "y", 300), shared_bytes=64)
+DRIVER = """
+import sys, numpy
+from pathlib import Path
+from tests.emulator.emulator import run_emulation
+x = numpy.arange(1500, dtype=numpy.float32).reshape(5, 300)
+y = numpy.full(5, numpy.nan, dtype=numpy.float32)
+run_emulation(Path(sys.argv[1]), ["x", "y"], {"x": x.ctypes.data, "y": y.ctypes.data})
+print(bool((y == x.sum(1)).all()))
+"""
+
+
+def emulate(source: str, tmp_path: Path, order: int = 0) -> subprocess.CompletedProcess[str]:
+    library, names = build_emulation(source, [LAUNCH], tmp_path)
+    assert names == ["x", "y"]
+    env = {**os.environ, "EMULATOR_ORDER": str(order)}
+    return subprocess.run([sys.executable, "-c", DRIVER, str(library)], capture_output=True, text=True, env=env)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_shuffles_barriers_and_shared_memory(tmp_path: Path, order: int) -> None:
+    done = emulate(ROW_SUM.replace("BARRIER", "__syncthreads();"), tmp_path, order)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+def test_a_missing_barrier_changes_the_result(tmp_path: Path) -> None:
+    assert emulate(ROW_SUM.replace("BARRIER", ""), tmp_path).stdout.strip() == "False"
+
+
+def test_a_divergent_barrier_is_found(tmp_path: Path) -> None:
+    split = "if (threadIdx.x < 64) {\n __syncthreads();\n } else {\n __syncthreads();\n }"
+    done = emulate(ROW_SUM.replace("BARRIER", split), tmp_path)
+    assert done.returncode == 97 and "divergent barrier" in done.stderr
+
+
+def test_a_lane_outside_its_mask_is_found(tmp_path: Path) -> None:
+    done = emulate(ROW_SUM.replace("BARRIER", "__syncthreads();").replace("0xffffffffu", "0x0000ffffu"), tmp_path)
+    assert done.returncode == 97 and "mask" in done.stderr
+
+
+def test_a_compile_error_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(EmulationError, match="error") as caught:
+        build_emulation(ROW_SUM.replace("BARRIER", "undeclared();"), [LAUNCH], tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_workspace_and_buffers_are_told_apart() -> None:
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), ("in", "workspace+256", 7))
+    text, names = emulation_source("", [launch])
+    assert names == ["in"] and "workspace + 256" in text and "7LL" in text

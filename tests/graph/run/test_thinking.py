@@ -1,0 +1,214 @@
+"""Runs whose chat model is away, talks nonsense or costs money, at a scripted server through the real client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer, status
+from tests.graph.test_model_brain import bare, kernel
+
+from foundry.agents.brain import Brain, Listener
+from foundry.agents.chat.brain import ChatModelBrain
+from foundry.agents.chat.breaker import Pauses
+from foundry.agents.chat.client import Limits as Patience
+from foundry.agents.chat.options import ChatOptions
+from foundry.graph.replay import replay
+from foundry.graph.run.budget import Ledger
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.request import Limits, SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.solve import solve
+from foundry.graph.views import conversation
+from foundry.graph.views.answers import cost
+from foundry.graph.views.ending import ending_lines
+from foundry.knowledge.errors import UsageError
+
+MakeRequest = Callable[..., SolveRequest]
+QUESTION = "what would you try next?"
+PATIENCE = Patience(attempts=1, first_wait_s=0.01, patience_s=5.0, pauses=Pauses(after=2, first_s=0.05, longest_s=0.2))
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ScriptedServer]]:
+    started: list[ScriptedServer] = []
+
+    def start(*replies: Any) -> ScriptedServer:
+        started.append(ScriptedServer(replies).start())
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
+def idea(number: int) -> Reply:
+    """A whole kernel, another one for each number."""
+    source = kernel((16, 32, 64, 128)[number % 4], (1, 2, 4)[number // 4 % 3]) + "class ModelNew:\n    pass\n"
+    return answer({"rationale": "tiles", "expected": "1.1x", "moves": [], "edits": [], "source": source, "cites": []})
+
+
+def thinker(parts: Any, library: Any) -> Any:
+    """Parts without a kernel library, whose brain asks the request's endpoint with little patience."""
+
+    class Thinking(parts):  # type: ignore[misc]
+        def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
+            assert request.model
+            brain = ChatModelBrain(
+                request.model,
+                request.base_url,
+                ledger=thinking,
+                limits=PATIENCE,
+                options=request.chat,
+                listener=listener,
+            )
+            listener(brain.introduction)
+            return brain
+
+    return Thinking(library=bare(library))
+
+
+def notes_of(summary: Summary) -> list[str]:
+    run = RunDirectory.inspect(Path(summary.run))
+    found = [event.name for event in EventLog(run.database, reading=True).read(kind="note")]
+    run.close()
+    return found
+
+
+async def test_an_outage_holds_a_run_up_and_does_not_end_its_search(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    """The library knows no step for this task, so that everything waits for the model."""
+    ideas = [idea(number) for number in range(8)]
+    server = serve(ideas[0], *[status(503)] * 5, *ideas[1:])
+    request = make_request(5, islands=1, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert (summary.evaluations, summary.verdict) == (5, "accepted")
+    names = notes_of(summary)
+    assert names.index("model unavailable") < names.index("waits for the model") < names.index("model is back")
+    assert any("answers again after" in note for note in summary.notes)
+    assert (await replay(Path(summary.run), thinker(parts, library))).exact
+
+
+async def test_nonsense_exhausts_no_parent(make_request: MakeRequest, parts: Any, library: Any, serve: Any) -> None:
+    """Each of the four experts is asked twice before a step counts as a miss: two steps of nonsense, then ideas."""
+    server = serve(*[answer("I would rather not.")] * 16, *[idea(number) for number in range(8)])
+    request = make_request(3, islands=1, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert (summary.evaluations, summary.ending) == (3, "budget: 3 evaluations")
+
+
+async def test_a_model_that_only_talks_nonsense_ends_the_island(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    server = serve(answer("I would rather not."))
+    request = make_request(3, islands=1, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert summary.islands == {"0": "exhausted: 8 proposals in a row gave no new candidate"}
+
+
+# a user's question
+
+
+def begun(make_request: MakeRequest, server: ScriptedServer, **limits: Any) -> RunDirectory:
+    request = make_request(model="scripted-1", base_url=server.url, limits=Limits(**limits), chat=ChatOptions(512))
+    run = RunDirectory.create(request)
+    run.set("brain", "scripted-1")
+    return run
+
+
+def test_a_question_is_paid_by_the_run_and_traced(make_request: MakeRequest, serve: Any) -> None:
+    server = serve(answer("Larger tiles."))
+    run = begun(make_request, server, tokens=100_000)
+    log = EventLog(run.database)
+    working = Ledger(run.request, run, log)  # of the process that works on the run meanwhile
+    assert conversation.say(run, QUESTION).text == "Larger tiles."
+    (call,) = [event for event in log.read(kind="expert") if "prompt_tokens" in event.data]
+    assert (call.data["purpose"], call.data["outcome"], call.data["tokens"]) == ("answer", "answered", 1100)
+    assert run.text(call.data["answer"]) == "Larger tiles." and QUESTION in run.text(call.data["prompt"])
+    assert server.requests[0]["max_tokens"] == 512
+    for _ in range(2):  # once, however often it looks
+        working.refresh()
+        assert working.spent().tokens == 1100
+    assert Ledger(run.request, run, EventLog(run.database)).spent().tokens == 1100  # on resume
+    assert summarise(run).tokens == 1100 and not any("steps to the playbook" in note for note in summarise(run).notes)
+    run.close()
+
+
+def test_a_question_that_the_budget_does_not_cover_is_not_asked(make_request: MakeRequest, serve: Any) -> None:
+    server = serve(answer("Larger tiles."))
+    run = begun(make_request, server, tokens=200)
+    reply = conversation.say(run, QUESTION)
+    assert not reply.understood and "the model's budget is used up: 0 of 200 tokens" in reply.text
+    assert not server.requests
+    run.inbox.post("budget +100000 tokens")
+    assert conversation.say(run, QUESTION).text == "Larger tiles."
+    run.close()
+
+
+def test_a_question_that_is_not_answered_says_why(make_request: MakeRequest, serve: Any) -> None:
+    run = begun(make_request, serve(status(401, message="bad key")))
+    assert "bad key" in conversation.say(run, QUESTION).text
+    run.close()
+
+
+# what a model costs
+
+
+@pytest.mark.parametrize(
+    ("model", "price", "dollars", "said"),
+    [
+        ("gpt-5.4-mini", None, 1000 * 0.75e-6 + 100 * 4.5e-6, "$0.00"),  # a relay on localhost costs what it relays
+        ("scripted-1", (1000.0, 5000.0), 1.5, "$1.50"),
+        ("scripted-1", (0.0, 0.0), 0.0, "$0.00"),
+        ("scripted-1", None, 0.0, "price unknown"),
+    ],
+)
+def test_what_a_model_costs_is_counted_or_said_to_be_unknown(
+    make_request: MakeRequest, serve: Any, model: str, price: Any, dollars: float, said: str
+) -> None:
+    server = serve(answer("Larger tiles."))
+    request = make_request(model=model, base_url=server.url, chat=ChatOptions(price=price))
+    run = RunDirectory.create(request)
+    log = EventLog(run.database)
+    heard: list[Any] = []
+    brain = Parts().brain(request, Ledger(request, run, log).thinking, heard.append)
+    assert brain.name == model and heard[0].name == "model"
+    known = said != "price unknown"
+    assert heard[0].facts["priced"] is known and ("price unknown" in heard[0].text) is not known
+    log.note("note", "model", text=heard[0].text, **heard[0].facts)
+    conversation.say(run, QUESTION)
+    summary = summarise(run)
+    assert (summary.tokens, summary.priced) == (1100, known) and summary.dollars == pytest.approx(dollars)
+    assert any(line.startswith("cost: 1100 tokens") and said in line for line in ending_lines(summary, "task.py"))
+    assert ("price unknown" in cost(run)) is not known
+    run.close()
+
+
+def test_a_cap_in_dollars_needs_a_price(make_request: MakeRequest, tmp_path: Path) -> None:
+    def asked(model: str, **options: Any) -> SolveRequest:
+        url = "http://127.0.0.1:9/v1"
+        return make_request(model=model, base_url=url, limits=Limits(dollars=2.0), chat=ChatOptions(**options))
+
+    with pytest.raises(UsageError, match=r"2 dollars cannot be kept: the price of scripted-1 is not known.*--price"):
+        Parts().check_model(asked("scripted-1"))
+    Parts().check_model(asked("scripted-1", price=(1.0, 2.0)))
+    Parts().check_model(asked("openai/gpt-5.4"))
+
+
+def test_a_resumed_run_asks_as_it_was_told(make_request: MakeRequest) -> None:
+    options = ChatOptions(999, 7.5, 2, 0.3, "low", (1.0, 2.0), "MY_KEY")
+    run = RunDirectory.create(make_request(model="scripted-1", chat=options))
+    run.close()
+    again = RunDirectory.open(run.path)
+    assert again.request.chat == options
+    raw = json.loads(again.get("request"))
+    del raw["chat"]
+    again.set("request", json.dumps(raw))  # as a run begun by an earlier version
+    assert again.request.chat == ChatOptions()
+    again.close()

@@ -1,0 +1,191 @@
+"""Matrix products printed, compiled and compared with float64 truth: edges, layouts, prologues, epilogues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from foundry.knowledge.library.cpu.contractions.gemm import print_gemm
+from foundry.knowledge.library.cpu.contractions.gemm_form import canonical
+from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Load, Named, Store, View
+from foundry.knowledge.opgraph import contiguous_strides
+
+ACC = Named("acc", "float32")
+
+
+@dataclass(frozen=True)
+class Case:
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...] = ()
+    a_transposed: bool = False
+    b_transposed: bool = False
+    c_transposed: bool = False
+    shared_b: bool = False
+    constant_b: bool = False
+    choices: tuple[tuple[str, Any], ...] = ()
+
+
+CASES = [
+    Case(130, 77, 33),
+    Case(37, 100, 421, b_transposed=True, constant_b=True),
+    Case(61, 129, 530, a_transposed=True, choices=(("block_k", 128), ("order", "rows_outer"), ("prefetch", 8))),
+    Case(96, 64, 200, c_transposed=True),
+    Case(64, 160, 300, choices=(("pack_b", "no"), ("pack_a", "no"), ("schedule", "static"))),
+    Case(33, 50, 70, batch=(5, 3), b_transposed=True),
+    Case(33, 50, 70, batch=(3,), choices=(("parallel", "tiles"),)),
+    Case(20, 48, 260, batch=(4,), shared_b=True, constant_b=True),
+    Case(20, 48, 260, batch=(2, 3), shared_b=True, a_transposed=True),
+    Case(1, 1000, 300),
+    Case(5, 203, 1100, choices=(("splits", 4),)),
+    Case(3, 70, 5000, b_transposed=True),
+    Case(301, 1, 77),
+    Case(301, 2, 77, a_transposed=True),
+    Case(4, 100, 64, constant_b=True, b_transposed=True),
+    Case(2, 96, 64, batch=(9,), b_transposed=True),
+    Case(1, 1, 1),
+]
+
+
+def _matrix(batch: tuple[int, ...], rows: int, columns: int, flip: bool) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """A random matrix and its strides as (batch..., row, column), stored transposed when `flip`."""
+    stored = torch.randn(*batch, columns, rows) if flip else torch.randn(*batch, rows, columns)
+    strides = contiguous_strides(tuple(stored.shape))
+    if flip:
+        strides = (*strides[:-2], strides[-1], strides[-2])
+    return stored, strides
+
+
+def _kernel(case: Case) -> tuple[GemmKernel, dict[str, torch.Tensor], torch.Tensor]:
+    a, a_strides = _matrix(case.batch, case.m, case.k, case.a_transposed)
+    b_batch = () if case.shared_b else case.batch
+    b, b_strides = _matrix(b_batch, case.k, case.n, case.b_transposed)
+    b_strides = (*(0,) * (len(case.batch) - len(b_batch)), *b_strides)
+    c, c_strides = _matrix(case.batch, case.m, case.n, case.c_transposed)
+    bias = Load("bias", View(0, (0,) * len(case.batch) + (0, 1)), "float32")
+    value: Expr = Apply("relu", (Apply("add", (ACC, bias), "float32"),), "float32")
+    kernel = GemmKernel(
+        "g",
+        case.batch,
+        case.m,
+        case.n,
+        case.k,
+        Load("a", View(0, a_strides), "float32"),
+        Load("b", View(0, b_strides), "float32"),
+        (Store("c", View(0, c_strides), value),),
+        "float32",
+        constant_b=case.constant_b,
+    )
+    return kernel, {"a": a, "b": b, "bias": torch.randn(case.n)}, c
+
+
+def _error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((value.double() - truth).norm() / truth.norm().clamp_min(1e-30))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_product_with_bias_and_relu(cpu_kernel: Any, case: Case) -> None:
+    torch.manual_seed(0)
+    kernel, inputs, c = _kernel(case)
+    cpu_kernel.run(kernel, print_gemm, inputs, {"c": c}, dict(case.choices), ("b",) if case.constant_b else ())
+    a = inputs["a"].mT if case.a_transposed else inputs["a"]
+    b = inputs["b"].mT if case.b_transposed else inputs["b"]
+    got = c.mT if case.c_transposed else c
+    truth = torch.relu(a.double() @ b.double() + inputs["bias"].double())
+    eager = torch.relu(a @ b + inputs["bias"])
+    assert _error(got, truth) <= 2 * _error(eager, truth) + 1e-7
+
+
+def test_every_tunable_value_is_legal(cpu_kernel: Any) -> None:
+    torch.manual_seed(0)
+    kernel, inputs, c = _kernel(Case(45, 70, 300))
+    truth = torch.relu(inputs["a"].double() @ inputs["b"].double() + inputs["bias"].double())
+    printed = cpu_kernel.run(kernel, print_gemm, inputs, {"c": c})
+    for tunable in printed.tunables:
+        assert tunable.default in tunable.values
+        for value in (tunable.values[0], tunable.values[-1]):
+            if value != tunable.default:
+                again = cpu_kernel.run(kernel, print_gemm, inputs, {"c": c}, {tunable.name: value})
+                assert again.choices[tunable.name] == value
+                assert _error(c, truth) < 1e-6, (tunable.name, value)
+
+
+def test_prologue_and_residual_with_two_stores(cpu_kernel: Any) -> None:
+    """silu(x * scale) @ w^T, then y = tanh(acc) + residual and the raw product, the residual read transposed."""
+    torch.manual_seed(1)
+    m, n, k = 50, 90, 70
+    x, w, scale, residual = torch.randn(m, k), torch.randn(n, k), torch.randn(k), torch.randn(n, m)
+    a = Apply(
+        "silu",
+        (Apply("mul", (Load("x", View(0, (k, 1)), "float32"), Load("scale", View(0, (0, 1)), "float32")), "float32"),),
+        "float32",
+    )
+    tanh = Apply("tanh", (ACC,), "float32")
+    total = Apply("add", (tanh, Load("residual", View(0, (1, m)), "float32")), "float32")
+    kernel = GemmKernel(
+        "g",
+        (),
+        m,
+        n,
+        k,
+        a,
+        Load("w", View(0, (1, k)), "float32"),
+        (Store("y", View(0, (n, 1)), total), Store("raw", View(0, (n, 1)), ACC)),
+        "float32",
+        constant_b=True,
+    )
+    y, raw = torch.empty(m, n), torch.empty(m, n)
+    inputs = {"x": x, "w": w, "scale": scale, "residual": residual}
+    printed = cpu_kernel.run(kernel, print_gemm, inputs, {"y": y, "raw": raw}, None, ("w",))
+    product = torch.nn.functional.silu(x.double() * scale.double()) @ w.double().T
+    assert _error(raw, product) < 1e-6
+    assert _error(y, torch.tanh(product) + residual.double().T) < 1e-6
+    assert printed.prepare and printed.d_algo == 1
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64"])
+def test_other_types(cpu_kernel: Any, dtype: Any) -> None:
+    torch.manual_seed(2)
+    m, n, k = 30, 45, 100
+    kind = getattr(torch, dtype)
+    a, b = (torch.randn(m, k) * 3).to(kind), (torch.randn(k, n) * 3).to(kind)
+    value: Expr = Named("acc", dtype)
+    kernel = GemmKernel(
+        "g",
+        (),
+        m,
+        n,
+        k,
+        Load("a", View(0, (k, 1)), dtype),
+        Load("b", View(0, (n, 1)), dtype),
+        (Store("c", View(0, (n, 1)), value),),
+        dtype,
+        constant_b=dtype == "float64",
+    )
+    c = torch.empty(m, n, dtype=kind)
+    cpu_kernel.run(kernel, print_gemm, {"a": a, "b": b}, {"c": c}, None, ("b",))
+    truth = a.double() @ b.double()
+    bound = {"float64": 1e-15, "float16": 1e-3, "bfloat16": 5e-3, "int64": 0.0}[dtype]
+    assert _error(c, truth) <= bound
+
+
+def test_packing_one_block_of_k_at_a_time_when_b_is_large(cpu_kernel: Any) -> None:
+    torch.manual_seed(3)
+    cpu_kernel.device = replace(cpu_kernel.device, cache_bytes=1 << 20)
+    kernel, inputs, c = _kernel(Case(20, 72, 40000))
+    printed = cpu_kernel.run(kernel, print_gemm, inputs, {"c": c}, {"pack_b": "yes"})
+    assert printed.workspace_bytes < inputs["b"].nbytes / 4
+    truth = torch.relu(inputs["a"].double() @ inputs["b"].double() + inputs["bias"].double())
+    eager = torch.relu(inputs["a"] @ inputs["b"] + inputs["bias"])
+    assert _error(c, truth) <= 2 * _error(eager, truth)
+
+
+def test_canonical_form_merges_rows_and_turns_tall_products() -> None:
+    kernel, _, _ = _kernel(Case(20, 48, 16, batch=(4, 2), shared_b=True))
+    assert canonical(kernel).batch == () and canonical(kernel).m == 160
+    tall, _, _ = _kernel(Case(300, 2, 16))
+    assert (canonical(tall).m, canonical(tall).n) == (2, 300)

@@ -1,0 +1,183 @@
+"""Convolutions with known truths for the CUDA printer: every geometry by both algorithms, and the small groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from tests.knowledge.library.cuda.cases import Case, F, load, op
+
+from foundry.knowledge.library.ir.kernels import Apply, ConvKernel, Expr, Named, Store, View
+from foundry.knowledge.opgraph import DType, contiguous_strides
+
+Sizes = int | tuple[int, ...]
+TILED = "implicit_gemm"
+
+
+def conv(
+    batch: int,
+    planes: int,
+    out: int,
+    size: tuple[int, ...],
+    window: tuple[int, ...],
+    *,
+    groups: int = 1,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    output_padding: Sizes = 0,
+    transposed: bool = False,
+    last: bool = False,
+    residual: bool = False,
+    dtype: DType = F,
+    **choices: Any,
+) -> Case:
+    """relu(conv + bias), the bias in the epilogue; `residual` also adds a tensor and stores the sum before relu."""
+    rank = len(size)
+    found = getattr(torch, dtype)
+    wide: DType = "float64" if dtype == "float64" else F
+
+    def each(value: Sizes) -> tuple[int, ...]:
+        return (value,) * rank if isinstance(value, int) else value
+
+    x = torch.randn(batch, planes, *size).to(found)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    shape = (planes, out // groups, *window) if transposed else (out, planes // groups, *window)
+    weight, bias = torch.randn(shape).to(found), torch.randn(out).to(found)
+    arguments: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    if transposed:
+        arguments["output_padding"] = output_padding
+    name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
+    truth = getattr(torch.nn.functional, name)(x.double(), weight.double(), bias.double(), **arguments)
+    inputs = {"x": x, "w": weight, "bias": bias}
+    if residual:
+        inputs["more"] = torch.randn(truth.shape).to(found)
+        truth = truth + inputs["more"].double()
+    outputs = {"sum": truth.to(found)} if residual else {}
+    outputs["y"] = truth.relu().to(found).contiguous()
+    stores = _stores(tuple(truth.shape), dtype, wide, residual)
+    kernel = ConvKernel(
+        "conv",
+        batch,
+        planes,
+        out,
+        groups,
+        size,
+        tuple(truth.shape[2:]),
+        window,
+        *(each(stride), each(padding), each(dilation)),
+        transposed,
+        "x",
+        0,
+        tuple(x.stride()),
+        "w",
+        stores,
+        wide,
+    )
+    tolerance = {"float16": 1e-3, "bfloat16": 5e-3}.get(dtype, 2e-6)
+    return Case(kernel, inputs, outputs, dict(choices), tolerance)
+
+
+def _stores(shape: tuple[int, ...], dtype: DType, wide: DType, residual: bool) -> tuple[Store, ...]:
+    strides = contiguous_strides(shape)
+    bias = load("bias", 0, 1, *(0,) * (len(shape) - 2), dtype=dtype)
+    value: Expr = op("add", Named("acc", wide), _cast(bias, wide), dtype=wide)
+    stores = []
+    if residual:
+        value = op("add", value, _cast(load("more", *strides, dtype=dtype), wide), dtype=wide)
+        stores.append(Store("sum", View(0, strides), _cast(value, dtype)))
+    stores.append(Store("y", View(0, strides), _cast(op("relu", value, dtype=wide), dtype)))
+    return tuple(stores)
+
+
+def _cast(value: Expr, dtype: DType) -> Expr:
+    return value if value.dtype == dtype else Apply("cast", (value,), dtype)
+
+
+def infinite_weight(**choices: Any) -> Case:
+    """An infinite weight of one phase leaves the other phases finite: they must not even meet it times zero."""
+    case = conv(1, 6, 4, (5, 6), (2, 2), stride=2, transposed=True, **choices)
+    case.inputs["w"][:, :, 0, 0] = torch.inf
+    case.inputs["x"].abs_()
+    x, weight, bias = (case.inputs[name].double() for name in ("x", "w", "bias"))
+    case.outputs["y"] = torch.nn.functional.conv_transpose2d(x, weight, bias, stride=2).relu().float()
+    return case
+
+
+# Transposed: strides 1 to 3 (and mixed ones), output padding, dilation, groups, all ranks, odd sizes, batch 1.
+_TRANSPOSED: dict[str, Callable[..., Case]] = {
+    "one": partial(conv, 2, 6, 4, (13,), (4,), padding=1),
+    "one_two": partial(conv, 1, 5, 6, (11,), (3,), stride=2, padding=1, output_padding=1),
+    "one_three": partial(conv, 2, 4, 6, (9,), (5,), stride=3, dilation=2, output_padding=2, groups=2),
+    "one_four": partial(conv, 2, 4, 6, (12,), (8,), stride=4, padding=2, residual=True),
+    "two_one": partial(conv, 2, 4, 6, (5, 8), (3, 3), padding=1, dilation=2),
+    "two_two": partial(conv, 2, 9, 5, (5, 7), (4, 4), stride=2, padding=1, residual=True),
+    "two_odd": partial(conv, 1, 4, 8, (5, 7), (3, 3), stride=2, padding=1, output_padding=1, groups=2),
+    "two_three": partial(conv, 1, 3, 4, (6, 5), (3, 5), stride=3, output_padding=(1, 2), padding=(0, 2)),
+    "two_gaps": partial(conv, 2, 4, 3, (6, 5), (1, 2), stride=3, output_padding=1),
+    "two_common": partial(conv, 1, 4, 3, (5, 6), (3, 3), stride=2, dilation=2, padding=1),
+    "two_mixed": partial(conv, 2, 4, 6, (5, 9), (3, 4), stride=(2, 1), dilation=(1, 2), padding=(1, 0)),
+    "two_depthwise": partial(conv, 2, 6, 6, (7, 9), (4, 4), stride=2, padding=1, groups=6),
+    "two_short": partial(conv, 1, 3, 3, (1, 1), (1, 2), stride=3),
+    "three_one": partial(conv, 1, 4, 3, (4, 3, 5), (3, 2, 3), padding=(1, 0, 1)),
+    "three_two": partial(conv, 2, 3, 10, (3, 4, 5), (3, 3, 3), stride=2, padding=1, output_padding=1),
+    "three_three": partial(conv, 1, 4, 6, (3, 2, 4), (3, 4, 3), stride=(1, 2, 3), groups=2, output_padding=(0, 1, 2)),
+    "three_double": partial(conv, 1, 4, 3, (2, 3, 4), (3, 3, 3), stride=2, dtype="float64"),
+}
+# Depthwise (with multipliers too) and groups of 2, 4 and 8 channels.
+_GROUPED: dict[str, Callable[..., Case]] = {
+    "depthwise": partial(conv, 2, 6, 6, (9, 16), (3, 3), padding=1, groups=6),
+    "depthwise_cropped": partial(conv, 1, 3, 3, (11, 12), (3, 3), groups=3, residual=True),
+    "depthwise_odd": partial(conv, 2, 3, 3, (7, 7), (5, 3), padding=(2, 1), groups=3),
+    "depthwise_multiplied": partial(conv, 2, 5, 15, (8, 9), (3, 3), padding=1, groups=5),
+    "depthwise_strided": partial(conv, 2, 4, 8, (13, 16), (3, 3), stride=2, padding=1, groups=4),
+    "depthwise_far": partial(conv, 1, 4, 4, (12, 20), (3, 3), dilation=(2, 5), padding=(2, 5), groups=4),
+    "depthwise_large": partial(conv, 1, 2, 2, (20, 16), (17, 15), padding=(8, 7), groups=2),
+    "depthwise_row": partial(conv, 2, 4, 4, (37,), (4,), padding=3, groups=4),
+    "depthwise_column": partial(conv, 2, 4, 4, (21, 1), (3, 1), groups=4),
+    "depthwise_three": partial(conv, 1, 3, 3, (4, 5, 8), (3, 3, 3), padding=1, stride=(1, 2, 1), groups=3),
+    "depthwise_last": partial(conv, 2, 8, 8, (6, 8), (3, 3), padding=1, groups=8, last=True),
+    "pairs": partial(conv, 2, 6, 6, (8, 9), (3, 3), padding=1, groups=3),
+    "fours": partial(conv, 1, 12, 12, (9, 12), (3, 3), padding=1, groups=3),
+    "eights": partial(conv, 1, 16, 16, (6, 8), (3, 3), groups=2),
+    "colours": partial(conv, 2, 9, 3, (8, 8), (5, 5), padding=2),
+    "pointwise": partial(conv, 3, 6, 8, (5, 7), (1, 1), groups=2, residual=True),
+    "double": partial(conv, 1, 3, 3, (6, 10), (3, 3), groups=3, dtype="float64"),
+    "tall": partial(conv, 1, 3, 3, (19, 24), (3, 3), padding=1, groups=3, rows=4, threads=64),
+    "wide": partial(conv, 1, 4, 4, (6, 40), (3, 3), padding=1, groups=2, outputs=8, channels=1),
+}
+_BOTH = ("depthwise_multiplied", "depthwise_three", "pairs", "eights", "pointwise")
+
+CONVOLUTIONS: dict[str, Callable[[], Case]] = {
+    "conv": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1),
+    "conv_odd": lambda: conv(2, 5, 33, (9, 7), (3, 3), padding=1, residual=True),
+    "conv_strided": lambda: conv(2, 6, 8, (11, 9), (3, 2), stride=2, dilation=2, padding=2, groups=2, last=True),
+    "conv_three": lambda: conv(1, 3, 4, (5, 6, 7), (2, 3, 2)),
+    "conv_wide_tile": lambda: conv(
+        3, 4, 40, (9, 9), (3, 3), padding=1, tile_m=128, tile_n=128, thread_m=4, thread_n=4, tile_k=8, stages=1
+    ),
+    "conv_transposed_tiled": lambda: conv(2, 9, 36, (6, 7), (4, 4), stride=2, padding=1, transposed=True),
+    # Taps in one word of bits, in two, in none, and too many for constant memory.
+    "conv_49_taps": lambda: conv(1, 3, 12, (9, 8), (7, 7), padding=3),
+    "conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4),
+    "conv_t_530_taps": lambda: conv(1, 2, 12, (30,), (530,), stride=2, padding=9, transposed=True),
+    "conv_infinite_gemm": lambda: infinite_weight(algorithm=TILED),
+    "conv_infinite_direct": lambda: infinite_weight(algorithm="direct"),
+    **{
+        f"conv_t_{name}_gemm": partial(make, transposed=True, algorithm="implicit_gemm")
+        for name, make in _TRANSPOSED.items()
+    },
+    **{f"conv_t_{name}": partial(make, transposed=True, algorithm="direct") for name, make in _TRANSPOSED.items()},
+    **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
+    **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
+}
+CONVOLUTIONS_SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
+    "conv_half": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1, dtype="float16"),
+    "conv_t_bfloat16": lambda: conv(2, 6, 24, (5, 8), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16"),
+    "conv_depthwise_half": lambda: conv(2, 6, 6, (9, 16), (3, 3), padding=1, groups=6, dtype="float16", residual=True),
+    "conv_t_depthwise_bfloat16": lambda: conv(
+        2, 6, 6, (9, 16), (3, 3), stride=2, groups=6, transposed=True, output_padding=1, dtype="bfloat16"
+    ),
+}

@@ -1,0 +1,239 @@
+"""CUDA convolutions against float64 truth: on the emulator, several to a compile, and on a GPU where one is."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from tests.emulator.emulator import build_emulation
+from tests.knowledge.library.cuda.cases import H200, Case
+from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, TILED, conv
+from tests.knowledge.library.cuda.test_kernels import CHILD, candidate, run_candidate, storage
+
+from foundry.knowledge.library.cuda.convolutions.space import conv_space
+from foundry.knowledge.library.cuda.dialect import runtime_header
+from foundry.knowledge.library.cuda.launches import Launch, decode
+from foundry.knowledge.library.cuda.module import FLAGS
+from foundry.knowledge.library.ir.conv_geometry import geometry
+from foundry.knowledge.library.ir.cost import flops
+from foundry.knowledge.library.ir.kernels import ConvKernel, Named, Store, View
+from foundry.knowledge.library.printers import print_kernel
+from foundry.knowledge.opgraph import contiguous_strides
+from foundry.tools.targets.base import first_error
+from foundry.tools.targets.cuda import parse_ptxas
+
+PARTS = 4
+_NAMES = sorted(CONVOLUTIONS)
+
+
+def _renamed(launch: Launch, case: str) -> Launch:
+    """The launch with its kernel and buffers told apart from those of the other cases of one unit."""
+    args = tuple(a if isinstance(a, int) or a.startswith("workspace") else f"{case}.{a}" for a in launch.args)
+    return replace(launch, kernel=launch.kernel.replace("foundry_", f"foundry_{case}_"), args=args)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_emulated(part: int, tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    cases = {name: CONVOLUTIONS[name]() for name in _NAMES[part::PARTS]}
+    texts, launches, workspace = [runtime_header()], [], 0
+    for name, case in cases.items():
+        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        for key, wanted in case.choices.items():
+            assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
+        texts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
+        launches += [_renamed(launch, name) for launch in decode(printed.call)]
+        workspace = max(workspace, printed.workspace_bytes)
+        for key, tensor in case.inputs.items():
+            numpy.save(tmp_path / f"{name}.{key}.npy", storage(tensor))
+        for key, tensor in case.outputs.items():
+            numpy.save(tmp_path / f"{name}.{key}.npy", numpy.full_like(storage(tensor), math.nan))
+    library, names = build_emulation("\n".join(texts), launches, tmp_path)
+    outputs = [f"{name}.{key}" for name, case in cases.items() for key in case.outputs]
+    order = json.dumps({"names": names, "outputs": outputs, "workspace": workspace})
+    done = subprocess.run([sys.executable, "-c", CHILD, str(library), order, str(tmp_path)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    for name, case in cases.items():
+        case.check({key: _output(tmp_path, name, key, truth) for key, truth in case.outputs.items()}, name)
+
+
+def _output(folder: Path, case: str, key: str, truth: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(numpy.load(folder / f"{case}.{key}.npy")).as_strided(truth.shape, truth.stride())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_compiles_without_spills(tmp_path: Path) -> None:
+    """What the emulator accepts, nvcc must too; here also the 16-bit types that the emulator lacks."""
+    parts = ["#define FOUNDRY_SIXTEEN_BIT", runtime_header()]
+    chosen = [name for name in _NAMES if not name.startswith("conv_t_one")]
+    for name in [*chosen[::3], *CONVOLUTIONS_SIXTEEN_BIT]:
+        case = (CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT)[name]()
+        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        parts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
+    source = tmp_path / "all.cu"
+    source.write_text("\n".join(parts))
+    command = ["nvcc", *FLAGS, "-arch=sm_90", str(source), "-o", str(tmp_path / "all.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, first_error(done.stderr)
+    facts = parse_ptxas(done.stdout + done.stderr)
+    assert not {name: found["spill_bytes"] for name, found in facts.items() if found["spill_bytes"] > 128}
+
+
+FAR = 2**31 + 8
+WIDE_CHILD = """
+import sys, numpy
+from pathlib import Path
+from tests.emulator.emulator import run_emulation
+arrays = {name: numpy.memmap(f"{sys.argv[2]}/{name}", numpy.float32, "r+") for name in sys.argv[3].split(",")}
+addresses = {name: array.ctypes.data for name, array in arrays.items()}
+run_emulation(Path(sys.argv[1]), sys.argv[3].split(","), addresses, 1 << 16)
+"""
+
+
+def _emulate_far(
+    kernel: ConvKernel, case: Case, apart: Mapping[str, int], algorithm: str, folder: Path
+) -> dict[str, torch.Tensor]:
+    """Runs a kernel on sparse files; the first dimension of the tensors in `apart` has that stride there."""
+    printed = print_kernel(kernel, case.plan(), H200, {"algorithm": algorithm})
+    source = f"{runtime_header()}\n{printed.functions}"
+    library, names = build_emulation(source, decode(printed.call), folder)
+    places = {}
+    for name, tensor in {**case.inputs, **case.outputs}.items():
+        parts = list(tensor) if name in apart else [tensor]
+        elements = apart.get(name, 0) * (len(parts) - 1) + parts[0].numel()
+        file = numpy.memmap(folder / name, numpy.float32, "w+", shape=(elements,))
+        places[name] = [file[i * apart.get(name, 0) :][: part.numel()] for i, part in enumerate(parts)]
+        for place, part in zip(places[name], parts, strict=True):
+            place[:] = part.flatten().numpy() if name in case.inputs else math.nan
+    argv = [sys.executable, "-c", WIDE_CHILD, str(library), str(folder), ",".join(names)]
+    done = subprocess.run(argv, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    found = {name: numpy.concatenate([place.copy() for place in places[name]]) for name in case.outputs}
+    return {name: torch.from_numpy(flat).reshape(case.outputs[name].shape) for name, flat in found.items()}
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("algorithm", [TILED, "direct"])
+def test_images_that_32_bits_cannot_tell_apart(algorithm: str, transposed: bool, tmp_path: Path) -> None:
+    """Between images 64 bits, inside an image 32."""
+    torch.manual_seed(7)
+    stride = 2 if transposed else 1
+    case = conv(2, 4, 4, (5, 6), (3, 3), padding=1, groups=2, stride=stride, transposed=transposed)
+    assert isinstance(case.kernel, ConvKernel)
+    stores = tuple(replace(s, view=View(0, (FAR, *s.view.strides[1:]))) for s in case.kernel.stores)
+    kernel = replace(case.kernel, x_strides=(FAR, *case.kernel.x_strides[1:]), stores=stores)
+    space = conv_space(kernel, case.plan())
+    assert (space.inside, space.image) == ("int", "long long")
+    case.check(_emulate_far(kernel, case, {"x": FAR, "y": FAR}, algorithm, tmp_path))
+
+
+def test_an_image_that_32_bits_cannot_span(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    case = conv(1, 3, 4, (5, 6), (3, 3), padding=1)
+    assert isinstance(case.kernel, ConvKernel)
+    kernel = replace(case.kernel, x_strides=(0, FAR, *case.kernel.x_strides[2:]))
+    assert conv_space(kernel, case.plan()).inside == "long long"
+    case.inputs["x"] = case.inputs["x"][0]  # its first dimension, the channels, lies apart
+    case.check(_emulate_far(kernel, case, {"x": FAR}, TILED, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["one_three", "two_two", "two_common", "two_gaps", "three_three"])
+def test_phases_of_a_transposed_convolution_make_the_products_that_its_cost_counts(name: str) -> None:
+    """With a factor of stride^rank between them, a floor would be wrong, or the kernel."""
+    case = CONVOLUTIONS[f"conv_t_{name}"]()
+    assert isinstance(case.kernel, ConvKernel)
+    kernel = replace(case.kernel, stores=(Store("y", case.kernel.stores[-1].view, Named("acc", "float32")),))
+    found = geometry(kernel)
+    per_tap = kernel.batch * found.in_per_group * kernel.out_channels
+    made = sum(math.prod(axis.count * len(axis.taps) for axis in part) for part in found.parts) * per_tap * 2
+    # Products with the padding at an image's edges are made, those with cropped outputs are counted: both are few.
+    edges = math.prod(
+        1 + kernel_size * dilation / size
+        for kernel_size, dilation, size in zip(kernel.kernel, kernel.dilation, kernel.input_size, strict=True)
+    )
+    assert flops(kernel) / edges <= made <= flops(kernel) * edges
+
+
+@pytest.mark.parametrize(
+    ("shape", "algorithm"),
+    [
+        ((8, 8, (16, 16), (3, 3), 8, False), "direct"),
+        ((32, 64, (16, 16), (3, 3), 8, False), "direct"),
+        ((64, 3, (16, 16), (3, 3), 1, True), "direct"),
+        ((32, 32, (16, 16), (3, 3), 1, False), "implicit_gemm"),
+        ((32, 32, (16, 16), (3, 3), 2, True), "implicit_gemm"),
+        # A line of 300 taps does not fit into a thread's registers.
+        ((8, 8, (400,), (300,), 8, False), ""),
+    ],
+)
+def test_the_algorithm_follows_from_the_channels_of_a_group(shape: tuple[Any, ...], algorithm: str) -> None:
+    planes, out, size, window, groups, transposed = shape
+    case = conv(1, planes, out, size, window, groups=groups, transposed=transposed)
+    printed = print_kernel(case.kernel, case.plan(), H200, {})
+    assert printed.choices.get("algorithm", "") == algorithm
+    assert {item.name for item in printed.tunables} == set(printed.choices)
+    for item in printed.tunables:
+        assert item.default in item.values and printed.choices[item.name] == item.default
+
+
+def test_every_value_of_every_tunable_is_taken() -> None:
+    """What the search may choose is what it gets, whichever algorithm it starts from."""
+    case = conv(4, 8, 16, (30, 32), (3, 3), padding=1, stride=2, groups=2, transposed=True)
+    for algorithm in (TILED, "direct"):
+        first = print_kernel(case.kernel, case.plan(), H200, {"algorithm": algorithm})
+        for item in first.tunables:
+            for value in item.values:
+                found = print_kernel(case.kernel, case.plan(), H200, {**first.choices, item.name: value})
+                assert found.choices[item.name] == value
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+@pytest.mark.parametrize("name", [*_NAMES, *CONVOLUTIONS_SIXTEEN_BIT])
+def test_on_the_gpu(name: str) -> None:
+    torch.manual_seed(7)
+    case = (CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT)[name]()
+    case.check(run_candidate(candidate(case), case))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+@pytest.mark.parametrize(("planes", "groups", "algorithm"), [(64, 64, "direct"), (2, 1, TILED)])
+def test_large_images_on_the_gpu(planes: int, groups: int, algorithm: str) -> None:
+    """More than 2^31 outputs (10 GB): the last image is as right as the first."""
+    out, edge = 64, 2048
+    images = 2**31 // (out * edge * edge) + 1
+    small = conv(1, planes, out, (4, 4), (3, 3), padding=1, groups=groups)
+    assert isinstance(small.kernel, ConvKernel)
+    strides = contiguous_strides((images, out, edge, edge))
+    kernel = replace(
+        small.kernel,
+        batch=images,
+        input_size=(edge, edge),
+        output_size=(edge, edge),
+        x_strides=contiguous_strides((images, planes, edge, edge)),
+        stores=tuple(replace(store, view=View(0, strides)) for store in small.kernel.stores),
+    )
+    x = torch.randn(images, planes, edge, edge, device="cuda")
+    shapes = {"x": torch.empty(x.shape, device="meta"), "w": small.inputs["w"], "bias": small.inputs["bias"]}
+    large = Case(kernel, shapes, {"y": torch.empty(images, out, edge, edge, device="meta")}, {"algorithm": algorithm})
+    namespace: dict[str, Any] = {}
+    exec(compile(candidate(large), "candidate.py", "exec"), namespace)
+    weight, bias = small.inputs["w"].cuda(), small.inputs["bias"].cuda()
+    (found,) = namespace["ModelNew"]()(x, weight, bias)
+    for image in (0, images - 1):
+        truth = torch.nn.functional.conv2d(
+            x[image : image + 1].double(), weight.double(), bias.double(), padding=1, groups=groups
+        ).relu()
+        error = (found[image : image + 1].double() - truth).norm() / truth.norm()
+        assert error < 2e-6, f"image {image} of {images}: {error:.1e}"

@@ -1,0 +1,217 @@
+"""Kernels with known truths for the CUDA printer: scans, pools, convolutions, attention; and the list of all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from tests.knowledge.library.cuda.cases import (
+    Case,
+    F,
+    batch_moments,
+    const,
+    gelu_chain,
+    gemm,
+    gemm_prologue,
+    group_norm,
+    layer_norm,
+    load,
+    loss,
+    many_reductions,
+    many_turned,
+    masked_and_gathered,
+    op,
+    shuffled_pixels,
+    softmax,
+    special_values,
+    transposed_and_sliced,
+    turned,
+)
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.library.ir.kernels import AttentionKernel, Expr, Named, PoolKernel, ScanKernel, Store, View
+from foundry.knowledge.opgraph import contiguous_strides
+
+# ---------------------------------------------------------------- scans, pools, convolutions, attention
+
+
+def scan(
+    rows: int, length: int, *, column: bool = False, kind: str = "sum", reverse: bool = False, **choices: Choice
+) -> Case:
+    """Masked running sum, or a plain running maximum; `reverse` also makes it exclusive."""
+    x, keep = torch.randn(rows, length), torch.rand(rows, length) < 0.5
+    seen = x.t().contiguous().t() if column else x
+    kept = keep.t().contiguous().t() if column else keep
+    strides = seen.stride()
+    value: Expr = load("x", *strides)
+    masked = op("mul", value, op("cast", load("keep", *strides, dtype="bool")))
+    value = masked if kind == "sum" else value
+    stores = (Store("y", View(0, tuple(strides)), op("mul", Named("acc", F), const(2.0))),)
+    kernel = ScanKernel("scan", (rows, length), kind, value, stores, F, reverse=reverse, exclusive=reverse)  # type: ignore[arg-type]
+    source = (x * keep).double() if kind == "sum" else x.double()
+    source = source.flip(1) if reverse else source
+    truth = source.cumsum(1) if kind == "sum" else source.cummax(1).values if kind == "max" else source.logcumsumexp(1)
+    truth = (truth - source).flip(1) if reverse else truth
+    truth = (2 * truth).float()
+    truth = truth.t().contiguous().t() if column else truth
+    inputs = {"x": seen, "keep": kept} if kind == "sum" else {"x": seen}
+    return Case(kernel, inputs, {"y": truth}, dict(choices))
+
+
+def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: Any) -> Case:
+    """Pooling of relu(x) over 1 or 2 dimensions; no window: adaptive to `out`."""
+    outer = (2, 3)
+    x = torch.randn(*outer, *size)
+    shifted = x.clone()
+    rank = len(size)
+    stride, padding = options.get("stride", (1,) * rank), options.get("padding", (0,) * rank)
+    functional, value = torch.nn.functional, torch.relu(shifted.double()) - 0.25
+    extra: dict[str, torch.Tensor] = {}
+    if not window:
+        truth = getattr(functional, f"adaptive_avg_pool{rank}d")(value, options["out"])
+    elif kind == "avg":
+        include = options.get("count_include_pad", True)
+        truth = getattr(functional, f"avg_pool{rank}d")(value, window, stride, padding, count_include_pad=include)
+    else:
+        dilation = options.get("dilation", (1,) * rank)
+        truth, index = getattr(functional, f"max_pool{rank}d")(
+            value, window, stride, padding, dilation, return_indices=True
+        )
+        extra["where"] = index
+    out = tuple(truth.shape)
+    strides, in_strides = contiguous_strides(out), contiguous_strides(tuple(x.shape))
+    stores = [Store("y", View(0, strides), Named("acc", F))]
+    stores += [Store("where", View(0, strides), Named("index", "int64"))] if extra else []
+    expr = op("sub", op("relu", load("x", *in_strides)), const(0.25))
+    dilation = options.get("dilation", (1,) * rank) if window else ()
+    kernel = PoolKernel(
+        "pool",
+        kind,
+        outer,
+        size,
+        out[2:],
+        window,
+        stride if window else (),
+        padding if window else (),
+        dilation,
+        expr,
+        tuple(stores),
+        F,
+        options.get("count_include_pad", True),
+    )
+    return Case(kernel, {"x": x}, {"y": truth.float(), **extra})
+
+
+def attention(
+    rows: int,
+    columns: int,
+    head: int,
+    value_head: int,
+    *,
+    causal: bool = False,
+    masked: bool = False,
+    empty_rows: Literal["zero", "nan"] = "zero",
+) -> Case:
+    batch = (2, 3)
+    q, k, v = (
+        torch.randn(*batch, rows, head),
+        torch.randn(*batch, columns, head),
+        torch.randn(*batch, columns, value_head),
+    )
+    mask = torch.randn(rows, columns)
+    mask[1] = -math.inf
+    strides = [contiguous_strides(tuple(t.shape)) for t in (q, k, v)]
+    out = contiguous_strides((*batch, rows, value_head))
+    kernel = AttentionKernel(
+        "attention",
+        batch,
+        rows,
+        columns,
+        head,
+        value_head,
+        load("q", *strides[0]),
+        load("k", *strides[1]),
+        load("v", *strides[2]),
+        0.3,
+        causal,
+        load("mask", 0, 0, columns, 1) if masked else None,
+        (Store("y", View(0, out), Named("acc", F)),),
+        F,
+        empty_rows=empty_rows,
+    )
+    scores = q.double() @ k.double().mT * 0.3
+    if masked:
+        scores = scores + mask.double()
+    if causal:
+        scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(1), -math.inf)
+    weights = scores.softmax(-1)
+    truth = ((weights.nan_to_num() if empty_rows == "zero" else weights) @ v.double()).float()
+    inputs = {"q": q, "k": k, "v": v} | ({"mask": mask} if masked else {})
+    return Case(kernel, inputs, {"y": truth})
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "chain_vector": lambda: gelu_chain(33, 64),
+    "chain_odd": lambda: gelu_chain(7, 13, in_flight=2, threads=64),
+    "chain_double": lambda: gelu_chain(5, 6, "float64"),
+    "transposed": transposed_and_sliced,
+    "turned": lambda: turned(2, 40, 70),
+    "turned_exact": lambda: turned(1, 64, 32, tile=64),
+    "turned_not": lambda: turned(3, 20, 17, tile=0),
+    "turned_short": lambda: turned(2, 8, 40),
+    "turned_too_many": lambda: many_turned(7),
+    "shuffled_by_two": lambda: shuffled_pixels(2),
+    "shuffled_by_three": lambda: shuffled_pixels(3),
+    "gather": masked_and_gathered,
+    "special": special_values,
+    "softmax_short": lambda: softmax(7, 5),
+    "softmax_warp": lambda: softmax(37, 96, team=8),
+    "softmax_block": lambda: softmax(3, 1001),
+    "softmax_shared": lambda: softmax(3, 520, staging="shared", team=64),
+    "softmax_stream": lambda: softmax(4, 2100, staging="stream", team=128),
+    "softmax_online": lambda: softmax(5, 700, softmax="online", team=32),
+    "softmax_split": lambda: softmax(2, 4100, splits=4, team=64),
+    "softmax_split_two": lambda: softmax(2, 4100, splits=2, team=64, softmax="two_pass"),
+    "softmax_column": lambda: softmax(45, 37, column=True),
+    "softmax_column_shared": lambda: softmax(70, 19, column=True, team=4, staging="shared"),
+    "softmax_column_split": lambda: softmax(33, 2100, column=True, team=4, splits=4),
+    "norm_warp": lambda: layer_norm(9, 128),
+    "norm_block": lambda: layer_norm(2, 1536),
+    "norm_stream": lambda: layer_norm(3, 2050, 300.0, staging="stream", team=64),
+    "norm_split": lambda: layer_norm(2, 8192, 300.0, splits=8, team=64),
+    "group_norm": lambda: group_norm(2, 3, 4, 20),
+    "batch_moments": lambda: batch_moments(5, 3, 33),
+    "batch_moments_split": lambda: batch_moments(4, 3, 1024, splits=4, team=64),
+    "many": lambda: many_reductions(6, 70),
+    "many_stream": lambda: many_reductions(3, 600, staging="stream"),
+    "many_column": lambda: many_reductions(40, 70, column=True, team=8),
+    "many_split": lambda: many_reductions(3, 4096, splits=2, team=64),
+    "loss": lambda: loss(3000),
+    "gemm": lambda: gemm(130, 77, 33),
+    "gemm_flipped": lambda: gemm(64, 64, 48, flip="ab", tile_m=64, tile_n=64, thread_m=4, thread_n=4),
+    "gemm_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b"),
+    "gemm_split": lambda: gemm(20, 36, 700, splits=4),
+    "gemm_one_stage": lambda: gemm(40, 132, 64, stages=1, tile_m=32, tile_n=64, thread_m=4, thread_n=4),
+    "gemm_prologue": gemm_prologue,
+    "scan": lambda: scan(5, 600),
+    "scan_odd": lambda: scan(3, 133, items=4, threads=32),
+    "scan_reverse": lambda: scan(4, 77, reverse=True),
+    "scan_max": lambda: scan(3, 70, kind="max"),
+    "scan_logsumexp": lambda: scan(3, 70, kind="logsumexp"),
+    "scan_column": lambda: scan(45, 30, column=True),
+    "max_pool": lambda: pool("max", (9, 12), (3, 2), stride=(2, 2), padding=(1, 0), dilation=(1, 2)),
+    "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
+    "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
+    "adaptive_pool": lambda: pool("avg", (9, 13), (), out=(4, 5)),
+    "attention": lambda: attention(37, 70, 16, 40),
+    "attention_causal": lambda: attention(40, 40, 32, 32, causal=True),
+    "attention_masked": lambda: attention(5, 33, 8, 8, masked=True),
+    "attention_masked_by_hand": lambda: attention(5, 33, 8, 8, masked=True, empty_rows="nan"),
+}
+SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
+    "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
+    "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),
+    "chain_float16": lambda: gelu_chain(33, 30, "float16"),
+}

@@ -1,0 +1,60 @@
+"""Files that compile themselves keep their builds by their text; nobody else may write there, no stale lock stays."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from foundry.tools.grade import folders as extension_cache
+from foundry.tools.grade.folders import KEPT, extension_folder, lease, quarters
+
+SELF_BUILDING = "from torch.utils.cpp_extension import load_inline\n"
+FOUNDRYS_OWN = 'import torch, cupy\nFOUNDRY = {"target": "cpu"}\nSOURCE = "int f();"\n'
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "cache"
+
+
+def test_only_a_text_that_compiles_itself_keeps_builds_and_only_its_own(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    mine, other = quarters(SELF_BUILDING, scratch), quarters(SELF_BUILDING + "# other", scratch)
+    folder = str(extension_folder(SELF_BUILDING))
+    assert mine.environment["TORCH_EXTENSIONS_DIR"] == folder and folder in mine.sandbox.writable
+    assert folder not in other.sandbox.writable
+    for handle in (*mine.leases, *other.leases):
+        os.close(handle)
+    for text in (FOUNDRYS_OWN, "import torch", "def ("):
+        plain = quarters(text, scratch)
+        assert plain.sandbox.writable == (str(scratch),) and plain.leases == []
+        assert all(str(scratch) in plain.environment[name] for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR"))
+
+
+def test_a_lock_left_by_a_killed_compiler_goes_and_a_living_ones_stays() -> None:
+    folder = extension_folder(SELF_BUILDING)
+    first = lease(folder)
+    (folder / "my_kernel").mkdir()
+    lock = folder / "my_kernel" / "lock"
+    lock.touch()
+    second = lease(folder)
+    assert lock.exists()
+    os.close(first)
+    os.close(second)
+    os.close(lease(folder))
+    assert not lock.exists()
+
+
+def test_builds_unused_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert KEPT > 100
+    monkeypatch.setattr(extension_cache, "KEPT", 2)
+    folders = [extension_folder(str(number)) for number in range(5)]
+    for age, folder in enumerate(folders):
+        os.close(lease(folder))
+        os.utime(folder, (age, age))
+    os.close(lease(extension_folder("last")))
+    assert [folder.exists() for folder in folders] == [False, False, False, True, True]

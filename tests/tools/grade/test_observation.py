@@ -1,0 +1,75 @@
+"""Whose libraries became part of a process: real imports in a real one, below an installation of Triton's shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+EXTENSION = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "NAME", 0, -1, 0};
+PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&definition); }
+"""
+BUILD = """
+import importlib.util
+
+def load(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+"""
+DRIVER = """
+from triton.runtime.build import load
+
+def launcher(path):
+    return load("launcher", path)
+"""
+CANDIDATE = """
+from triton.backends.nvidia.driver import launcher
+from triton.runtime.build import load
+
+launcher("launcher.so")
+load("own", "own.so")
+"""
+WATCH = """
+import json, sys
+from foundry.tools.grade.runner.observe import Observer
+observer = Observer("candidate.py")
+exec(compile(sys.argv[1], "candidate.py", "exec"))
+report = observer.report()
+print(json.dumps([report["tritons"], report["libraries"]]))
+"""
+
+
+def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_it(tmp_path: Path) -> None:
+    for name, text in {"runtime/build.py": BUILD, "backends/nvidia/driver.py": DRIVER, "__init__.py": ""}.items():
+        path = tmp_path / "site" / "triton" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    for name in ("launcher", "own"):
+        command = [
+            "g++",
+            "-x",
+            "c",
+            "-",
+            "-shared",
+            "-fPIC",
+            "-I",
+            sysconfig.get_paths()["include"],
+            "-o",
+            f"{name}.so",
+        ]
+        subprocess.run(command, input=EXTENSION.replace("NAME", name), text=True, check=True, cwd=tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run(
+        [sys.executable, "-c", WATCH, CANDIDATE], text=True, capture_output=True, cwd=tmp_path, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    tritons, libraries = json.loads(done.stdout)
+    assert [Path(path).name for path in tritons] == ["launcher.so"]
+    assert {Path(path).name for path in libraries} >= {"launcher.so", "own.so"}

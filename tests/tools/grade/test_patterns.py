@@ -1,0 +1,305 @@
+"""Inputs under each pattern, and tasks on which a right kernel cannot be told from a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.cases import cases_of
+from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
+from foundry.tools.grade.judge.patterns import (
+    PLAIN,
+    Structure,
+    nudged,
+    reindexed,
+    shuffled,
+    structure_of,
+    transformed,
+    unstructured,
+)
+from foundry.tools.grade.judge.telling import find_telling
+from foundry.tools.protocol.comparison import measure
+from foundry.tools.protocol.rules import (
+    AS_GIVEN,
+    DISTRIBUTIONS,
+    Distribution,
+    OutputError,
+    Seeds,
+    accepts,
+    stress_limit,
+)
+from foundry.tools.task.file import read_task
+
+BY_NAME = {item.name: item for item in DISTRIBUTIONS}
+GIVEN = torch.randn(40, 1000, generator=torch.Generator().manual_seed(2))
+
+
+def drawn(name: str, value: torch.Tensor = GIVEN, *, seed: int = 1, limited: bool = False) -> torch.Tensor:
+    made = transformed(value, BY_NAME[name], torch.Generator().manual_seed(seed), limited=limited)
+    assert isinstance(made, torch.Tensor) and made.shape == value.shape and made.dtype == value.dtype
+    return made
+
+
+def test_each_pattern_is_what_it_says() -> None:
+    constant = drawn("constant")
+    assert bool((constant == 1.0).all())
+    sparse = drawn("sparse")
+    share = float((sparse != 0).double().mean())
+    assert 0.002 < share < 0.005 and sparse[0, 0] != 0 and sparse[-1, -1] != 0
+    assert float(sparse[sparse != 0].abs().min()) > 7.9 and float(sparse.abs().max()) < 33
+    rows = drawn("one-hot rows")
+    assert torch.equal(rows.sum(1), torch.ones(40)) and int((rows != 0).sum()) == 40
+    assert torch.equal(drawn("positive"), GIVEN.abs()) and torch.equal(drawn("negative"), -GIVEN.abs())
+    special = drawn("non-finite")
+    assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
+    assert int((~special.isfinite()).sum()) <= 6
+
+
+def test_few_changed_elements_are_elsewhere_each_time_and_keep_to_a_declared_range() -> None:
+    places = {int(torch.nonzero((drawn("few elements changed", seed=seed) != GIVEN).flatten())[0]) for seed in range(8)}
+    assert len(places) > 6
+    for seed in range(8):
+        changed = drawn("few elements changed", seed=seed, limited=True)
+        assert 1 <= int((changed != GIVEN).sum()) <= 3
+        assert GIVEN.min() <= changed.min() and changed.max() <= GIVEN.max()
+
+
+@pytest.mark.parametrize("name", ["constant", "sparse", "one-hot rows", "non-finite", "few elements changed"])
+def test_indices_masks_and_layouts_stay(name: str) -> None:
+    for value in (torch.randint(0, 9, (30, 4)), torch.rand(30, 4) < 0.5):
+        assert torch.equal(drawn(name, value), value)
+    mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1) > 0, -torch.inf)
+    assert torch.equal(drawn(name, mask), mask)
+    assert drawn(name, GIVEN.t()).stride() == GIVEN.t().stride()
+    assert drawn(name, GIVEN.half()).dtype is torch.float16
+
+
+def draws(make: Callable[[torch.Generator], torch.Tensor]) -> Structure:
+    return structure_of(*(make(torch.Generator().manual_seed(seed)) for seed in (5, 6)))
+
+
+def test_what_every_draw_has_in_common_stays() -> None:
+    triangle = draws(lambda generator: torch.rand(300, 300, generator=generator).tril())
+    symmetric = draws(lambda generator: (lambda x: x + x.T)(torch.randn(300, 300, generator=generator)))
+    assert triangle.zeros is not None and int(triangle.zeros.sum()) == 300 * 299 // 2 and symmetric.is_symmetric
+    square = torch.randn(300, 300)
+    for item in DISTRIBUTIONS:
+        generator = torch.Generator().manual_seed(3)
+        made = transformed(square.tril(), item, generator, structure=triangle)
+        assert not bool(made.triu(1).any()), item
+        if item.pattern == "few changed":
+            assert 1 <= int((made != square.tril()).sum()) <= 3
+        made = transformed(square + square.T, item, generator, structure=symmetric).nan_to_num()
+        assert torch.equal(made, made.T), item
+        if item.pattern == "few changed":
+            assert 1 <= int((made != square + square.T).sum()) <= 6
+
+
+def test_a_structure_is_taken_away() -> None:
+    triangle = draws(lambda generator: torch.rand(300, 300, generator=generator).tril())
+    symmetric = draws(lambda generator: (lambda x: x + x.T)(torch.randn(300, 300, generator=generator)))
+    square = torch.randn(300, 300)
+    made = unstructured(square.tril(), triangle, torch.Generator().manual_seed(3))
+    assert bool((made.triu(1) != 0).sum() == 300 * 299 // 2) and torch.equal(made.tril(), square.tril())
+    made = unstructured(square + square.T, symmetric, torch.Generator().manual_seed(3))
+    assert not torch.equal(made, made.T) and torch.equal(made.tril(), (square + square.T).tril())
+
+
+def test_chance_is_no_structure() -> None:
+    assert draws(lambda generator: torch.randn(64, 64, generator=generator).relu()) == PLAIN
+    assert draws(lambda generator: torch.randint(0, 2, (64, 64), generator=generator).float()) == PLAIN
+    assert draws(lambda generator: torch.ones(64, 64).tril()) == PLAIN
+    lone = torch.rand(512, 512).tril()
+    lone[400, 3] = 0.0  # one in 2**24 of a uniform draw
+    assert structure_of(lone, torch.rand(512, 512).tril()).zeros is not None
+
+
+def test_positive_inputs_stay_positive() -> None:
+    for name in ("constant", "sparse", "few elements changed"):
+        assert float(drawn(name, GIVEN.abs()).min()) >= 0
+
+
+def test_a_nudge_is_one_unit_in_the_last_place() -> None:
+    moved = nudged(GIVEN)
+    assert 0 < float(((moved - GIVEN) / GIVEN).abs().max()) < 2.4e-7
+    assert torch.equal(nudged(torch.arange(5)), torch.arange(5))
+
+
+def test_under_stress_the_tolerance_is_the_budget_where_pytorch_itself_is_steady() -> None:
+    limit = stress_limit(OutputError(1e-7, 1e-4), "float32", 1000)
+    assert limit is not None and accepts(OutputError(9e-4, 0.9), limit)
+    assert not accepts(OutputError(9e-4, 1.1), limit) and not accepts(OutputError(0.0, 0.0, misplaced=1), limit)
+    assert stress_limit(OutputError(1e-3, 1e-4), "float32", 1000) is None
+    assert stress_limit(OutputError(float("nan"), 0.0), "float32", 1000) is None
+
+
+def test_a_question_that_overflows_is_asked_more_gently(tmp_path: Path) -> None:
+    lines = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.prod(x, dim=1)\n"
+    made = "def get_inputs():\n    return [1.6 * torch.randn(512, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{lines}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        case.trial(AS_GIVEN, 1)
+        gentle = case.trial(BY_NAME["x3"], 2)
+        assert "asked with x1.1" in gentle.note and gentle.distribution == BY_NAME["x3"]
+        assert case.trial(BY_NAME["x-1"], 2).note == ""
+        with pytest.raises(TaskError, match="overflow"):
+            case.trial(BY_NAME["x100"], 2)
+
+
+def test_under_stress_what_overflows_is_held_against_nobody(tmp_path: Path) -> None:
+    model = "class Model(nn.Module):\n    def forward(self, x):\n        return torch.exp(x)\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        case.trial(AS_GIVEN, 1)
+        (expected,) = case.trial(BY_NAME["x100"], 2).expected
+    large = ~torch.isfinite(expected.truth)
+    assert 0.1 < float(large.double().mean()) < 0.5
+    wrong = torch.where(large, 7.0, expected.truth).float()
+    assert accepts(measure(wrong, expected), OutputError(1e-6, 1.0))
+    assert not accepts(measure(torch.where(large, wrong, torch.inf), expected), OutputError(1e-6, 1.0))
+
+
+TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 64)
+
+    def forward(self, x):
+        return {body}
+
+
+def get_inputs():
+    return [torch.randn(96, 64)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("torch.relu(self.fc(x))", ""),
+        ("self.fc(x).sum(1, keepdim=True).expand(96, 64)", ""),
+        ("torch.softmax(self.fc(x), 1).mean(1)", "a constant is accepted"),
+        ("self.fc(x) * 0", "zeros are accepted"),
+        ("self.fc(x * 0)", "does not depend on the inputs"),
+        ("x * torch.ones(64)", "its output is input 0"),
+        ("(self.fc(x).amax(1, keepdim=True) - self.fc(x).amax(1, keepdim=True).mean(1, keepdim=True))", "zeros"),
+        ("torch.nn.functional.gelu(torch.clamp(torch.minimum(self.fc(x), torch.zeros(())), min=0.0))", "zeros"),
+        ("x + 0.0 * self.fc.bias.sum() * x", "its output is input 0"),
+        ("torch.sign(x.mean().abs() + 1.0) * torch.ones(96, 64)", "a constant is accepted"),
+        ("1e-9 * self.fc(x) + torch.arange(96.0).unsqueeze(1)", "does not depend on the inputs"),
+        ("self.fc(x).square().mean() * 1e-9 + 2.0", "a constant is accepted"),
+    ],
+)
+def test_tasks_that_prove_nothing(body: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text(TASK.replace("{body}", body))
+    task = read_task(tmp_path / "task.py")
+    (case,) = cases_of(task, [4], "cpu", only_first=True)
+    with torch.no_grad():
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4)).degenerate
+    assert (why in found) if why else not found, found
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "coincidence", "told_by"),
+    [
+        ("torch.relu(x)", "torch.rand(96, 64)", "its output is input 0", "few of the other sign"),
+        ("torch.relu(x)", "-torch.rand(96, 64)", "zeros are accepted as its output", "few of the other sign"),
+        ("torch.clamp(x, 0.0, 1.0)", "torch.rand(96, 64)", "its output is input 0", "few elements changed"),
+        ("torch.tanh(x)", "10 + torch.rand(96, 64)", "a constant is accepted as its output", "few of the other sign"),
+        ("torch.relu(self.fc(x)) + self.fc(x)", "torch.rand(96, 64)", "", ""),
+    ],
+)
+def test_a_coincidence_of_the_inputs_as_given_is_told_by_another_question(
+    body: str, inputs: str, coincidence: str, told_by: str, tmp_path: Path
+) -> None:
+    (tmp_path / "task.py").write_text(TASK.replace("{body}", body).replace("torch.randn(96, 64)", inputs))
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [4], "cpu", only_first=True)
+    with torch.no_grad():
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4))
+    assert (found.coincidence, found.told_by, found.degenerate) == (coincidence, told_by, "")
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        ("torch.relu(x)", "input_range = [0.0, 1.0]"),  # the task says that nothing else is ever asked
+        ("x * (x.mean() > 0)", ""),  # a copy or zeros, by a glance at the inputs
+        ("x + self.gain * self.fc(x)", ""),  # as timed, the gain is zero: a kernel sees that once and for all
+    ],
+)
+def test_a_coincidence_that_no_single_question_tells_proves_nothing(body: str, options: str, tmp_path: Path) -> None:
+    source = TASK.replace("{body}", body).replace("torch.randn(96, 64)", "torch.rand(96, 64)")
+    source = source.replace("64, 64)\n", "64, 64)\n        self.gain = nn.Parameter(torch.zeros(64))\n", 1)
+    (tmp_path / "task.py").write_text(source)
+    (tmp_path / "task.toml").write_text(options)
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [4], "cpu", only_first=True)
+    with torch.no_grad():
+        found = find_telling(case, case.trial(AS_GIVEN, 4), Seeds(4))
+    assert (found.degenerate, found.told_by) == ("its output is input 0", "")
+
+
+def test_few_elements_get_the_other_sign_only_where_there_is_one() -> None:
+    inside = torch.rand(30, 30)
+    found = drawn("few of the other sign", inside)
+    assert 1 <= int((found < 0).sum()) <= 3 and torch.equal(found[found >= 0], inside[found >= 0])
+    assert int((drawn("few of the other sign", -inside) > 0).sum()) >= 1
+    mixed = torch.randn(30, 30)
+    assert torch.equal(drawn("few of the other sign", mixed), mixed)
+
+
+def test_patterns_leave_a_declared_range_only_where_they_say_so() -> None:
+    leaving = {item.name for item in DISTRIBUTIONS if item.leaves_range}
+    assert leaving >= {"x3", "x100", "sparse", "one-hot rows", "non-finite"}
+    assert not Distribution("constant", pattern="constant").leaves_range
+    inside = torch.rand(30, 30)
+    for name in ("constant", "few elements changed"):
+        made = drawn(name, inside, limited=True)
+        assert inside.min() <= made.min() and made.max() <= inside.max()
+
+
+def test_other_indices_crowd_and_keep_uniqueness_and_no_order() -> None:
+    generator = torch.Generator().manual_seed(1)
+    drawn = reindexed(torch.randint(0, 100, (4000,)), 1000, generator)
+    assert drawn.max() < 1000 and torch.bincount(drawn).max() > 900
+    assert len(set(drawn.tolist())) > 500  # of 1000, where get_inputs drew the first hundred only
+    ascending = reindexed(torch.arange(4000) // 40, 100, generator)
+    assert not bool((ascending.diff() >= 0).all()) and torch.bincount(ascending).max() > 900
+    places = reindexed(torch.randperm(50), 50, generator)
+    assert sorted(places.tolist()) == list(range(50))
+    assert (reindexed(torch.tensor([[-1, 3], [5, -1]]), 9, generator) < 0).tolist() == [[True, False], [False, True]]
+
+
+def test_numbers_that_change_places_keep_their_strides() -> None:
+    rows = torch.arange(24).reshape(4, 6).t()
+    moved = shuffled(rows, torch.Generator().manual_seed(1))
+    assert moved.stride() == rows.stride() and not torch.equal(moved, rows)
+    assert torch.equal(moved.sort(dim=-1).values, rows.sort(dim=-1).values)
+
+
+@pytest.mark.parametrize(
+    ("run", "count"),
+    [
+        (lambda x, i: torch.zeros(50, 4).index_add_(0, i, x) / torch.bincount(i, minlength=50).unsqueeze(1), 50),
+        (lambda x, i: torch.zeros(40, 4).scatter_add_(0, i.unsqueeze(1).expand(-1, 4), x), 40),
+        (lambda x, i: (x[i] * (i == 0).unsqueeze(1)).sum(0), 20),
+        (lambda x, i: x.sum() * (i < 3), None),  # what is only asked for may mean anything
+        (lambda x, i: x[i] + i.unsqueeze(1), 20),  # a place, and a number besides
+        (lambda x, i: x * i.unsqueeze(1).float().sin(), NUMBERS),
+        (lambda x, i: x[i * 2 % 20] * i.unsqueeze(1), None),  # another number is made of it
+    ],
+)
+def test_which_integers_are_places_only(run: Callable[[torch.Tensor, torch.Tensor], object], count: int | None) -> None:
+    tensors = [torch.randn(20, 4), torch.randint(0, 20, (20,))]
+    assert index_ranges(lambda: run(*tensors), tensors) == [None, count]

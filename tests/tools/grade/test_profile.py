@@ -1,0 +1,265 @@
+"""Rooflines of known numbers, and coordinates of kernels whose place is known."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from foundry.knowledge.candidate import Build, Coordinates, Resources, Timing
+from foundry.knowledge.device import Ceilings, Device
+from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.policies import policy_gates, practices
+from foundry.tools.audit.text.native_rules import runtime_headers
+from foundry.tools.audit.text.source import CandidateSource, read_source
+from foundry.tools.grade.coordinates import read_coordinates
+from foundry.tools.grade.roofline import launches, profile
+
+SPEC = TensorSpec((1000, 1000), (1000, 1), "float32")
+GRAPH = OpGraph(
+    inputs=[Value("x", SPEC, "input", "0")],
+    state=[],
+    ops=[Op("aten.exp.default", [Ref("x")], {}, [Value("exp", SPEC, "op")], flops=8_000_000)],
+    outputs=[Ref("exp")],
+    tracer="export",
+)
+DEVICE = Device(
+    "cpu", "test", "x86-64-v3", 2, 1 << 20, 32, 1 << 30,
+    ceilings=Ceilings(1e10, 1e11, 1e11, 1e11, 1e11, 0.001, "2026-01-01"),
+)  # fmt: skip
+
+
+def timing(milliseconds: float) -> Timing:
+    return Timing("full", milliseconds, 10.0, 10.0 / milliseconds, (1.0, 2.0), 10, 0.01, 1.0)
+
+
+def candidate(source: str) -> str:
+    return f'import torch.nn as nn\nSOURCE = r"""{source}"""\n\n\nclass ModelNew(nn.Module):\n    pass\n'
+
+
+def test_the_roofline_of_a_memory_bound_kernel() -> None:
+    made = profile(candidate(""), Build(True, 0.1), timing(1.6), DEVICE, GRAPH, policy="fair")
+    assert made.rung == "roofline"
+    assert made.floor_ms == pytest.approx(0.8)  # 8 MB at 10 GB/s
+    assert made.fraction_of_floor == pytest.approx(0.5)
+    assert made.achieved_bytes_per_s == pytest.approx(5e9)
+    assert made.facts["roof"] == "memory"
+    assert made.facts["arithmetic_floor_ms"] == pytest.approx(0.08)
+
+
+def product_graph(dtype: DType, after: DType) -> OpGraph:
+    """A product of 1000-cubed matrices in `dtype`, then a softmax in `after`."""
+    spec, last = replace(SPEC, dtype=dtype), replace(SPEC, dtype=after)
+    return OpGraph(
+        inputs=[Value("a", spec, "input", "0"), Value("b", spec, "input", "1")],
+        state=[],
+        ops=[
+            Op("aten.mm.default", [Ref("a"), Ref("b")], {}, [Value("mm", spec, "op")], flops=2_000_000_000),
+            Op("aten.softmax.int", [Ref("mm"), 1], {}, [Value("softmax", last, "op")], flops=5_000_000),
+        ],
+        outputs=[Ref("softmax")],
+        tracer="export",
+    )
+
+
+GPU = Device(
+    "cuda", "test", "sm_90", 132, 1 << 20, 16, 1 << 30,
+    ceilings=Ceilings(1e15, 1e15, 1e12, 8e12, 16e12, 0.001, "2026-01-01"),
+)  # fmt: skip
+DECLARED = "FOUNDRY = {{'target': 'cuda', 'labels': [{label!r}]}}\n"
+USED = {
+    "no label": ("float32", "float32", "", 2.005),
+    "TF32": ("float32", "float32", "tf32", 2.005 / 8),
+    "TF32 through 16 bits": ("float32", "float32", "tf32:half", 2.005 / 16),
+    "a task in 16 bits": ("bfloat16", "bfloat16", "", 2.005 / 16),
+    "a last step in float32": ("float16", "float32", "", 2.005 / 16),
+}
+
+
+@pytest.mark.parametrize("name", USED)
+def test_the_floor_is_of_the_arithmetic_that_the_kernel_uses(name: str) -> None:
+    dtype, after, label, floor_ms = USED[name]
+    graph = product_graph(cast(DType, dtype), cast(DType, after))
+    text = DECLARED.format(label=label) + candidate("")
+    made = profile(text, Build(True, 0.1), timing(4.0), GPU, graph, policy="fair")
+    assert made.floor_ms == pytest.approx(floor_ms)
+    assert made.fraction_of_floor == pytest.approx(floor_ms / 4.0)
+    assert made.facts["arithmetic_floor_ms"] == pytest.approx(floor_ms)
+
+
+def test_tf32_in_inline_assembly_counts_as_declared() -> None:
+    text = candidate('__global__ void k() { asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 ..."); }')
+    source = read_source(text)
+    assert isinstance(source, CandidateSource)
+    assert [gate.gate for gate in policy_gates(practices(source), "strict")] == ["tf32"]
+    made = profile(text, Build(True, 0.1), timing(4.0), GPU, product_graph("float32", "float32"), policy="fair")
+    assert made.floor_ms == pytest.approx(2.005 / 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "policy", "floor_ms"),
+    [
+        ("float32", "strict", 2.005),
+        ("float32", "fair", 2.005 / 16),
+        ("float32", "open", 2.005 / 16),
+        ("bfloat16", "strict", 2.005 / 16),
+    ],
+)
+def test_the_policy_bounds_what_is_possible(dtype: DType, policy: Policy, floor_ms: float) -> None:
+    """A policy that allows TF32 allows a kernel that takes its products through the 16-bit units."""
+    graph = product_graph(dtype, "float32")
+    made = profile(candidate(""), Build(True, 0.1), timing(4.0), GPU, graph, policy=policy)
+    assert made.allowed_floor_ms == pytest.approx(floor_ms)
+
+
+def test_a_compilers_report_is_the_next_rung() -> None:
+    resources = Resources(40, 0, 4096, 0.5, 16, {}, {"k": {"registers": 40}})
+    made = profile(candidate(""), Build(True, 0.1, resources=resources), timing(1.0), DEVICE, GRAPH, policy="fair")
+    assert made.rung == "ptxas"
+    assert made.facts["occupancy"] == 0.5
+
+
+def test_without_graph_or_ceilings_nothing_is_invented() -> None:
+    bare = Device("cpu", "test", "x86-64", 2, 1 << 20, 16, 1 << 30)
+    made = profile(candidate(""), Build(True, 0.1), timing(1.0), bare, policy="fair")
+    assert (made.achieved_bytes_per_s, made.floor_ms, made.fraction_of_floor) == (0.0, 0.0, 0.0)
+
+
+def test_launches_are_counted() -> None:
+    two = "void f() {\n#pragma omp parallel for\nfor(;;);\n}\nvoid g() {\n#pragma omp parallel\n{}\n}\n// omp parallel"
+    assert launches(candidate(two)) == 2
+    assert launches(candidate("__global__ void k() {}\nvoid f() { k<<<1, 2>>>(); }")) == 1
+
+
+# ---------------------------------------------------------------- coordinates of known kernels
+
+CPU_KERNELS = {
+    "scalar copy with a stride": (
+        "void f(const float* x, float* y) {\n  for (long i = 0; i < 99; ++i) y[i] = x[i * 7];\n}",
+        (0, 0, 0),
+    ),
+    "vectorised chain": (
+        "void f(const float* x, float* y) {\n#pragma omp parallel for simd\n"
+        "  for (long i = 0; i < 99; ++i) y[i] = tanhf(x[i] * 2.0f + 1.0f) * expf(x[i]);\n}",
+        (1, 1, 0),
+    ),
+    "row sums with a reduction over threads": (
+        "float f(const float* x) {\n  float sum = 0;\n#pragma omp parallel for reduction(+ : sum)\n"
+        "  for (long i = 0; i < 99; ++i) sum += x[i];\n  return sum;\n}",
+        (0, 0, 2),
+    ),
+    "online softmax in two phases": (
+        "void f(const float* x, float* y) {\n#pragma omp parallel\n  {\n    float m = -1e30f, s = 0;\n"
+        "    for (long i = 0; i < 99; ++i) { float n = fmaxf(m, x[i]); s = s * expf(m - n) + expf(x[i] - n); m = n; }\n"
+        "#pragma omp barrier\n#pragma omp simd\n    for (long i = 0; i < 99; ++i) y[i] = expf(x[i] - m) / s;\n  }\n}",
+        (1, 2, 1),
+    ),
+    "Welford": (
+        "void f(const float* x, float* y) {\n  float mean = 0, m2 = 0;\n  for (long i = 0; i < 99; ++i) {\n"
+        "    float delta = x[i] - mean;\n    mean += delta / (i + 1);\n    m2 += delta * (x[i] - mean);\n  }\n"
+        "  y[0] = m2;\n}",
+        (0, 2, 0),
+    ),
+    "blocked product": (
+        "void f(const float* a, const float* b, float* c) {\n#pragma omp parallel for\n"
+        "  for (long i = 0; i < 256; i += 8)\n    for (long k = 0; k < 256; k += 64)\n"
+        "      for (long r = i; r < i + 8; ++r)\n"
+        "        for (long j = 0; j < 64; ++j) c[r * 64 + j] += a[r] * b[j];\n}",
+        (2, 0, 0),
+    ),
+    "register tiles": (
+        "typedef float V __attribute__((vector_size(64)));\nvoid f(const float* a, const V* b, V* c) {\n"
+        "#pragma omp parallel for\n  for (long i = 0; i < 256; i += 8) {\n    V acc[8][2] = {};\n"
+        "    for (long k = 0; k < 256; ++k)\n      for (long r = 0; r < 8; ++r)\n"
+        "        for (long j = 0; j < 2; ++j) acc[r][j] += a[(i + r) * 256 + k] * b[k * 2 + j];\n"
+        "    for (long r = i; r < i + 8; ++r) c[r] = acc[r - i][0];\n  }\n}",
+        (3, 0, 0),
+    ),
+    "histogram with atomics": (
+        "void f(const int* x, int* y) {\n#pragma omp parallel for\n  for (long i = 0; i < 99; ++i) {\n"
+        "#pragma omp atomic\n    y[x[i]] += 1;\n  }\n}",
+        (0, 0, 3),
+    ),
+}
+CUDA_KERNELS = {
+    "strided copy": (
+        "__global__ void k(const float* x, float* y) { y[threadIdx.x * 32] = x[threadIdx.x * 32]; }",
+        (0, 0, 0),
+    ),
+    "coalesced chain": (
+        "__global__ void k(const float* x, float* y, int n) {\n  int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  if (i < n) y[i] = tanhf(x[i]) * expf(x[i]);\n}",
+        (1, 1, 0),
+    ),
+    "vector loads": (
+        "__global__ void k(const float4* x, float4* y) { y[threadIdx.x * 2] = x[threadIdx.x * 2]; }",
+        (1, 0, 0),
+    ),
+    "warp sums": (
+        "__global__ void k(const float* x, float* y) {\n  float v = x[threadIdx.x];\n"
+        "  for (int d = 16; d; d /= 2) v += __shfl_xor_sync(~0u, v, d);\n  y[blockIdx.x] = v;\n}",
+        (1, 0, 2),
+    ),
+    "tiled product": (
+        "__global__ void k(const float* a, const float* b, float* c) {\n  __shared__ float ta[16][16], tb[16][16];\n"
+        "  float sum = 0;\n  ta[threadIdx.y][threadIdx.x] = a[threadIdx.x];\n  __syncthreads();\n"
+        "  for (int k = 0; k < 16; ++k) sum += ta[threadIdx.y][k] * tb[k][threadIdx.x];\n  c[threadIdx.x] = sum;\n}",
+        (2, 0, 1),
+    ),
+    "double buffered register tiles": (
+        "__global__ void k(const float* a, float* c) {\n  __shared__ float tiles[2][512];\n  float acc[8][8] = {};\n"
+        '  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;");\n  __syncthreads();\n'
+        "  for (int k = 0; k < 8; ++k) acc[k][k] += tiles[0][k] * tiles[0][k + 8];\n"
+        "  c[threadIdx.x] = acc[0][0];\n}",
+        (3, 0, 1),
+    ),
+    "split sums joined by atomics": (
+        "__global__ void k(const float* x, float* y) { atomicAdd(y, x[threadIdx.x]); }",
+        (1, 0, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*CPU_KERNELS, *CUDA_KERNELS])
+def test_known_kernels_stand_where_they_belong(name: str) -> None:
+    source, expected = {**CPU_KERNELS, **CUDA_KERNELS}[name]
+    assert read_coordinates(candidate(source), Build(True, 0.1)) == Coordinates(*expected)
+
+
+def test_comments_and_names_do_not_move_a_kernel() -> None:
+    source, expected = CPU_KERNELS["scalar copy with a stride"]
+    text = candidate("// __shared__ atomicAdd( winograd #pragma omp simd\n" + source)
+    assert read_coordinates(text, Build(True, 0.1)) == Coordinates(*expected)
+
+
+def test_what_the_compiler_vectorised_counts_as_vectorised() -> None:
+    source = "void f(const float* x, float* y) { for (long i = 0; i < 99; ++i) y[i] = x[i]; }"
+    mix = {"vector_move": 60, "vector_float": 40, "scalar_float": 2, "other": 60}
+    resources = Resources(vector_bytes=64, instruction_mix=mix)
+    assert read_coordinates(candidate(source), Build(True, 0.1, resources=resources)).d_mem == 1
+    assert read_coordinates(candidate(source), Build(True, 0.1)).d_mem == 0
+
+
+def test_a_file_without_native_text_is_at_the_origin() -> None:
+    assert read_coordinates("class ModelNew:\n    pass\n", Build(True, 0.1)) == Coordinates(0, 0, 0)
+
+
+@pytest.mark.parametrize("name", CPU_KERNELS)
+def test_the_known_cpu_kernels_are_real(name: str, tmp_path: Path) -> None:
+    """They compile: the rules are tested on code, not on words."""
+    source = "#include <cmath>\n" + CPU_KERNELS[name][0]
+    command = ["g++", "-O1", "-fopenmp", "-c", "-x", "c++", "-", "-o", str(tmp_path / "k.o")]
+    done = subprocess.run(command, input=source, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_called_helper_of_the_header_counts_and_the_rest_of_it_does_not() -> None:
+    (header,) = runtime_headers(".cuh")
+    plain = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"
+    team = plain.replace("= x[threadIdx.x]", "= reduce_lanes<32>(x[threadIdx.x])")
+    assert read_coordinates(candidate(header + plain), Build(True, 0.1)).d_sync == 0
+    assert read_coordinates(candidate(header + team), Build(True, 0.1)).d_sync == 2

@@ -1,0 +1,335 @@
+"""Times that a candidate cannot make: false clocks, work put off, other people's turns, answers from memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from foundry.knowledge.candidate import Baseline, Build, Timing
+from foundry.tools.grade import timed_groups
+from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.judge import paired_timing
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.turns import Turns, moved, out_of_turn, standing
+from foundry.tools.grade.timed_groups import Groups
+from foundry.tools.machine.device import describe
+from foundry.tools.process.procfs import cpu_ns
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.protocol.orders import OUT_OF_TURN, UNDISTURBED
+from foundry.tools.protocol.statistics import ScreenHistory
+from foundry.tools.task.file import read_task
+
+TASK = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(1000, 64)
+
+    def forward(self, INPUT):
+        RESULT
+
+
+def get_inputs():
+    return [DRAWN]
+"""
+FLOATS = {"INPUT": "x", "RESULT": "return torch.softmax(x, 1) @ self.table.weight", "DRAWN": "torch.randn(256, 1000)"}
+INTEGERS = {"INPUT": "x", "RESULT": "return self.table(x).sum(1)", "DRAWN": "torch.randint(0, 1000, (512, 32))"}
+LOADED = Build(ok=True, seconds=0.0, artifact="none")
+
+
+def source(parts: dict[str, str]) -> str:
+    text = TASK
+    for name, value in parts.items():
+        text = text.replace(name, value)
+    return text
+
+
+def candidate(parts: dict[str, str], forward: str, *, top: str = "", init: str = "pass") -> str:
+    """The task's model with another forward; `self.right(x)` is the right result."""
+    text = source(parts).replace("class Model(", "class ModelNew(").replace("def forward(", "def right(")
+    text = text.replace("import torch\n", f"import gc, os, threading, time\nimport torch\n{top}\n", 1)
+    body = "\n".join("        " + line for line in forward.splitlines())
+    setup = f"        super().__init__()\n        {init}\n"
+    text = text.replace("        super().__init__()\n", setup)
+    return text.replace("\n\ndef get_inputs", f"\n    def forward(self, x):\n{body}\n\n\ndef get_inputs")
+
+
+def opened(folder: Path, parts: dict[str, str], zygote: Zygote) -> tuple[Grader, Baseline]:
+    (folder / "timed.py").write_text(source(parts))
+    made = Grader(read_task(folder / "timed.py"), describe("cpu"), folder, seed=5, zygote=zygote)
+    return made, made.baseline()
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote.start(threads=describe("cpu").cores)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Grader, Baseline]:
+    return opened(tmp_path_factory.mktemp("floats"), FLOATS, zygote)
+
+
+@pytest.fixture(scope="module")
+def integers(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[Grader, Baseline]:
+    return opened(tmp_path_factory.mktemp("integers"), INTEGERS, zygote)
+
+
+def timed(opened: tuple[Grader, Baseline], forward: str, *, top: str = "", init: str = "pass") -> Timing:
+    grader, baseline = opened
+    parts = FLOATS if "randn" in grader._task.source else INTEGERS
+    return grader.time(candidate(parts, forward, top=top, init=init), LOADED, "screen", baseline)
+
+
+def test_an_honest_candidate_is_timed_by_both_clocks_alike(floats: tuple[Grader, Baseline]) -> None:
+    timing = timed(floats, "return self.right(x)")
+    assert timing.problem == "" and len(timing.ratios) == 2 and 0.7 < timing.wall_ratio < 1.4
+    assert timing.speedup_ci95[0] < timing.speedup < timing.speedup_ci95[1]
+
+
+def test_a_false_clock_gains_nothing(floats: tuple[Grader, Baseline]) -> None:
+    top = """
+def slow_down_the_clock():
+    for found in gc.get_objects():
+        if type(found).__name__ == "Runner":
+            real = found._clock
+            found._clock = lambda: real() // 20
+"""
+    slow = "for _ in range(4): self.right(x)\nreturn self.right(x)"
+    timing = timed(floats, slow, top=top, init="slow_down_the_clock()")
+    if timing.problem == "":  # what it changed may also have been seen
+        assert timing.speedup < 0.6 and timing.wall_ratio > 5.0
+    assert timing.problem == "" or timing.outcome == "cheating"
+
+
+DEFERRED = """
+out = torch.zeros(x.shape[0], 64)
+def work():
+    time.sleep(0.0005)
+    out.copy_(self.right(x))
+threading.Thread(target=work).start()
+return out
+"""
+BURNING = """
+def burn(model):
+    start, big = time.thread_time(), torch.randn(300, 300)
+    while time.thread_time() - start < 0.003: big @ big
+"""
+
+
+def test_work_put_off_until_after_the_answer_is_caught(floats: tuple[Grader, Baseline]) -> None:
+    timing = timed(floats, DEFERRED.strip())
+    assert timing.outcome == "cheating" and timing.problem and timing.speedup == 0.0
+
+
+def test_a_thread_that_computes_while_the_reference_runs_is_caught(floats: tuple[Grader, Baseline]) -> None:
+    forward = "r = self.right(x)\nthreading.Thread(target=burn, args=(self,)).start()\nreturn r"
+    timing = timed(floats, forward, top=BURNING)
+    assert timing.outcome == "cheating" or timing.speedup < 0.8, timing  # its own interpreter may have to wait for it
+
+
+@pytest.mark.parametrize("key", ["x.data_ptr()", "tuple(x.flatten()[::997].tolist())", "(round(float(x.mean()), 3))"])
+def test_answers_from_memory_are_caught(floats: tuple[Grader, Baseline], key: str) -> None:
+    forward = f"key = {key}\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
+    timing = timed(floats, forward, top="MEMORY = {}")
+    is_caught = timing.outcome == "cheating" and "of timed call" in timing.problem
+    assert is_caught or timing.speedup_ci95[0] < 1.0  # or it never found its key again
+
+
+def test_a_memory_that_reads_all_of_the_input_never_hits(integers: tuple[Grader, Baseline]) -> None:
+    forward = """
+key = bytes(x.numpy())
+if key not in MEMORY:
+    for _ in range(5): self.right(x)
+    MEMORY[key] = self.right(x)
+return MEMORY[key].clone()
+"""
+    timing = timed(integers, forward.strip(), top="MEMORY = {}")
+    assert timing.problem == "" and timing.speedup < 0.5
+
+
+KEPT = """for given, kept in MEMORY:
+    if torch.equal(given, x):
+        return kept.clone()
+for _ in range(20):  # so much work that no busy machine hides who left it out
+    result = self.right(x)
+MEMORY.append((x.clone(), result.clone()))
+return result"""
+
+
+def test_results_kept_and_given_out_again_are_caught_though_always_right(floats: tuple[Grader, Baseline]) -> None:
+    grader, baseline = floats
+    cached = grader.time(candidate(FLOATS, KEPT, top="MEMORY = []"), LOADED, "full", baseline)
+    assert (cached.outcome, cached.gate) == ("cheating", "computed anew") and "kept" in cached.problem
+    honest = grader.time(candidate(FLOATS, "return self.right(x)"), LOADED, "full", baseline)
+    assert honest.problem == "" and honest.speedup > 0
+
+
+def test_a_wrong_answer_in_some_timed_calls_is_caught(floats: tuple[Grader, Baseline]) -> None:
+    forward = "self.calls += 1\nreturn self.right(x) if self.calls < 6 else torch.zeros(x.shape[0], 64)"
+    timing = timed(floats, forward, init="self.calls = 0")
+    assert timing.outcome == "cheating" and "of timed call" in timing.problem
+
+
+def an_answer(stream: int, **changed: object) -> dict[str, object]:
+    pairs = [[1.0 + 0.01 * ((stream + number) % 3), 1.0] for number in range(4)]
+    return {"pairs": pairs, "wall_ratio": 1.0, "out_of_turn": "", "slowed": 1.0, "reference_ms": 1.0, **changed}
+
+
+def test_a_reference_that_only_the_candidate_slows_is_an_objection() -> None:
+    honest, slowing = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
+    for number in range(8):
+        busy = {"slowed": 2.0, "alone_ms": 1.0} if number % 2 else {}  # the machine was slow for a while, twice
+        honest.add(an_answer(number, **busy))
+        slowing.add(an_answer(number, slowed=1.5 + 0.01 * number, alone_ms=0.5))
+    assert honest.timing().problem == ""
+    timing = slowing.timing()
+    assert (timing.outcome, timing.gate, timing.speedup) == ("cheating", UNDISTURBED, 0.0)
+    assert "1.53 times" in timing.problem
+
+
+def test_work_out_of_turn_must_show_in_most_groups() -> None:
+    seldom, often = Groups("full", "cpu", ScreenHistory()), Groups("full", "cpu", ScreenHistory())
+    for number in range(6):
+        seldom.add(an_answer(number, out_of_turn="used 2 ms" if number == 3 else ""))
+        often.add(an_answer(number, out_of_turn="used 2 ms" if number else ""))
+    assert seldom.timing().problem == ""
+    assert (often.timing().gate, often.timing().problem) == (OUT_OF_TURN, "used 2 ms")
+
+
+def test_two_speeds_are_remarked() -> None:
+    groups = Groups("full", "cpu", ScreenHistory())
+    for number in range(6):
+        answer = an_answer(number)
+        answer["pairs"] = [[1.0, 1.0 if place % 2 else 0.1] for place in range(6)]
+        groups.add(answer)
+    assert "two speeds" in groups.timing().remarks[0]
+
+
+def test_a_screen_gives_up_on_what_is_clearly_slower() -> None:
+    for incumbent_ms, enough in ((0.5, True), (0.9, False), (None, False)):
+        groups = Groups("screen", "cpu", ScreenHistory(), incumbent_ms)
+        groups.add(an_answer(0))
+        assert groups.is_enough() is enough
+    assert timed_groups.GIVE_UP_FACTOR * 0.9 > 1.0
+
+
+def test_cpu_time_is_split_into_turns_and_what_lies_between() -> None:
+    mine, idle = Turns(os.getpid()), Turns(os.getppid())
+    for _ in range(6):
+        for turns in (mine, idle):
+            turns.begin()
+            turns.end(timed=True)
+        end = time.process_time() + 0.003
+        while time.process_time() < end:
+            pass
+    usual = mine.usual()
+    assert usual is not None and usual.idle_ms >= 2.5
+    assert "between its turns" in out_of_turn(idle, mine) and out_of_turn(mine, mine) == ""
+    assert cpu_ns(1 << 22) is None and Turns(1 << 22).usual() is None
+
+
+def test_work_done_while_inputs_are_given_is_out_of_turn() -> None:
+    honest, ahead = Turns(os.getpid()), Turns(os.getpid())
+    for turns, works in ((honest, False), (ahead, True)):
+        for _ in range(6):
+            turns.begin()
+            end = time.process_time() + (0.003 if works else 0.0)
+            while time.process_time() < end:
+                pass
+            turns.end(timed=False)
+            turns.begin()
+            turns.end(timed=True)
+    assert "was given inputs" in out_of_turn(honest, ahead) and out_of_turn(ahead, honest) == ""
+
+
+def test_a_changed_place_in_the_queue_is_seen() -> None:
+    usual = standing(os.getpid())
+    assert usual is not None and moved(os.getpid(), usual, is_reference=True) == ""
+    child = os.fork()
+    if child == 0:
+        os.nice(5)
+        time.sleep(30)
+        os._exit(0)
+    try:
+        end = time.monotonic() + 5
+        while standing(child) == usual and time.monotonic() < end:
+            time.sleep(0.01)
+        assert f"nice {usual.nice + 5}" in moved(child, usual, is_reference=True)
+        assert moved(child, usual, is_reference=False) == ""  # a candidate may stand back
+        slower = standing(child)
+        assert slower is not None and "its process runs" in moved(os.getpid(), slower, is_reference=False)
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+
+
+def test_inputs_keep_to_the_range_that_the_task_declares(tmp_path: Path, zygote: Zygote) -> None:
+    parts = {**FLOATS, "RESULT": "assert 1 <= x.min() and x.max() <= 2\n        return x @ self.table.weight"}
+    parts["DRAWN"] = "torch.rand(256, 1000) + 1"
+    (tmp_path / "timed.toml").write_text("input_range = [1.0, 2.0]\n")
+    grader, baseline = opened(tmp_path, parts, zygote)
+    honest = grader.time(candidate(parts, "return self.right(x)"), LOADED, "screen", baseline)
+    assert honest.problem == ""
+    forward = "key = x.data_ptr()\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
+    caught = grader.time(candidate(parts, forward, top="MEMORY = {}"), LOADED, "screen", baseline)
+    assert caught.outcome == "cheating" or "of timed call" in caught.problem
+
+
+class Link:
+    """A reference that refuses some changes of its inputs."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.change = refused, (1.0, 0)
+
+    def perturb(self, slots: list[int], factor: float, shift: int) -> None:
+        self.change = (factor, shift)
+
+    def run(self, slots: list[int]) -> None:
+        factor, shift = self.change
+        if ("scaled" in self.refused and factor != 1.0) or ("rotated" in self.refused and shift):
+            raise RunnerFailed("crash", "no such input")
+
+    def restore(self, slot: int) -> None:
+        self.change = (1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "scalable", "left"),
+    [
+        ((), True, (True, True)),
+        (("rotated",), True, (True, False)),
+        ((), False, (False, True)),
+        (("scaled",), True, (False, True)),
+        (("scaled", "rotated"), True, (False, False)),
+        (("rotated",), False, (False, False)),
+    ],
+)
+def test_the_strongest_change_that_the_reference_takes(
+    refused: tuple[str, ...], scalable: bool, left: tuple[bool, bool]
+) -> None:
+    question = paired_timing.Question([], [], [], lambda: ({}, 0), scalable=scalable)
+    found = paired_timing._settled(cast(RunnerLink, Link(*refused)), question, random.Random(1))
+    assert (found.scaled, found.rotated) == left
+
+
+def test_only_times_leave_a_doubt_that_is_worth_a_second_look() -> None:
+    fine = Timing("full", 2.0, 4.0, 2.0, (1.9, 2.1), 12, 0.01, 1.0)
+    assert not timed_groups.is_doubtful(fine)
+    assert timed_groups.is_doubtful(replace(fine, wall_ratio=2.3))
+    assert not timed_groups.is_doubtful(replace(fine, wall_ratio=2.3, candidate_ms=0.1))  # too short to tell
+    assert timed_groups.is_doubtful(replace(fine, problem="slower", outcome="cheating", gate=UNDISTURBED))
+    assert not timed_groups.is_doubtful(replace(fine, problem="wrong", outcome="cheating", gate="timed outputs"))

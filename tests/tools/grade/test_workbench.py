@@ -1,0 +1,204 @@
+"""The door to the machine as the graph uses it: a task is looked at once, candidates come and go, bad tasks say why."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from foundry.knowledge.candidate import Build
+from foundry.knowledge.device import Ceilings, Device, TargetName
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.task import Task
+from foundry.tools.grade import grader
+from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.machine.device import describe
+from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.task.file import read_task
+
+TASK = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(300))
+
+    def forward(self, x):
+        return torch.softmax(x * self.scale, dim=1)
+
+def get_inputs():
+    return [torch.randn(200, 300)]
+"""
+CANDIDATE = TASK.replace("class Model(", "class ModelNew(")
+BUILT = Build(ok=True, seconds=0.0)
+CEILINGS = Ceilings(2e10, 1e11, 1e11, 1e11, 1e11, 0.01, "2026-11-20")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Locks of this test's own, so that nobody else's timing is waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+def write(folder: Path, source: str) -> Task:
+    (folder / "task_file.py").write_text(source)
+    return read_task(folder / "task_file.py")
+
+
+async def opened(folder: Path, source: str = TASK, device: Device | None = None) -> LocalWorkbench:
+    bench = await open_workbench(write(folder, source), device or describe("cpu"), folder / "scratch", seed=1)
+    assert isinstance(bench, LocalWorkbench)
+    return bench
+
+
+async def test_a_candidate_goes_all_the_way(tmp_path: Path) -> None:
+    device = describe("cpu")
+    bench = await opened(tmp_path, device=Device(**{**vars(device), "ceilings": CEILINGS}))
+    try:
+        intake, baseline = await asyncio.gather(bench.intake(), bench.baseline())
+        assert [spec.shape for spec in intake.inputs] == [(200, 300)] == baseline.output_shapes
+        assert len(intake.graphs) == 1 and intake.capture_note == ""
+        assert baseline.degenerate == "" and baseline.floor_ms == pytest.approx(
+            1e3 * intake.graphs[0].min_bytes / 1e11, rel=0.5
+        )
+        build = await bench.build(CANDIDATE)
+        assert build.ok
+        verdict = await bench.verify(CANDIDATE, build, "screen")
+        assert verdict.correct and verdict.seconds > 0
+        timing = await bench.time(CANDIDATE, build, "screen", incumbent_ms=baseline.eager_ms)
+        assert timing.problem == "" and 0.3 < timing.speedup < 3 and timing.seconds > 0
+        audit = await bench.audit(CANDIDATE, build, verdict, "fair")
+        assert not audit.clean and any("softmax" in gate.evidence for gate in audit.gates if not gate.passed)
+        profile, coordinates = await bench.profile(CANDIDATE, build, timing, None)
+        assert profile.floor_ms == profile.allowed_floor_ms > 0 and coordinates.d_mem == 0
+    finally:
+        await bench.aclose()
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+async def test_many_candidates_at_once_one_of_them_hanging(tmp_path: Path) -> None:
+    bench = await opened(tmp_path)
+    try:
+        await bench.baseline()
+        texts = [CANDIDATE + f"\nNUMBER = {number}\n" for number in range(5)]
+        texts[1] = CANDIDATE.replace("return torch.softmax", "while True: pass\n        return torch.softmax")
+        texts[3] = CANDIDATE.replace("dim=1", "dim=0")
+        start = time.monotonic()
+
+        async def one(text: str) -> tuple[str, str]:
+            build = await bench.build(text)
+            verdict = await bench.verify(text, build, "screen")
+            timing = await bench.time(text, build, "screen") if verdict.correct else None
+            return verdict.outcome, timing.problem if timing else "not timed"
+
+        results = await asyncio.gather(*(one(text) for text in texts))
+        good = ("correct", "")
+        assert list(results) == [good, ("timeout", "not timed"), good, ("wrong_result", "not timed"), good]
+        assert time.monotonic() - start < 15
+        failed = Build(ok=False, seconds=0.1, first_error="kernel line 3: error: expected ';'")
+        assert (await bench.verify("", failed, "screen")).evidence == "kernel line 3: error: expected ';'"
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (("return torch.softmax", "while True: pass\n        return torch.softmax"), "did not finish in 3 s"),
+        (("return torch.softmax(", "return torch.rand(3) + torch.softmax("), "line 11"),
+        (("return [torch.randn", "return [torch.zeros(10**12), torch.randn"), "memory"),
+        (("return [torch.randn", "k = [torch.ones(2**22) for i in range(500)]; return [torch.randn"), "memory"),
+        (("return torch.softmax(", "import os; os._exit(3)\n        return torch.softmax("), "exited with code 3"),
+        (("torch.softmax(x * self.scale, dim=1)", "x.new_empty(0)"), "empty"),
+    ],
+)
+async def test_bad_tasks_say_why_in_one_line(
+    tmp_path: Path, change: tuple[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOUNDRY_TASK_SECONDS", "3" if "while" in change[1] else "60")
+    monkeypatch.setenv("FOUNDRY_TASK_GB", "1.2")
+    bench = await opened(tmp_path, TASK.replace(*change))
+    try:
+        with pytest.raises(TaskError) as error:
+            await bench.baseline()
+        assert problem in str(error.value) and "\n" not in str(error.value)
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        ("return torch.softmax(x * self.scale, dim=1).sum(dim=1)", "a constant is accepted as its output"),
+        ("return x.mul(0.0) * self.scale", "zeros are accepted as its output"),
+        ("return self.scale * torch.arange(300.0)", "its output does not depend on the inputs"),
+    ],
+)
+async def test_degenerate_tasks_are_named(tmp_path: Path, forward: str, reason: str) -> None:
+    bench = await opened(tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
+    try:
+        assert (await bench.baseline()).degenerate == reason
+    finally:
+        await bench.aclose()
+
+
+async def test_a_scalar_loss_is_no_degenerate_task(tmp_path: Path) -> None:
+    forward = "return torch.nn.functional.cross_entropy(x * self.scale, x.argmax(dim=1))"
+    bench = await opened(tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
+    try:
+        baseline = await bench.baseline()
+        assert baseline.degenerate == "" and baseline.output_shapes == [()]
+        assert (
+            await bench.verify(bench._task.source.replace("class Model(", "class ModelNew("), BUILT, "full")
+        ).correct
+    finally:
+        await bench.aclose()
+
+
+@pytest.mark.parametrize(("target", "waits"), [("cpu", True), ("cuda", False)])
+async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: TargetName, waits: bool) -> None:
+    device = replace(describe("cpu"), target=target)
+    text = "class ModelNew: pass"  # nothing to compile: what is left is the wait
+    bench = LocalWorkbench(write(tmp_path, TASK), device, cast(Grader, None))
+    async with DeviceLock(device).exclusive():
+        building = asyncio.ensure_future(bench.build(text))
+        done, _ = await asyncio.wait([building], timeout=0.3 if waits else 10.0)
+    assert (not done) is waits
+    assert isinstance(await building, Build)
+    bench._threads.shutdown()
+
+
+async def test_compile_is_reported_or_its_failure_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "COMPILE_BASELINE_S", 0.5)
+    bench = await opened(tmp_path)
+    try:
+        baseline = await bench.compile_baseline(await bench.baseline())
+        assert baseline.compile_ms is None
+        assert baseline.compile_note.startswith("torch.compile could not be timed: ")
+        assert baseline.compile_note.endswith("did not finish in 0.5 s")
+    finally:
+        await bench.aclose()
+
+
+async def test_a_device_that_is_not_here_proves_nothing(tmp_path: Path) -> None:
+    absent = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, present=False)
+    bench = await opened(tmp_path, device=absent)
+    try:
+        baseline = await bench.baseline()
+        assert baseline.eager_ms == 0.0 and baseline.output_shapes == [(200, 300)]
+        assert await bench.compile_baseline(baseline) == baseline
+        verdict = await bench.verify(CANDIDATE, BUILT, "screen")
+        assert verdict.outcome == "unproven" and verdict.evidence == "there is no cuda device here to run it on"
+        assert (await bench.time(CANDIDATE, BUILT, "screen")).problem == "there is no cuda device here to time it on"
+    finally:
+        await bench.aclose()

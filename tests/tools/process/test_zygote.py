@@ -1,0 +1,218 @@
+"""Workers start in milliseconds, end with everything they started, and never outlive the main process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foundry.knowledge.errors import MissingTool
+from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, mapped, memory, seal
+from foundry.tools.process.child import Limits
+from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
+
+ENTRIES = """
+import ctypes, os, subprocess, sys, threading, time
+
+def serve(channel):
+    while True:
+        message, handles = channel.receive()
+        globals()[message["do"]](channel, message, handles)
+
+def echo(channel, message, handles):
+    channel.send({**message, "pid": os.getpid(), "key": os.environ.get("SECRET_KEY"), "cwd": os.getcwd(),
+        "gpus": [os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")]})
+
+def hang(channel, message, handles):
+    import signal
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while True: time.sleep(10)
+
+def spin(channel, message, handles):
+    while True: pass
+
+def crash(channel, message, handles):
+    ctypes.string_at(0)
+
+def quit(channel, message, handles):
+    os._exit(0)
+
+def fail(channel, message, handles):
+    raise ValueError("no such kernel")
+
+def flood(channel, message, handles):
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end: os.write(1, b"x" * 65536)
+    channel.send({"flooded": True})
+
+def leave(channel, message, handles):
+    code = "import subprocess as s; print(s.Popen(['sleep', '60'], start_new_session=True, stdout=-3, stderr=-3).pid)"
+    pid = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, start_new_session=True).stdout
+    channel.send({"left": int(pid)})
+
+def eat(channel, message, handles):
+    kept = []
+    while True: kept.append(b"x" * (50 << 20))
+
+def garble(channel, message, handles):
+    channel._socket.send(b"J{]")
+    time.sleep(10)
+
+def threads(channel, message, handles):
+    channel.send({"zygote_tasks": len(os.listdir(f"/proc/{os.getppid()}/task"))})
+"""
+
+QUICK = Limits(wall_s=0.5, memory_bytes=1500 << 20)
+
+
+@pytest.fixture(scope="module")
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    folder = tmp_path_factory.mktemp("entries")
+    (folder / "worker_entries.py").write_text(ENTRIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_KEY", "sk-1")
+        patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        warm = Zygote.start(threads=2, environment={"PYTHONPATH": str(folder)})
+        yield warm
+        warm.close()
+
+
+def fork(zygote: Zygote, limits: Limits = QUICK) -> Worker:
+    return zygote.fork("worker_entries:serve", limits)
+
+
+def gone(pid: int) -> bool:
+    end = time.monotonic() + 2.0
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_worker_numbers_the_gpus_as_the_locking_process_does(zygote: Zygote) -> None:
+    worker = fork(zygote)
+    assert worker.request({"do": "echo"})[0]["gpus"] == ["PCI_BUS_ID", "1"]
+    worker.end()
+
+
+def test_a_worker_starts_quickly_and_sees_no_key(zygote: Zygote, tmp_path: Path) -> None:
+    seconds = []
+    for _ in range(5):
+        start = time.monotonic()
+        worker = zygote.fork("worker_entries:serve", QUICK, directory=tmp_path)
+        answer, _ = worker.request({"do": "echo", "text": "x" * 200_000})
+        seconds.append(time.monotonic() - start)
+        assert answer["text"] == "x" * 200_000 and answer["pid"] == worker.pid
+        assert answer["key"] is None and answer["cwd"] == str(tmp_path)
+        assert "SIGKILL" in worker.end() and gone(worker.pid)
+    assert min(seconds) < 0.1
+
+
+def test_the_warm_process_has_one_thread(zygote: Zygote) -> None:
+    worker = fork(zygote)
+    assert worker.request({"do": "threads"})[0] == {"zygote_tasks": 1}
+    worker.end()
+
+
+@pytest.mark.parametrize(
+    ("job", "outcome", "evidence"),
+    [
+        ("hang", "timeout", "did not finish in 0.5 s"),
+        ("spin", "timeout", "did not finish in 0.5 s"),
+        ("crash", "crash", "was killed by SIGSEGV"),
+        ("quit", "crash", "exited with code 0"),
+        ("fail", "crash", "exited with code 70: ValueError: no such kernel"),
+        ("eat", "crash", "needs more than 1.6 GB of memory"),
+        ("garble", "crash", "sent something that is no answer"),
+    ],
+)
+def test_bad_workers_cost_one_request(zygote: Zygote, job: str, outcome: str, evidence: str) -> None:
+    worker = fork(zygote, Limits(wall_s=20, memory_bytes=1500 << 20) if job == "eat" else QUICK)
+    start = time.monotonic()
+    with pytest.raises(WorkerDied) as died:
+        worker.request({"do": job})
+    assert died.value.outcome == outcome
+    assert died.value.evidence.startswith(evidence)
+    assert gone(worker.pid)
+    if job != "eat":
+        assert time.monotonic() - start < QUICK.wall_s + 1.0
+    assert fork(zygote).request({"do": "echo"})[0]["do"] == "echo"
+
+
+def test_a_flood_of_output_is_bounded(zygote: Zygote) -> None:
+    worker = fork(zygote, Limits(wall_s=5))
+    assert worker.request({"do": "flood"})[0] == {"flooded": True}
+    worker.excess()
+    assert os.fstat(worker._errors).st_size <= 1 << 20
+    worker.end()
+
+
+def test_a_daemon_left_behind_is_killed(zygote: Zygote) -> None:
+    worker = fork(zygote, Limits(wall_s=10))
+    left = worker.request({"do": "leave"})[0]["left"]
+    worker.end()
+    assert gone(left)
+
+
+def test_nothing_survives_a_killed_main_process(tmp_path: Path) -> None:
+    (tmp_path / "worker_entries.py").write_text(ENTRIES)
+    code = f"""
+import time
+from foundry.tools.process.child import Limits
+from foundry.tools.process.zygote import Zygote
+warm = Zygote.start(threads=1, preload=["ctypes"], environment={{"PYTHONPATH": {str(tmp_path)!r}}})
+worker = warm.fork("worker_entries:serve", Limits(wall_s=30))
+left = worker.request({{"do": "leave"}})[0]["left"]
+print(warm._child.pid, worker.pid, left, flush=True)
+worker.request({{"do": "hang"}})
+"""
+    main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert main.stdout is not None
+    pids = [int(pid) for pid in main.stdout.readline().split()]
+    assert len(pids) == 3 and main.poll() is None
+    main.send_signal(signal.SIGKILL)
+    main.wait()
+    main.stdout.close()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_warm_process_that_cannot_start_says_why() -> None:
+    with pytest.raises(MissingTool, match="No module named 'no_such_torch'"):
+        Zygote.start(threads=1, preload=["no_such_torch"])
+
+
+def test_channels_time_out_close_and_refuse_garbage() -> None:
+    left, right = Channel.pair()
+    with pytest.raises(ChannelTimeout):
+        left.receive(0.01)
+    for packet in (b"J[1]", b"J{", b"S999999999999", b"S5", b"\x00", b"J" + b"[" * 5000):
+        right._socket.send(packet)
+        with pytest.raises(ChannelGarbled):
+            left.receive(1.0)
+    handle = memory("tensor", 4096)
+    right.send({"big": "y" * 100_000}, [handle])
+    message, handles = left.receive(1.0)
+    assert len(message["big"]) == 100_000 and len(handles) == 1
+    view = mapped(handles[0], 4096, writable=True)
+    view[:3] = b"abc"
+    view.close()
+    seal(handle)
+    assert mapped(handle, 4096)[:3] == b"abc"
+    with pytest.raises(OSError):
+        os.ftruncate(handles[0], 10)
+    with pytest.raises(OSError):
+        os.write(handles[0], b"x")
+    right.close()
+    with pytest.raises(ChannelClosed):
+        left.receive(1.0)

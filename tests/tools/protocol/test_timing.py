@@ -1,0 +1,242 @@
+"""Intervals that are honest under noise, and a lock that keeps readers out while someone times."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foundry.knowledge.device import Device
+from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.protocol.statistics import (
+    EFFORTS,
+    Ratio,
+    ScreenHistory,
+    centre,
+    combined_ratio,
+    relative_spread,
+    signed_rank,
+    two_speeds,
+)
+
+Pair = tuple[float, float]
+DEVICE = Device("cpu", "Test CPU / 3 GHz", "x86-64-v3", 2, 1 << 20, 32, 1 << 30)
+H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
+TRIALS = 400
+HONEST = (92.0, 98.0)  # percent of 95 % intervals that must hold the truth
+NOISE = ("normal", "heavy tails", "bursts", "drift")
+
+
+def a_group(stream: random.Random, factor: float, pairs: int, noise: str, bias: float = 0.03) -> list[Pair]:
+    """Pairs of one pair of processes: a bias of its own, and noise within as machines have it."""
+    drift, group = 0.0, []
+    shift = stream.gauss(0.0, bias) * (stream.choice((1, 1, 1, 8)) if noise == "bursts" else 1.0)
+    if noise == "heavy tails":
+        shift = bias * stream.gauss(0.0, 1.0) / max(0.1, math.sqrt(stream.gammavariate(1.0, 1.0)))
+    for number in range(pairs):
+        drift = 0.9 * drift + stream.gauss(0.0, 0.05 if noise == "drift" else 0.0)
+        burst = stream.expovariate(1.0) if stream.random() < 0.1 else 0.0
+        order = 0.03 if number % 2 else -0.03  # who comes second is slower
+        first = math.exp(drift + order + stream.gauss(0.0, 0.05)) * (1.0 + burst)
+        second = math.exp(drift - order + stream.gauss(0.0, 0.05))
+        group.append((10.0 * first * math.exp(shift), 10.0 / factor * second * (1.0 + burst * stream.random())))
+    return group
+
+
+def percent_covered(intervals: Iterable[Ratio], truth: float) -> float:
+    found = [interval.low <= truth <= interval.high for interval in intervals]
+    return 100.0 * sum(found) / len(found)
+
+
+def symmetric(stream: random.Random, factor: float, pairs: int, noise: str) -> list[Pair]:
+    """A group whose error is as often positive as negative, as between two processes of one kind."""
+    group = a_group(stream, 1.0, pairs, noise)
+    turned = group if stream.random() < 0.5 else [(second, first) for first, second in group]
+    return [(first * factor, second) for first, second in turned]
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("count", [7, 12])
+def test_the_interval_covers_the_truth_in_95_of_100_trials(count: int, noise: str) -> None:
+    stream = random.Random(f"{noise} {count}")
+    trials = [[symmetric(stream, 1.3, 6, noise) for _ in range(count)] for _ in range(TRIALS)]
+    assert HONEST[0] <= percent_covered(map(combined_ratio, trials), 1.3) <= HONEST[1]
+
+
+@pytest.mark.parametrize("noise", NOISE)
+@pytest.mark.parametrize("half_width", [0.01, 0.03, 0.05])
+def test_stopping_when_the_interval_is_narrow_keeps_it_honest(half_width: float, noise: str) -> None:
+    stream = random.Random(f"{noise} {half_width}")
+    effort = replace(EFFORTS["full"], half_width=half_width)
+    intervals, sizes = [], []
+    for _ in range(TRIALS):
+        groups: list[list[Pair]] = []
+        while not effort.is_enough(groups, 0.0):
+            groups.append(symmetric(stream, 1.0, 4, noise))
+        intervals.append(combined_ratio(groups))
+        sizes.append(len(groups))
+    assert HONEST[0] <= percent_covered(intervals, 1.0) <= HONEST[1]
+    assert effort.min_groups <= min(sizes) <= max(sizes) <= effort.max_groups
+
+
+def test_pairs_of_one_process_would_claim_too_much() -> None:
+    """Why the unit is a process: pairs alone do not show what all of them share."""
+    stream = random.Random(5)
+    trials = [symmetric(stream, 1.0, 40, "normal") for _ in range(TRIALS)]
+    assert percent_covered((signed_rank([math.log(a / b) for a, b in trial]) for trial in trials), 1.0) < 85.0
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_screens_learn_how_far_two_groups_lie_apart(noise: str) -> None:
+    stream, history = random.Random(noise), ScreenHistory()
+    intervals = []
+    for number in range(2 * TRIALS):
+        factor, pairs = stream.choice((0.8, 1.0, 2.5)), 4 if number % 100 < 50 else 8
+        estimate = history.ratio([symmetric(stream, factor, pairs, noise) for _ in range(2)])
+        intervals.append(Ratio(estimate.ratio / factor, estimate.low / factor, estimate.high / factor))
+    assert HONEST[0] <= percent_covered(intervals, 1.0) <= HONEST[1]
+
+
+def test_a_single_group_of_a_screen_says_less_than_two() -> None:
+    group = symmetric(random.Random(1), 2.0, 6, "normal")
+    one, two = ScreenHistory().ratio([group]), ScreenHistory().ratio([group, group])
+    assert one.ratio == pytest.approx(two.ratio) and one.half_width > two.half_width > 0
+
+
+def test_more_groups_narrow_the_interval_and_the_estimate_is_close() -> None:
+    stream = random.Random(4)
+    groups = [symmetric(stream, 2.0, 8, "normal") for _ in range(60)]
+    few, many = combined_ratio(groups[:8]), combined_ratio(groups)
+    assert many.half_width < few.half_width / 2
+    assert many.ratio == pytest.approx(2.0, rel=0.03)
+
+
+def test_too_few_groups_prove_nothing() -> None:
+    estimate = combined_ratio([[(2.0, 1.0)] * 9] * 5)
+    assert estimate.ratio == pytest.approx(2.0) and (estimate.low, estimate.high) == (0.0, math.inf)
+    assert combined_ratio([[(2.0, 1.0)] * 2] * 6).low == pytest.approx(2.0, rel=0.01)
+    assert math.isnan(combined_ratio([]).ratio)
+
+
+def test_the_order_within_a_pair_does_not_count() -> None:
+    assert centre([(1.1, 1.0), (1.0, 1.1)] * 3) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_pairs_fit_the_time_and_are_even() -> None:
+    effort = EFFORTS["full"]
+    assert effort.pairs_within(100.0) == effort.min_pairs and effort.pairs_within(0.0) == effort.max_pairs
+    assert effort.pairs_within(effort.group_s / 7.5) == 6
+
+
+def test_two_speeds_are_seen_and_one_with_stragglers_is_not() -> None:
+    stream = random.Random(2)
+    one = [1.0 + 0.1 * stream.random() for _ in range(30)]
+    assert two_speeds(one) is None and two_speeds([*one, 9.0, 8.0]) is None
+    cached = two_speeds([value if stream.random() < 0.5 else value / 10 for value in one])
+    assert cached is not None and cached[1] / cached[0] == pytest.approx(10, rel=0.1)
+    assert two_speeds([1.0, 10.0] * 5) is None  # too few to tell
+
+
+def test_relative_spread() -> None:
+    assert relative_spread([1.0] * 8) == 0.0
+    assert relative_spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(1.0)
+
+
+async def test_readers_share_and_a_writer_is_alone_and_not_starved(tmp_path: Path) -> None:
+    inside: list[str] = []
+    seen: list[list[str]] = []
+    order: list[str] = []
+
+    async def hold(lock: DeviceLock, name: str, exclusive: bool, delay: float) -> None:
+        await asyncio.sleep(delay)
+        async with lock.exclusive() if exclusive else lock.shared():
+            inside.append(name)
+            order.append(name)
+            await asyncio.sleep(0.05)
+            seen.append(sorted(inside))
+            inside.remove(name)
+
+    locks = [DeviceLock(DEVICE, tmp_path) for _ in range(2)]  # two workbenches on one device
+    late = [hold(locks[number % 2], f"late{number}", False, 0.04) for number in range(4)]
+    await asyncio.gather(
+        hold(locks[0], "r1", False, 0.0),
+        hold(locks[1], "r2", False, 0.0),
+        hold(locks[1], "writer", True, 0.02),
+        *late,
+    )
+    assert ["r1", "r2"] in seen and ["writer"] in seen
+    assert all(group == ["writer"] or "writer" not in group for group in seen)
+    assert order.index("writer") <= 4  # readers that came later did not all pass it
+
+
+async def test_a_cancelled_wait_lets_the_lock_go(tmp_path: Path) -> None:
+    lock = DeviceLock(DEVICE, tmp_path)
+
+    async def never() -> None:
+        async with lock.exclusive():
+            await asyncio.sleep(60)
+
+    async with lock.shared():
+        waiting = asyncio.ensure_future(never())
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(1.0), lock.exclusive():
+        pass
+
+
+async def is_free(held: AbstractAsyncContextManager[None]) -> bool:
+    """Whether a lock is to be had at once."""
+    try:
+        async with asyncio.timeout(0.05), held:
+            return True
+    except TimeoutError:
+        return False
+
+
+async def test_each_gpu_of_a_host_has_a_lock_of_its_own(tmp_path: Path) -> None:
+    """Two of one kind differ in their UUID only, as the driver gave it on a host with several H200."""
+    first = replace(H200, uuid="0e1b7a2c-6f2f-2d0d-9c5f-6d7f3a0c51e4")
+    second = replace(H200, uuid="5c3e9d11-90a4-8b1e-1f0a-2b9c4d7e8f60")
+    assert first.key == second.key and first.unit != second.unit
+    async with DeviceLock(first, tmp_path).exclusive():
+        assert await is_free(DeviceLock(second, tmp_path).exclusive())
+        assert not await is_free(DeviceLock(first, tmp_path).exclusive())
+        assert not await is_free(DeviceLock(first, tmp_path).shared())
+
+
+async def test_compiling_waits_for_timings_on_a_cpu_only(tmp_path: Path) -> None:
+    for device, waits in ((DEVICE, True), (H200, False)):
+        async with DeviceLock(device, tmp_path).exclusive():
+            assert await is_free(DeviceLock(device, tmp_path).compiling()) is not waits
+        async with DeviceLock(device, tmp_path).compiling():
+            assert await is_free(DeviceLock(device, tmp_path).exclusive()) is not waits
+
+
+async def test_the_lock_reaches_other_processes_and_dies_with_them(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\nfrom pathlib import Path\nfrom foundry.knowledge.device import Device\n"
+        "from foundry.tools.machine.lock import DeviceLock\n"
+        f"lock = DeviceLock(Device('cpu', {DEVICE.name!r}, '', 2, 1, 1, 1), Path({str(tmp_path)!r}))\n"
+        "async def main():\n    async with lock.exclusive():\n        print('held', flush=True)\n"
+        "        await asyncio.sleep(60)\nasyncio.run(main())"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    assert other.stdout is not None and other.stdout.readline() == "held\n"
+    lock = DeviceLock(DEVICE, tmp_path)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), lock.shared():
+            pass
+    other.kill()
+    other.wait()
+    other.stdout.close()
+    async with asyncio.timeout(1.0), lock.shared():
+        pass

@@ -1,0 +1,241 @@
+"""Capture against real models: the graph says what the model computes, and a task that proves nothing is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import OpGraph, Ref
+from foundry.knowledge.task import Task, TaskOptions
+from foundry.tools.task.capture import CannotCapture, capture
+from foundry.tools.task.file import read_task
+from foundry.tools.task.loading import LoadedTask, check_reference, load
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SMALL = {
+    "attention": {"TOKENS": 16},
+    "conv2d_batchnorm_relu": {"BATCH": 2, "SIZE": 8},
+    "cross_entropy": {"TOKENS": 8, "CLASSES": 16},
+    "gemm_bias_relu": {"ROWS": 8, "IN_FEATURES": 16, "OUT_FEATURES": 24},
+    "groupnorm_silu": {"BATCH": 2, "SIZE": 4},
+    "layernorm_gelu": {"TOKENS": 8},
+    "masked_cumsum": {"ROWS": 8},
+    "mlp": {"TOKENS": 8},
+    "pointwise_chain": {"ROWS": 8},
+    "rmsnorm_residual": {"BATCH": 2, "TOKENS": 8},
+    "softmax": {"ROWS": 8, "COLUMNS": 33},
+}
+MAIN_OPERATOR = {
+    "attention": {"matmul": 2, "softmax": 1},
+    "conv2d_batchnorm_relu": {"conv2d": 1, "_native_batch_norm_legit_functional": 1, "relu": 1},
+    "cross_entropy": {"cross_entropy_loss": 1},
+    "gemm_bias_relu": {"linear": 1, "relu": 1},
+    "groupnorm_silu": {"group_norm": 1, "silu": 1},
+    "layernorm_gelu": {"add": 1, "layer_norm": 1, "gelu": 1},
+    "masked_cumsum": {"mul": 1, "cumsum": 1},
+    "mlp": {"linear": 2, "gelu": 1, "add": 1},
+    "pointwise_chain": {"sigmoid": 1, "tanh": 1},
+    "rmsnorm_residual": {"rsqrt": 1, "mean": 1},
+    "softmax": {"softmax": 1, "div": 1},
+}
+
+
+def loaded(body: str, *, inputs: str = "[torch.randn(4, 8)]", init: str = "pass", **options: object) -> LoadedTask:
+    source = (
+        "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\nN = 4\n\n"
+        f"class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n\n"
+        f"    def forward(self, x, *rest):\n        {body}\n\n"
+        f"def get_inputs():\n    return {inputs}\n"
+    )
+    digest = hashlib.sha256(source.encode()).hexdigest()
+    return load(Task("job", "/nowhere/job.py", source, digest, TaskOptions(**options)))  # type: ignore[arg-type]
+
+
+def graph_of(task: LoadedTask) -> OpGraph:
+    graph = capture(task.build_model(0), task.inputs(0))
+    assert decode(OpGraph, encode(graph)) == graph
+    return graph
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_examples_are_captured_whole(name: str) -> None:
+    task = load(read_task(EXAMPLES / f"{name}.py"), overrides=SMALL[name])
+    specs = check_reference(task)
+    graph = graph_of(task)
+    assert MAIN_OPERATOR[name].items() <= graph.op_counts().items()
+    assert [graph.values[output].spec.shape for output in graph.output_names] == [spec.shape for spec in specs]
+    assert graph.tracer == "export"
+
+
+def test_every_example_is_listed() -> None:
+    assert sorted(SMALL) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+def test_overrides_reach_the_captured_shapes() -> None:
+    task = load(read_task(EXAMPLES / "softmax.py", scale=3), overrides={"ROWS": 5, "COLUMNS": 7})
+    assert graph_of(task).inputs[0].spec.shape == (15, 7)
+
+
+def test_flops_of_contractions_are_exact() -> None:
+    task = load(read_task(EXAMPLES / "gemm_bias_relu.py"), overrides=SMALL["gemm_bias_relu"])
+    linear = next(op for op in graph_of(task).ops if op.kind == "linear")
+    assert linear.flops == 2 * 8 * 16 * 24 + 8 * 24
+    convolution = graph_of(
+        loaded("return self.c(x)", init="self.c = nn.Conv2d(4, 6, 3, groups=2)", inputs="[torch.randn(1, 4, 5, 5)]")
+    ).ops[0]
+    assert convolution.flops == 2 * (6 * 3 * 3) * (2 * 3 * 3) + 6 * 3 * 3
+    transposed = graph_of(
+        loaded(
+            "return self.c(x)",
+            init="self.c = nn.ConvTranspose2d(4, 6, 3, bias=False)",
+            inputs="[torch.randn(1, 4, 5, 5)]",
+        )
+    ).ops[0]
+    assert transposed.flops == 2 * (4 * 5 * 5) * (6 * 3 * 3)
+
+
+def test_batch_norm_in_training_mode_writes_its_running_statistics_back() -> None:
+    graph = graph_of(load(read_task(EXAMPLES / "conv2d_batchnorm_relu.py"), overrides={"BATCH": 1, "SIZE": 4}))
+    assert set(graph.mutations) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
+    assert graph.training
+    assert {value.source for value in graph.state if value.role == "buffer"} == set(graph.mutations)
+
+
+def test_in_place_operators_become_functional() -> None:
+    graph = graph_of(loaded("y = x * 2; y += 1; y[:, 0] = 0; return F.relu(y, inplace=True)"))
+    assert not any(op.kind.endswith("_") for op in graph.ops)
+    assert "relu" in graph.op_counts()
+
+
+def test_views_keep_names_and_strides() -> None:
+    graph = graph_of(loaded("return x.transpose(0, 1)[1:] * 2"))
+    transpose = graph.values[graph.ops[0].name].spec
+    assert (transpose.shape, transpose.strides) == ((8, 4), (1, 8))
+
+
+def test_numbers_among_the_inputs_stay_open_where_they_can_and_inputs_keep_their_position() -> None:
+    inputs = "[torch.randn(2, 3), 2.5, torch.randn(3), 1]"
+    graph = graph_of(loaded("return (rest[1] * x + rest[0]).sum(rest[2])", inputs=inputs))
+    assert [(value.source, value.spec.shape) for value in graph.inputs] == [("0", (2, 3)), ("1", ()), ("2", (3,))]
+    assert graph.fixed == {"3": 1}
+    for forward in (
+        "return F.leaky_relu(x, rest[0])",  # an attribute of the operator
+        "return x * rest[1] if rest[0] > 1 else x",  # Python decides
+        "return x.long() * rest[0]",  # a tensor of float64 gives float64, a number float32
+    ):
+        graph = graph_of(loaded(forward, inputs="[torch.randn(2, 3), 2.5, torch.randn(3)]"))
+        assert graph.fixed == {"1": 2.5}, forward
+        assert "1" not in [value.source for value in graph.inputs]
+
+
+def test_small_constants_are_inline_and_large_ones_are_refused() -> None:
+    graph = graph_of(loaded("return x * torch.tensor([1.0, 2.0]).sum() + self.t", init="self.t = torch.arange(8.0)"))
+    assert [value.data for value in graph.state if value.source == "t"] == [[float(item) for item in range(8)]]
+    with pytest.raises(CannotCapture, match="register it as a buffer"):
+        graph_of(loaded("return x[:, :1] + self.t", init="self.t = torch.randn(100)"))
+
+
+def test_dropout_that_is_off_disappears() -> None:
+    for init, options in (("self.d = nn.Dropout(0.0)", {}), ("self.d = nn.Dropout(0.5)", {"mode": "eval"})):
+        graph = graph_of(loaded("return self.d(x) + 1", init=init, **options))
+        assert "dropout" not in graph.op_counts()
+
+
+def test_recurrences_and_several_results_stay_one_operator() -> None:
+    graph = graph_of(
+        loaded("y, (h, c) = self.l(x); return y, h", init="self.l = nn.LSTM(8, 3)", inputs="[torch.randn(5, 2, 8)]")
+    )
+    lstm = next(op for op in graph.ops if op.kind == "lstm")
+    assert [value.spec.shape for value in lstm.outputs] == [(5, 2, 3), (1, 2, 3), (1, 2, 3)]
+    assert graph.outputs == [Ref(lstm.outputs[0].name), Ref(lstm.outputs[1].name)]
+    assert graph.output_kind == "tuple"
+    assert lstm.flops == 2 * 10 * (12 * 8 + 12 * 3)
+
+
+def test_make_fx_gives_the_same_answer_shape_where_export_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foundry.tools.task import capture as module
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("export is off")
+
+    monkeypatch.setattr(module, "trace_export", refuse)
+    task = load(read_task(EXAMPLES / "conv2d_batchnorm_relu.py"), overrides={"BATCH": 1, "SIZE": 4})
+    graph = graph_of(task)
+    assert graph.tracer == "make_fx"
+    assert {"norm.running_mean", "norm.running_var"} <= set(graph.mutations)
+    assert {"norm.weight", "conv.weight"} <= {value.source for value in graph.state}
+
+
+def test_hidden_updates_of_state_are_refused() -> None:
+    init = "self.n = nn.InstanceNorm1d(4, track_running_stats=True)"
+    with pytest.raises(CannotCapture, match="updates running statistics"):
+        graph_of(loaded("return self.n(x)", init=init, inputs="[torch.randn(2, 4, 8)]"))
+
+
+def test_a_tracer_that_gives_up_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CannotCapture):
+        graph_of(loaded("return x * x.sum().item()"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_data_dependent_models_are_refused_with_the_reasons() -> None:
+    with pytest.raises(CannotCapture, match="no tracer could follow the model: export: "):
+        graph_of(loaded("return x + 1 if x.sum() > 0 else x - 1"))
+    with pytest.raises(CannotCapture):
+        graph_of(loaded("return x[x > 0]"))
+
+
+# ---------------------------------------------------------------- what is refused before any kernel is written
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ({"body": "return x", "inputs": "[torch.randn(N, 'a')]"}, "line 16: get_inputs() failed: TypeError"),
+        ({"body": "return x @ x"}, "line 13: Model.forward failed on the inputs"),
+        ({"body": "return None"}, "forward returned no tensor"),
+        ({"body": "return {'y': x}"}, "forward returned a dict"),
+        ({"body": "return x[:0]"}, "output 0 is empty"),
+        ({"body": "return x.sum()", "inputs": "[torch.randn(0, 3)]"}, "input 0 of get_inputs() has no elements"),
+        ({"body": "return torch.log(x)"}, "output 0 holds NaN"),
+        ({"body": "return x + torch.rand_like(x)"}, "output is random"),
+        ({"body": "return self.d(x)", "init": "self.d = nn.Dropout(0.5)"}, "output is random"),
+        ({"body": "return x.add_(1)"}, "changes its input 0 in place"),
+        (
+            {"body": "return x + id(object())", "init": "raise ValueError('no')"},
+            "building Model failed: ValueError: no",
+        ),
+        ({"body": "import time; return x * (time.perf_counter_ns() % 997)"}, "not deterministic"),
+        ({"body": "import sys; sys.exit(3)"}, "SystemExit: 3"),
+        ({"body": "return x", "inputs": "5"}, "get_inputs() returned a int"),
+        ({"body": "return x", "inputs": "[torch.empty(1 << 50)]"}, "more memory than this machine gives"),
+    ],
+)
+def test_a_task_that_proves_nothing_is_one_clear_line(task: dict[str, str], words: str) -> None:
+    with pytest.raises(TaskError) as caught:
+        check_reference(loaded(**task))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_stateful_but_deterministic_models_and_tuples_pass() -> None:
+    specs = check_reference(loaded("return self.b(x), x.argmax(1)", init="self.b = nn.BatchNorm1d(8)"))
+    assert [spec.dtype for spec in specs] == ["float32", "int64"]
+
+
+def test_options_change_inputs_and_mode() -> None:
+    task = loaded("return x", input_range=(3.0, 4.0), mode="eval")
+    (x,) = task.inputs(1)
+    assert float(x.min()) >= 3.0
+    assert not task.build_model(0).training
+    assert torch.equal(x, task.inputs(1)[0])
+
+
+def test_two_tasks_never_share_a_module() -> None:
+    first, second = loaded("return x"), loaded("return x")
+    assert first.module.__name__ != second.module.__name__

@@ -1,0 +1,128 @@
+"""Every way a candidate's file can fail: the right verdict, one clear line, and the next one is not harmed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from foundry.knowledge.task import Task
+from foundry.tools.grade.grader import Allowance
+from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.machine.device import describe
+from foundry.tools.process.child import descendants
+from foundry.tools.task.file import read_task
+from foundry.tools.verify.verify import VerifyReport, verify_in, verify_pair
+
+TASK = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(n))
+
+    def forward(self, x):
+        return torch.tanh(x * self.gain)
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+def get_init_inputs():
+    return [256]
+"""
+HONEST = TASK[: TASK.index("def get_inputs")].replace("class Model(", "class ModelNew(")
+RUN_S, LOAD_S = 1.5, 3.0
+
+
+def before(code: str) -> str:
+    """Code that runs when the file is imported."""
+    return f"{code}\n{HONEST}"
+
+
+def forward(code: str) -> str:
+    return HONEST.replace("return torch.tanh(x * self.gain)", code)
+
+
+def build(code: str) -> str:
+    return HONEST.replace("super().__init__()", f"super().__init__()\n        {code}")
+
+
+CASES = {
+    "no package": (before("import no_such_package"), "ModuleNotFoundError: No module named 'no_such_package' (line 1)"),
+    "raises": (before("x = 1\nraise RuntimeError('two\\nlines')"), "RuntimeError: two (line 2)"),
+    "leaves": (before("import sys; sys.exit(0)"), "SystemExit: 0 (line 1)"),
+    "ends": (before("import os; os._exit(0)"), "exited with code 0"),
+    "falls": (before("import ctypes; ctypes.string_at(0)"), "was killed by SIGSEGV"),
+    "aborts": (before("import os; os.abort()"), "was killed by SIGABRT"),
+    "hangs": (before("while True: pass"), "loading the file did not finish in 3 s"),
+    "sleeps": (before("import time; time.sleep(1e6)"), "loading the file did not finish in 3 s"),
+    "eats": (before("k = [bytearray(1 << 26) for _ in range(10**6)]"), "memory"),
+    "outside a function": ("return 1\n" + HONEST, "'return' outside function (line 1)"),
+    "a function": ("def ModelNew(): ...\n", "no class ModelNew(nn.Module)"),
+    "no module": ("class ModelNew: ...\n", "no class ModelNew(nn.Module)"),
+    "other arguments": (HONEST.replace("self, n", "self"), "takes 1 positional argument but 2 were given"),
+    "no forward": (HONEST.replace("def forward", "def run"), "forward"),
+    "hangs while building": (build("while True: pass"), "building the model did not finish in 3 s"),
+    "falls while building": (build("import ctypes; ctypes.string_at(0)"), "was killed by SIGSEGV"),
+    "hangs in forward": (forward("while True: pass"), "forward did not finish in 1.5 s"),
+    "ends in forward": (forward("import os; os._exit(0)"), "exited with code 0"),
+    "recursion": (forward("return self.forward(x)"), "RecursionError"),
+    "another shape": (
+        forward("return torch.tanh(x)[1:]"),
+        "output 0 has shape [63, 256], the reference's",
+    ),
+    "nothing": (forward("pass"), "returned 0 tensors"),
+    "text": (forward("return 'tanh'"), "forward returned a str"),
+}
+VERDICTS = {"another shape": "incorrect", "nothing": "incorrect", "text": "incorrect"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Workbench, Task]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
+        folder = tmp_path_factory.mktemp("failures")
+        (folder / "tanh.py").write_text(TASK)
+        task = read_task(folder / "tanh.py")
+        allowance = Allowance(run_limit_s=RUN_S, load_limit_s=LOAD_S, memory_bytes=1 << 30)
+        made = await open_workbench(task, describe("cpu"), folder / "scratch", seed=0, allowance=allowance)
+        yield made, task
+        await made.aclose()
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("name", CASES)
+async def test_it_fails_in_one_clear_line(bench: tuple[Workbench, Task], name: str) -> None:
+    machine, task = bench
+    text, words = CASES[name]
+    start = time.monotonic()
+    report: VerifyReport = await verify_in(machine, task, text, "fair", "screen")
+    assert report.verdict == VERDICTS.get(name, "failed"), report.reasons
+    evidence = report.reasons[0].evidence
+    assert words in evidence and "\n" not in evidence and len(evidence) < 600, evidence
+    assert report.speedup is None and time.monotonic() - start < 60
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_an_honest_file_is_still_judged_and_nobody_is_left(bench: tuple[Workbench, Task]) -> None:
+    machine, task = bench
+    report = await verify_in(machine, task, HONEST, "fair", "screen")
+    assert report.verdict == "rejected" and report.speedup is not None  # PyTorch itself, right and timed
+    running = descendants(os.getpid())  # the tests, the warm process, at most two judges, the reference
+    assert len(running) <= 5, running
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_failed_build_says_what_the_compiler_said(verbose: bool, tmp_path: Path) -> None:
+    (tmp_path / "tanh.py").write_text(TASK)
+    build = f"load_inline('none', '', extra_cflags=['-no-such-flag'], verbose={verbose})"
+    text = before(f"from torch.utils.cpp_extension import load_inline\n{build}")
+    report = verify_pair(read_task(tmp_path / "tanh.py"), text, target="cpu", stage="screen")
+    assert report.verdict == "failed"
+    assert "error: unrecognized command-line option" in report.reasons[0].evidence, report.reasons

@@ -1,0 +1,1 @@
+"""What a candidate's process was seen to do."""

@@ -1,0 +1,286 @@
+"""Judges what a candidate's process was seen to do: files, processes, libraries, calls of a steady forward.
+
+While a file is loaded it may compile and load its own kernels; a forward in steady state may only compute.
+Free of torch.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foundry import tools
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.reasons import Reason, ReasonKind
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.acts.shell import commands
+from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
+from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.protocol.reasons import judged
+from foundry.tools.words import words
+
+_PROGRAMS = re.compile(
+    r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
+    r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
+    r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo|cd|mkdir|set|export|test|\[|pwd|ls|cat|cp|mv|rm|touch|"
+    r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
+)
+_SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
+_LOOKS_AWAY = {  # event -> what it means; not allowed at any time
+    "socket.connect": "opens a network connection",
+    "socket.bind": "opens a network port",
+    "socket.getaddrinfo": "asks the network for a name",
+    "socket.sendto": "sends over the network",
+    "sys.settrace": "puts itself under every Python call of the process",
+    "sys.setprofile": "puts itself under every Python call of the process",
+    "sys.addaudithook": "listens to the interpreter's events",
+    "gc.get_objects": "searches the memory of the process that grades it",
+    "gc.get_referrers": "searches the memory of the process that grades it",
+    "gc.get_referents": "searches the memory of the process that grades it",
+    "sys._getframe": "looks into its callers",
+    "sys._current_frames": "looks into its callers",
+    "marshal.loads": "runs code that cannot be read here",
+    "code.__new__": "makes code at run time",
+    "function.__new__": "makes code at run time",
+    "object.__setattr__": "changes a function or a class of others",
+    "exec": "runs code made at run time",
+    "compile": "compiles code made at run time",
+    "ctypes.string_at": "reads memory by its address",
+    "mmap.__new__": "maps memory of its own",
+    "os.fork": "starts a process of itself",
+    "os.forkpty": "starts a process of itself",
+    "os.exec": "replaces its process",
+    "os.kill": "sends signals",
+}
+_SETTINGS = re.compile(  # what an extension's build reads from the environment
+    r"TORCH_CUDA_ARCH_LIST|TORCH_EXTENSIONS_DIR|MAX_JOBS|CUDA_HOME|CUDA_PATH|CC|CXX|CFLAGS|CXXFLAGS|NVCC\w*|PATH|"
+    r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA|(?:TORCH_EXTENSIONS|CCACHE)_\w+|"
+    r"\w*(?:CACHE_DIR|BUILD_DIR|VERBOSE|LOG_?LEVEL)|CPPFLAGS|LDFLAGS|CPATH|TMPDIR|PYTHONUNBUFFERED|TORCH_SHOW_\w+"
+)
+_OWN_FILES = re.compile(
+    r"/proc/(?:cpuinfo|meminfo|stat|loadavg|version|sys/kernel/.*|self/(?:maps|status|cgroup|cpuset|mountinfo))"
+)
+_GRADER = str(Path(tools.__file__).parent) + "/"
+_SYSTEM_PLACES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda", "/usr/local/lib/")
+_SYSTEM_LIBRARIES = re.compile(
+    r"(?:libm|libc|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libomp|libiomp5|libmvec|libatomic|libffi|libz|"
+    r"liblzma|libbz2|libcrypto|libssl|libexpat|libuuid|libsqlite3|libreadline|libtinfo|libncursesw?|libnsl|libnuma|"
+    r"libcuda|libcudart|libnvrtc(?:-builtins)?|libnvJitLink|libnvidia-[\w-]+|libnvptxcompiler|libcupti|ld-linux[\w-]*|"
+    r"libmemusage|libpython3|libutil|libresolv|libcrypt)(?:[-.][\w.-]*)?"
+)
+_OTHER_LIBRARIES = (ReasonKind.LINKED, ReasonKind.LOADED, ReasonKind.MAPPED)
+_OTHERS_WORK = (ReasonKind.VENDOR, ReasonKind.TORCH_OPERATOR, ReasonKind.TORCH_INTERNAL, *_OTHER_LIBRARIES)
+_RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc)\b")
+
+
+def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> list[Gate]:
+    """Gates "process events", "steady calls", "mapped code" and the symbols of every library the candidate built.
+
+    `seen` is an Observer's report, with the steady forward's calls. Reads the libraries while they are there.
+    """
+    events = [(str(item[0]), str(item[1]), str(item[2]), int(item[3])) for item in seen.get("events", ())]
+    bad = list(dict.fromkeys(_event_findings(events)))
+    ran = sorted(
+        {_program(one) for _, event, what, _ in events if event == "subprocess.Popen" for one in _commands(what)}
+    )
+    honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
+    gates = [
+        _gate("process events", bad, honest + "forward touched no file, process, network or code"),
+        _gate("steady calls", list(_call_findings(seen.get("calls", ()), policy)), "forward calls its own kernels"),
+    ]
+    libraries = [str(path) for path in seen.get("libraries", ())]
+    foreign, own = _sorted_libraries(libraries, events)
+    if policy == "open":
+        foreign = [reason for reason in foreign if reason.kind not in _OTHER_LIBRARIES]
+    elif on_cpu:
+        foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
+    gates.append(judged("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
+    tritons = {str(path) for path in seen.get("tritons", ())}
+    for path in own:
+        if path in tritons:  # written and loaded by Triton: what it launches is judged as kernels are
+            continue
+        place = Path(path)
+        if path in kept and not place.exists():  # deleted after it was loaded
+            place = Path(kept[path])
+        for gate in symbol_gates(place, torch_binding=imports_torch(place)):
+            gates.append(allowed(replace(gate, gate=f"{gate.gate} ({place.name})"), policy))
+        doors = instruction_gate(place)
+        gates.append(replace(doors, gate=f"{doors.gate} ({place.name})"))
+    return gates
+
+
+def allowed(gate: Gate, policy: Policy) -> Gate:
+    """A gate of symbols or libraries under a policy: open allows other libraries' operators."""
+    is_others = bool(gate.reasons) and all(reason.kind in _OTHERS_WORK for reason in gate.reasons)
+    if gate.passed or policy != "open" or not is_others:
+        return gate
+    return Gate(gate.gate, True, f"allowed under open: {gate.evidence}")
+
+
+def _gate(name: str, bad: Sequence[str], good: str) -> Gate:
+    more = f"; and {len(bad) - 4} more" if len(bad) > 4 else ""
+    return Gate(name, not bad, "; ".join(bad[:4]) + more if bad else good)
+
+
+# ---------------------------------------------------------------- events
+
+
+def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[str]:
+    for phase, event, what, line in events:
+        reason = _event_reason(phase, event, what)
+        if reason:
+            yield f"line {line}: {reason} ({_when(phase)})"
+
+
+def _event_reason(phase: str, event: str, what: str) -> str:
+    """Why an event is not allowed, "" when it is."""
+    if event in _LOOKS_AWAY:
+        return _LOOKS_AWAY[event]
+    if event == "import":
+        root = what.split(".")[0]
+        return "" if root in ALLOWED_IMPORTS else f"imports {what}"
+    if event == "os.putenv":
+        return "" if _SETTINGS.fullmatch(what) else f"changes the environment variable {what}"
+    if event == "ctypes.dlsym":
+        return _symbol_reason(what)
+    if event == "open":
+        return _file_reason(phase, what)
+    if event in ("subprocess.Popen", "os.system", "os.posix_spawn"):
+        if phase == "steady":
+            return f"runs {what[:60]!r} in every call"
+        command = f"sh -c {what}" if event == "os.system" else what
+        strange = [part.strip() for part in _commands(command) if not _is_of_a_build(part)]
+        return f"runs {strange[0][:80]!r}, which is no compiler" if strange else ""
+    if phase == "steady" and event == "ctypes.dlopen":
+        return f"loads {what} in every call"
+    return ""
+
+
+def _file_reason(phase: str, what: str) -> str:
+    path = what.rsplit(" ", 1)[0]
+    if path.startswith("/proc/") and not _OWN_FILES.fullmatch(path):
+        return f"opens {path}, which belongs to a process"
+    if path.startswith(_GRADER):
+        return f"opens {path}, a file of the grader"
+    return f"opens {path} in every call" if phase == "steady" else ""
+
+
+def _symbol_reason(what: str) -> str:
+    """Functions looked up by hand: of another's library only harmless ones."""
+    library, _, name = what.rpartition(" ")
+    if not library or not name or _RUNTIME.match(library.rsplit("/", 1)[-1]):
+        return why_not(name, only_known_bad=True)
+    if _is_installed(library) or library == "None" or "/" not in library:
+        return why_not(name, only_known_bad=False)
+    return ""
+
+
+def _commands(command: str) -> list[str]:
+    """The commands of a command line, each alone."""
+    shell = _SHELL.match(command)
+    return commands(shell["command"]) if shell else [command]
+
+
+def _is_of_a_build(command: str) -> bool:
+    program = _program(command)
+    return not program or _PROGRAMS.fullmatch(program) is not None
+
+
+_BEFORE = frozenset(words("env exec nice ccache command -v if then else elif do ! time"))
+
+
+def _program(command: str) -> str:
+    """The program's own name in a command; with its path if that leads from where the candidate is."""
+    parts = command.split()
+    while parts and (re.fullmatch(r"\w+=\S*", parts[0]) or parts[0] in _BEFORE):
+        parts.pop(0)
+    return parts[0].rsplit("/", 1)[-1] if parts and parts[0][0] in "/$" else "".join(parts[:1])
+
+
+def _when(phase: str) -> str:
+    return {"load": "while loading", "build": "while constructing the model", "first": "in the first call"}.get(
+        phase, "in every call"
+    )
+
+
+# ---------------------------------------------------------------- calls of a steady forward
+
+
+def _call_findings(calls: Sequence[Any], policy: Policy) -> Iterator[str]:
+    for name, line in calls:
+        path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
+        rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # whose names is read in the text
+        if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
+            yield f"line {line}: calls {path} in every call, which {rule[1]}"
+        elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
+            yield f"line {line}: calls {path} in every call, another library's function"
+
+
+_LOCKS = re.compile(  # a binding may be safe for threads
+    r"_?thread(?:ing)?\.(?:r?lock\b|Lock\b|RLock\b|_RLock\b|Condition\b|Semaphore\b|get_ident|get_native_id|_local|local)",
+    re.IGNORECASE,
+)
+_ARRAY_MEMORY = re.compile(  # what NumPy may do for a binding: make, view and point to memory
+    r"numpy\..*(?:ctypes|_internal)\S*|numpy\.(?:\w+\.)*(?:empty|zeros|asarray|ascontiguousarray|asanyarray|frombuffer|"
+    r"empty_like|zeros_like|dtype|_?array_equal(?:_dispatcher)?|(?:may_share|shares)_memory)|"
+    r"numpy\.ndarray\.(?:reshape|view|ravel|transpose|copy|fill|squeeze|setflags)"
+)
+_COMPUTING = frozenset(words("numpy scipy numba cupy jax tensorflow sklearn mkl pandas onnxruntime"))
+
+
+# ---------------------------------------------------------------- mapped code
+
+
+def _sorted_libraries(
+    libraries: Sequence[str], events: Sequence[tuple[str, str, str, int]]
+) -> tuple[list[Reason], list[str]]:
+    """(reasons against foreign libraries, paths of the candidate's own)."""
+    opened = {what: line for _, event, what, line in events if event == "ctypes.dlopen"}
+    written = {what.rsplit(" ", 1)[0]: line for _, event, what, line in events if event == "open" and _writes(what)}
+    reasons: list[Reason] = []
+    own: list[str] = []
+    for path, line in opened.items():
+        name = path.rsplit("/", 1)[-1]
+        is_foreign = _is_installed(path) or ("/" not in path and path != "None")
+        if is_foreign and not _SYSTEM_LIBRARIES.fullmatch(name):
+            reasons.append(Reason(ReasonKind.LOADED, path, line))
+    for path in libraries:
+        if path in written:
+            reasons.append(Reason(ReasonKind.WRITTEN, path, written[path]))
+        if not _is_installed(path):
+            own.append(path)
+        elif path.startswith(_SYSTEM_PLACES) and not _SYSTEM_LIBRARIES.fullmatch(path.rsplit("/", 1)[-1]):
+            reasons.append(Reason(ReasonKind.MAPPED, path))
+    return list(dict.fromkeys(reasons)), own
+
+
+def _writes(what: str) -> bool:
+    return bool(re.search(r"[wax+]", what.rsplit(" ", 1)[-1])) and what.rsplit(" ", 1)[-1] != "None"
+
+
+def _is_installed(path: str) -> bool:
+    """A file of the system or of an installed package, rather than one that the candidate built."""
+    places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return path.startswith((*_SYSTEM_PLACES, *(place + "/" for place in places))) or "/site-packages/" in path
+
+
+def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[Reason]:
+    """Code in memory that no file stands behind, where nothing but the candidate's own lines ran. PyTorch's matrix
+    products and convolutions compile themselves, so that weights which are prepared by them leave some behind."""
+    phases = ["load", "steady"] if prepared_by & _COMPILED_ON_USE else ["load", "first", "steady"]
+    found = [(phase, sizes[phase]) for phase in phases if sizes.get(phase)]
+    words = [f"{size} bytes of code without a file appeared {_when(phase)}" for phase, size in found]
+    return [Reason(ReasonKind.UNNAMED_CODE, what) for what in words]
+
+
+_COMPILED_ON_USE = frozenset(
+    words(
+        "mm addmm bmm baddbmm matmul linear conv1d conv2d conv3d convolution mkldnn_linear mkldnn_convolution einsum "
+        "_scaled_dot_product_flash_attention_for_cpu lstm gru mkldnn_rnn_layer"
+    )
+)

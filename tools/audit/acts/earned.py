@@ -1,0 +1,80 @@
+"""Which elements of an output somebody must have computed, and how many of them an ablated candidate still has right.
+
+An element that is a constant anybody could fill in, or a value that stands somewhere in the inputs or parameters,
+proves no arithmetic: a kernel works in place, a binding pads and copies. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from foundry.tools.protocol.comparison import Expected
+
+SAMPLE = 1 << 16  # elements looked at in each output
+LARGEST_SHARE = 0.05  # of right elements without native code
+FILLS = (0.0, 1.0, -1.0)
+FEW = 16  # elements that a native function's return value may explain
+
+
+@dataclass(frozen=True)
+class Earned:
+    """Elements that had to be computed, and how many of them are right."""
+
+    needed: int
+    right: int
+
+    @property
+    def share(self) -> float:
+        return self.right / self.needed if self.needed else 0.0
+
+    def condemns(self, *, at_least: int = 1) -> bool:
+        """Whether too much is right for an answer that nobody computed."""
+        return self.right >= at_least and self.share > LARGEST_SHARE
+
+
+def earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Sequence[torch.Tensor]) -> Earned:
+    """Over all outputs; `given` are the inputs and parameters that values may have been copied from."""
+    needed = right = 0
+    generator = torch.Generator().manual_seed(len(expected))
+    for output, item in zip(outputs, expected, strict=True):
+        flat = output.detach().reshape(-1).cpu()
+        places = torch.arange(flat.numel())
+        if flat.numel() > SAMPLE:
+            places = torch.randint(0, flat.numel(), (SAMPLE,), generator=generator)
+        truth = item.truth.cpu()[places]
+        bound = item.tolerance * (truth.abs().double() + item.spread)
+        is_right = _close(flat[places], truth, bound)
+        must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
+        for fill in FILLS:
+            must &= ~_close(torch.full_like(truth, fill), truth, bound)
+        if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):  # only then the search is worth its time
+            must &= ~_stands_in(truth.to(flat.dtype), given)
+        needed += int(must.sum())
+        right += int((must & is_right).sum())
+    return Earned(needed, right)
+
+
+def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    if not truth.is_floating_point():
+        return values == truth
+    return (values.double() - truth).abs() <= bound
+
+
+def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Which values occur, bit for bit, in tensors of the same dtype.
+
+    16-bit values occur everywhere by chance; there, nothing counts as copied.
+    """
+    found = torch.zeros(values.shape, dtype=torch.bool)
+    if values.element_size() < 4:
+        return found
+    ordered = torch.unique(values)
+    for tensor in given:
+        if tensor.dtype == values.dtype and ordered.numel():
+            flat = tensor.reshape(-1)
+            places = torch.searchsorted(ordered, flat).clamp_(max=ordered.numel() - 1)
+            found |= torch.isin(values, flat[ordered[places] == flat])
+    return found

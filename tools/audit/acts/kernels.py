@@ -1,0 +1,60 @@
+"""On a GPU: which kernels ran during forward, and whose they are.
+
+The profiler sees every kernel of the process, whoever launched it: beside the dispatcher, from a thread, from a graph.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from foundry.knowledge.candidate import Gate
+from foundry.tools.audit.text.source import CandidateSource, string_constants
+
+LEAST_SHARE = 0.9  # of the device's time that the candidate's own kernels must take
+# What a binding may let PyTorch do: allocate, fill, copy.
+_MEMORY = re.compile(r"Memcpy|Memset|FillFunctor|fill_kernel|copy_kernel|CatArrayBatchedCopy|elementwise_kernel.*copy")
+_KERNEL = re.compile(r"__global__\s+(?:[\w:<>,\s*&()]*?)\b(\w+)\s*(?:<[^<>;{}]*>)?\s*\([^;{}]*\)\s*\{")
+_LIBRARIES = frozenset({"at", "c10", "torch", "cub", "thrust", "cutlass", "cudnn", "cublas", "cublasLt"})
+_MANGLED_LIBRARIES = tuple(f"_ZN{len(name)}{name}" for name in _LIBRARIES)
+_ATTRIBUTE = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg|block_size)__\s*\((?:[^()]|\([^()]*\))*\)")
+
+
+def own_kernels(source: CandidateSource) -> set[str]:
+    """Names of the kernels in the candidate's text: CUDA's __global__ functions and Triton's."""
+    texts = [_ATTRIBUTE.sub(" ", str(constant.value)) for constant in string_constants(source.tree)]
+    names = {name for text in texts for name in _KERNEL.findall(text)}
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef):
+            decorators = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
+            if any(source.dotted(item).startswith("triton.") for item in decorators):
+                names.add(node.name)
+    return names
+
+
+def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
+    """The gate "kernels": nearly all of the device's time belongs to kernels whose source is the candidate's."""
+    working = [(str(name), float(time)) for name, time in rows if not _MEMORY.search(str(name))]
+    whole = sum(time for _, time in working)
+    if not whole:
+        return Gate("kernels", True, "the profiler saw no kernels")
+    foreign = [(name, time) for name, time in working if not _is_one_of(name, names)]
+    share = 1.0 - sum(time for _, time in foreign) / whole
+    if share >= LEAST_SHARE:
+        return Gate(
+            "kernels", True, f"{100 * share:.3g} % of the device's time is spent in the candidate's own kernels"
+        )
+    words = ", ".join(f"{name[:80]} ({100 * time / whole:.2g} %)" for name, time in foreign[:4])
+    return Gate(
+        "kernels", False, f"only {100 * share:.2g} % of the device's time is its own kernels'; others ran: {words}"
+    )
+
+
+def _is_one_of(name: str, names: set[str]) -> bool:
+    """Whether a demangled signature, or a mangled symbol, is that of one of the names."""
+    if name.startswith("_Z"):
+        return not name.startswith(_MANGLED_LIBRARIES) and any(f"{len(own)}{own}" in name for own in names)
+    path = re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split(" ")[-1].split("::")
+    return path[0] not in _LIBRARIES and path[-1] in names

@@ -1,0 +1,102 @@
+"""Who did the work: the operators PyTorch ran during ModelNew.forward, weighed against the reference's graph.
+
+Names and obfuscation do not matter here, because PyTorch's dispatcher sees each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.task import Policy
+from foundry.tools.task.operators import COPIES, FREE, OWN
+
+if TYPE_CHECKING:
+    pass
+
+# PyTorch may do this much of the reference's FLOPs and bytes beside allocation, views and copies.
+LARGEST_SHARE = 0.02
+
+
+def provenance_gates(
+    op_log: Sequence[dict[str, Any]], graph: OpGraph | None, policy: Policy, *, reference_work: float | None = None
+) -> list[Gate]:
+    """The gate "provenance": PyTorch's share of the work in ModelNew.forward is nearly nothing.
+
+    `reference_work` (FLOPs + bytes) replaces the graph's where the reference could not be captured; without either,
+    any computing operator fails. Under open the gate passes and names what PyTorch did.
+    """
+    computing = computing_rows(op_log)
+    share = torch_share(op_log, graph, reference_work=reference_work)
+    copies = [row for row in op_log if kind_of(row) in COPIES]
+    words = ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing[:4])
+    if not computing:
+        copied = sum(float(row["bytes"]) for row in copies)
+        detail = f"it copied or filled {copied / 1e6:.2f} MB" if copied else "it allocated and viewed"
+        return [Gate("provenance", True, f"PyTorch computed nothing in forward; {detail}")]
+    if policy == "open":
+        return [Gate("provenance", True, f"PyTorch ran {words}, which policy open allows")]
+    percent = "all of what it ran" if share is None else f"{100 * share:.3g} % of the reference's work"
+    passed = share is not None and share <= LARGEST_SHARE
+    return [Gate("provenance", passed, f"PyTorch did {percent} in forward: {words}")]
+
+
+def computing_rows(op_log: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of operators that are neither allocation, view nor copy, heaviest first."""
+    rows = [row for row in op_log if not str(row["op"]).startswith(OWN) and kind_of(row) not in FREE | COPIES]
+    return sorted(rows, key=lambda row: -(row["flops"] + row["bytes"]))
+
+
+def torch_share(
+    op_log: Sequence[dict[str, Any]], graph: OpGraph | None, *, reference_work: float | None = None
+) -> float | None:
+    """FLOPs and bytes of PyTorch's computing operators over those of the reference; None when that is unknown."""
+    done = _done(op_log)
+    whole = reference_work if graph is None else graph_work(graph)
+    if not done:
+        return 0.0
+    return done / whole if whole else None
+
+
+def heavier(
+    one: Sequence[dict[str, Any]] | None, other: Sequence[dict[str, Any]] | None
+) -> Sequence[dict[str, Any]] | None:
+    """The log in which PyTorch computed more; None stands for a log that is not there."""
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other, key=_done)
+
+
+def later_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
+    """What PyTorch computes in a later call beyond what it did when it was checked, in words, or ""; `moved_bytes` are
+    those of inputs and outputs."""
+    if _done(after) - _done(before) <= LARGEST_SHARE * moved_bytes:
+        return ""
+    words = ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing_rows(after)[:4])
+    return f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
+
+
+def _done(op_log: Sequence[dict[str, Any]]) -> float:
+    return sum(float(row["flops"]) + float(row["bytes"]) for row in computing_rows(op_log))
+
+
+def graph_work(graph: OpGraph) -> float:
+    """FLOPs plus the bytes that eager moves, operator by operator: the same measure as an op log's."""
+    values = graph.values
+    total = 0.0
+    for op in graph.ops:
+        if op.kind not in FREE | COPIES:
+            total += op.flops + sum(values[name].spec.nbytes for name in op.reads)
+            total += sum(value.spec.nbytes for value in op.outputs)
+    return total
+
+
+def kind_of(row: dict[str, Any]) -> str:
+    parts = str(row["op"]).split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def _amount(row: dict[str, Any]) -> str:
+    return f"{row['flops'] / 1e6:.3g} MFLOP" if row["flops"] else f"{row['bytes'] / 1e6:.3g} MB"

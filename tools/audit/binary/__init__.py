@@ -1,0 +1,1 @@
+"""What a built library asks for."""

@@ -1,0 +1,1 @@
+"""One candidate measured, from the main process; free of torch."""

@@ -1,0 +1,427 @@
+"""The main process's side of grading: judges, the resident reference, one fresh process a candidate. Free of torch.
+
+Blocking and thread-safe; the workbench calls it from threads. A candidate that hangs, crashes, floods or forks costs
+its own process and one answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+import statistics
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Baseline, Build, Gate, Outcome, Stage, Timing, Verdict
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.audit.acts.provenance import later_work
+from foundry.tools.grade.folders import TASK, Quarters, quarters
+from foundry.tools.grade.timed_groups import SLOWED, Groups
+from foundry.tools.process.channel import Channel, ChannelClosed, Message
+from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
+from foundry.tools.protocol.statistics import ScreenHistory, centre
+from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
+
+CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
+LOAD_S = 20.0  # a file whose library is built already
+SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
+COMPILE_BASELINE_S = 120.0
+CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
+LANES = 2  # judges: one evaluation that hangs does not stop the others
+# What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
+_SELF_BUILDING = re.compile(r"cpp_extension|load_inline|subprocess|popen|compile\(|triton|numba|cupy|nvrtc|nvcc|g\+\+")
+
+_OUTCOMES: dict[str, Outcome] = {
+    "timeout": "timeout",
+    "cheating": "cheating",
+    "launch_failure": "launch_failure",
+    "compile_error": "compile_error",
+    "wrong_result": "wrong_result",
+}
+
+Record = TypeVar("Record")
+Pairs = list[tuple[float, float]]
+_ERRORS: dict[str, type[FoundryError]] = {
+    "TaskError": TaskError,
+    "UsageError": UsageError,
+    "MissingTool": MissingTool,
+    "NotComparable": NotComparable,
+}
+
+
+@dataclass
+class Notes:
+    """What evaluations leave behind besides their records, for audit and receipt; keys are candidates' digests."""
+
+    operators: dict[str, list[Any]] = field(default_factory=dict)
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
+    seeds: dict[str, int] = field(default_factory=dict)  # by purpose
+    isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What candidates may use where it is not the default, and how many of them are judged at once."""
+
+    lanes: int = LANES
+    run_limit_s: float | None = None  # of one forward; by default a multiple of the baseline's time, with a floor
+    load_limit_s: float | None = None  # of importing the file and building the model
+    memory_bytes: int | None = None
+
+
+class Grader:
+    """Everything that needs the warm process, for one task on one device. Limits as in `Allowance`."""
+
+    def __init__(
+        self,
+        task: Task,
+        device: Device,
+        scratch: Path,
+        *,
+        seed: int,
+        zygote: Zygote,
+        run_limit_s: float | None = None,
+        load_limit_s: float | None = None,
+        memory_bytes: int | None = None,
+        lanes: int = LANES,
+    ) -> None:
+        self.notes = Notes(isolation=zygote.isolation)
+        self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
+        self._scratch = scratch / f"workers-{os.getpid()}"
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
+        self._load_limit_s = load_limit_s
+        self._memory_bytes = memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
+        self._numbers = itertools.count()
+        self._reference: Worker | None = None
+        self._own_errors: list[list[float]] = []
+        self._screens = ScreenHistory(device.target)
+        self._lanes = threading.Semaphore(lanes)
+        self._idle: list[Worker] = []
+        self._guard = threading.Lock()  # of the idle judges: requests come from several threads
+        self._tf32 = device.target == "cuda" and task.options.policy != "strict"
+
+    def close(self) -> None:
+        """Ends every process and removes their directories."""
+        self._zygote.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # ------------------------------------------------------------ requests
+
+    def check(self) -> Message:
+        """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
+        return self._about_task("check", task_seconds())
+
+    def capture(self) -> Message:
+        """The task's graphs, or a note why there are none."""
+        try:
+            return self._about_task("capture", CAPTURE_S)
+        except TaskError as error:
+            return {"graphs": [], "note": f"tracing it failed: {error}"}
+
+    def prepare(self) -> None:
+        """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError."""
+        with self._judge() as judge:
+            _ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
+
+    def baseline(self) -> Baseline:
+        """Times the reference and measures its own error; raises TaskError."""
+        with self._judge() as judge, self._links([self._resident()]) as handles:
+            answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
+        self._own_errors = answer["errors"]
+        self.notes.seeds.update(answer["seeds"])
+        return decoded(Baseline, answer["baseline"])
+
+    def compile_baseline(self, baseline: Baseline) -> Baseline:
+        """Adds torch.compile's time, or the reason why there is none."""
+        message: Message = {"do": "time", "stage": "screen", "compiled": True, "text": "", "errors": self._own_errors}
+        message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S}
+        message |= {"series": "compiled", "effort": "full", "told_by": baseline.told_by}
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        try:
+            with self._judge() as judge:
+                answer, ended = self._against_reference(judge, message, environment=cache)
+        except FoundryError as error:
+            return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
+        if "pairs" not in answer:
+            return replace(baseline, compile_note=f"torch.compile could not be timed: {_problem(answer, ended)}")
+        pairs = _pairs(answer)
+        compile_ms = statistics.median(second for _, second in pairs)
+        return replace(baseline, compile_ms=compile_ms, compile_speedup=math.exp(centre(pairs)), compile_note="")
+
+    def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
+        """Correctness of one candidate, in a process of its own."""
+        message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
+        message["told_by"] = baseline.told_by
+        with self._judge() as judge:
+            start = time.monotonic()
+            answer, ended = self._with_candidate(judge, {**message, "load_limit_s": self._load_limit(text, build)})
+            seconds = time.monotonic() - start
+        if "verdict" not in answer:
+            return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
+        self.notes.operators[digest_of(text)] = answer["operators"]
+        self.notes.phases[digest_of(text)] = answer["phases"]
+        self.notes.seeds.update(answer["seeds"])
+        verdict = decoded(Verdict, answer["verdict"])
+        gates = tuple(replace(gate, evidence=_named_death(gate.evidence, ended)) for gate in verdict.gates)
+        return replace(verdict, evidence=_named_death(verdict.evidence, ended), gates=gates, seconds=seconds)
+
+    def time(
+        self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
+    ) -> Timing:
+        """Groups of pairs, each in a fresh pair of processes. The caller holds the device lock."""
+        message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
+        message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
+        message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
+        groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
+        with self._judge() as judge:
+            while not groups.is_enough():
+                answer, ended = self._against_reference(judge, {**message, **groups.order()})
+                if "pairs" not in answer:
+                    outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
+                    problem, gate = _problem(answer, ended), str(answer.get("gate", ""))
+                    return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
+                before = self.notes.operators.get(digest_of(text))
+                if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
+                    return replace(no_timing(stage, late, groups.seconds, outcome="cheating"), gate="provenance")
+                groups.add(answer)
+            with contextlib.suppress(WorkerDied):
+                judge.request({"do": "release"})
+        return groups.timing()
+
+    def ablate(self, text: str, build: Build, baseline: Baseline, policy: Policy) -> tuple[list[Gate], Message]:
+        """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
+        message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
+        message["load_limit_s"] = self._load_limit(text, build)
+        candidates = [self._runner(text=text) for _ in range(1 if policy == "open" else 3)]
+
+        def tick() -> None:
+            for candidate in candidates:
+                if candidate.excess():
+                    candidate.end()
+
+        try:
+            with self._judge() as judge, self._links(candidates) as handles:
+                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+        except (WorkerDied, ChannelClosed) as died:
+            return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
+        finally:
+            for candidate in candidates:
+                self._discard(candidate)
+        _raise_error(answer)
+        return [decoded(Gate, gate) for gate in answer["gates"]], answer["seen"]
+
+    # ------------------------------------------------------------ processes
+
+    def _about_task(self, question: str, limit_s: float) -> Message:
+        limits = self._task_limits(max(limit_s, task_seconds()))
+        worker = self._zygote.fork("foundry.tools.task.intake:serve", limits, directory=self._scratch, sandbox=TASK)
+        try:
+            message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
+            return _ask_about_task(worker, {"do": question, **message}, limit_s)
+        finally:
+            worker.end()
+
+    def _task_limits(self, wall_s: float) -> Limits:
+        return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
+
+    @contextlib.contextmanager
+    def _judge(self) -> Iterator[Worker]:
+        """A judge for one request, opened when none is idle; one that died is not used again."""
+        with self._lanes:
+            with self._guard:
+                judge = self._idle.pop() if self._idle else None
+            judge = judge or self._open_judge()
+            try:
+                yield judge
+            finally:
+                if judge.alive:
+                    with self._guard:
+                        self._idle.append(judge)
+
+    def _open_judge(self) -> Worker:
+        judge = self._zygote.fork(
+            "foundry.tools.grade.judge.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch, sandbox=TASK
+        )
+        message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
+        _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
+        return judge
+
+    def _load_limit(self, text: str, build: Build) -> float:
+        """Seconds to import a file: long only for one that compiles itself meanwhile."""
+        if self._load_limit_s is not None:
+            return self._load_limit_s
+        return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
+
+    def _runner(self, environment: dict[str, str] | None = None, text: str = "") -> Worker:
+        """A fresh process for one model, in a directory of its own; that of a candidate's `text` is confined to it."""
+        folder = self._scratch.absolute() / f"runner-{next(self._numbers)}"
+        folder.mkdir(parents=True)
+        limits = Limits(
+            wall_s=JUDGE_S,
+            memory_bytes=self._memory_bytes,
+            shared_bytes=self._memory_bytes,
+            cpu_s=3600,
+            file_bytes=1 << 30,
+            folder_bytes=2 << 30,
+        )
+        own = quarters(text, folder) if text else Quarters({"TMPDIR": str(folder)}, TASK, [])
+        return self._zygote.fork(
+            "foundry.tools.grade.runner.runner:serve",
+            limits,
+            directory=folder,
+            environment={**own.environment, **(environment or {})},
+            sandbox=own.sandbox,
+            leases=own.leases,
+        )
+
+    def _resident(self) -> Worker:
+        """The reference's runner that stays for the whole search."""
+        if self._reference is None or not self._reference.alive:
+            self._reference = self._runner()
+        return self._reference
+
+    def _discard(self, worker: Worker) -> str:
+        ended = worker.end()
+        if worker.directory is not None:
+            shutil.rmtree(worker.directory, ignore_errors=True)
+        return ended
+
+    @contextlib.contextmanager
+    def _links(self, workers: Sequence[Worker]) -> Iterator[list[int]]:
+        """An open link to each runner, for the judge to take over."""
+        links: list[Channel] = []
+        try:
+            for worker in workers:
+                ours, theirs = Channel.pair()
+                links.append(ours)
+                options: Message = {"threads": thread_count(self._device), "tf32": self._tf32}
+                worker.channel.send({**options, "device": self._device.target}, [theirs.fileno()])
+                theirs.close()
+            yield [link.fileno() for link in links]
+        finally:
+            for link in links:
+                link.close()
+
+    def _against_reference(
+        self, judge: Worker, message: Message, environment: dict[str, str] | None = None
+    ) -> tuple[Message, str]:
+        """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
+        more with another. One that was slow beside the candidate, or not timed before it, is timed again after it."""
+        for _ in range(2):
+            reference = self._runner()
+            try:
+                answer, ended = self._with_candidate(judge, message, reference, environment)
+                slowed = float(answer.get("slowed", 1.0))
+                if slowed > SLOWED or (not slowed and message["stage"] != "screen"):
+                    with contextlib.suppress(WorkerDied, ChannelClosed), self._links([reference]) as handles:
+                        again, _ = judge.request({**self._limits, **message, "do": "alone"}, handles, timeout_s=JUDGE_S)
+                        answer["alone_ms"] = again.get("alone_ms", 0.0)
+            finally:
+                self._discard(reference)
+            if answer.get("side") != "reference":
+                break
+        return answer, ended
+
+    def _with_candidate(
+        self,
+        judge: Worker,
+        message: Message,
+        reference: Worker | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> tuple[Message, str]:
+        """Asks the judge about a candidate; returns its answer and how the candidate's process ended.
+
+        A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
+        """
+        candidate = self._runner(environment, str(message["text"]))
+        broken: list[str] = []
+
+        def tick() -> None:
+            if reason := candidate.excess():
+                broken.append(reason)
+                candidate.end()
+
+        try:
+            with self._links([candidate] if reference is None else [reference, candidate]) as handles:
+                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+        except WorkerDied as died:
+            answer = {"failed": ["crash", f"the judge {died}"]}
+        except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked
+            side = "candidate" if reference is None else "reference"
+            answer = {"failed": ["crash", "the process died"], "side": side}
+        finally:
+            ended = self._discard(candidate)
+        _raise_error(answer)
+        return answer, broken[0] if broken else ended
+
+
+# ---------------------------------------------------------------- records from answers
+
+
+def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
+    """The record of a candidate that could not be timed."""
+    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
+
+
+def decoded(kind: type[Record], item: Any) -> Record:
+    """A record from a judge's answer."""
+    return codec.decode(kind, json.dumps(item))
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def thread_count(device: Device) -> int:
+    """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
+    return device.cores if device.target == "cpu" else min(8, len(os.sched_getaffinity(0)))
+
+
+def _ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
+    """A request whose failure is the task's; raises TaskError in one line."""
+    try:
+        answer, _ = worker.request(message, handles, timeout_s=limit_s)
+    except WorkerDied as died:
+        if died.outcome == "timeout":
+            raise TaskError(f"the task did not finish in {limit_s:g} s", f"make it smaller or set {SECONDS}") from died
+        if "memory" in died.evidence:
+            raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
+        raise TaskError(f"the process that ran the task {died.evidence}") from died
+    _raise_error(answer)
+    if "failed" in answer:
+        raise TaskError(f"the reference failed: {answer['failed'][1]}")
+    return answer
+
+
+def _raise_error(answer: Message) -> None:
+    if "error" in answer:
+        kind, problem, remedy = answer["error"]
+        raise _ERRORS.get(kind, FoundryError)(problem, remedy)
+
+
+def _problem(answer: Message, ended: str) -> str:
+    return _named_death(str(answer.get("failed", ["", ended])[1]), ended)
+
+
+def _named_death(evidence: str, ended: str) -> str:
+    return evidence.replace("the process died", f"the process {ended}")
+
+
+def _pairs(answer: Message) -> Pairs:
+    return [(float(first), float(second)) for first, second in answer["pairs"]]

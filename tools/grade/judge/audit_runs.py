@@ -1,0 +1,172 @@
+"""The audit's own runs of a candidate: once watched, and once for each way of doing without its native code.
+
+Each in a process of its own, on inputs that the candidate has not seen. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from foundry.knowledge.candidate import Gate
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.acts.conduct import conduct_gates
+from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, earned
+from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.text.source import CandidateSource, read_source
+from foundry.tools.grade.judge.cases import Case, Trial
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.orders import NAN_BYTES
+from foundry.tools.protocol.rules import AS_GIVEN, OutputError, accepts, allowed
+from foundry.tools.task import bundle
+
+SLOT = 0
+PUBLIC_SEEDS = (42, 0)
+SLACK = 4.0  # times the accuracy that the protocol asks for
+CALLS = 2  # of an ablated forward: the first may differ from the others
+PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
+PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
+
+
+@dataclass
+class _Without:
+    """What a candidate did without its native code: `reached` are the native functions that it asked for."""
+
+    reached: list[str] = field(default_factory=list)
+    failed: str = ""
+    result: Earned | None = None
+
+
+def audit_runs(
+    links: Mapping[str, RunnerLink], case: Case, trial: Trial, load: Message, *, policy: Policy
+) -> tuple[list[Gate], Message]:
+    """Gates of the observed run and of the ablated ones, and what was observed.
+
+    `links` are fresh runners by purpose: "observe", "silent", "undone".
+    """
+    seen, gates = _observed(links["observe"], case, trial, load)
+    on_cpu = load["device"] == "cpu"
+    if seen:
+        gates += conduct_gates(seen, policy, on_cpu=on_cpu)
+        gates.append(_public_gate(links["observe"], case, trial))
+        source = read_source(load["text"])
+        if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
+            gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
+    if policy != "open":
+        runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
+        gates += _ablation_gates(runs["silent"], runs["undone"])
+    return gates, seen
+
+
+def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tuple[Message, list[Gate]]:
+    try:
+        _prepare(link, case, trial, {**load, "observe": True})
+        calls = random.SystemRandom().randint(8, 16)
+        limit_s = (PATIENCE + calls) * link.run_limit_s
+        return link.ask({"do": "observe", "slot": SLOT, "calls": calls}, [], limit_s), []
+    except RunnerFailed as failed:
+        return {}, [Gate("process events", False, f"while it was watched, it failed: {failed.evidence}")]
+
+
+def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
+    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
+    specs = [item.spec for item in known.buffers]
+    for seed in PUBLIC_SEEDS:
+        try:
+            trial = case.trial(AS_GIVEN, seed)
+        except TaskError:
+            continue
+        try:
+            link.inputs(SLOT, 0, trial.inputs)
+            _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=specs)
+        except RunnerFailed as failed:
+            return Gate(
+                "public inputs", False, f"on the inputs of torch.manual_seed({seed}) it fails: {failed.evidence}"
+            )
+        finally:
+            os.close(trial.inputs[1])
+        owns = trial.tf32 or trial.ieee
+        for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
+            usual = allowed(own, spec.dtype, spec.numel)  # near its limit is not beyond it: accuracy was judged before
+            limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
+            error = comparison.measure(output, expected)
+            if not accepts(error, limit):
+                words = comparison.describe_mismatch(output, expected, limit, error)
+                return Gate("public inputs", False, f"on the inputs of torch.manual_seed({seed}) it is wrong: {words}")
+    return Gate("public inputs", True, "right on the inputs of the seeds that benchmarks use, too")
+
+
+def _prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
+    """Model and inputs; whether the model's parameters and buffers are the reference's."""
+    link.load(load)
+    link.build(0, case)
+    problem = link.state(0, case, "seeded")
+    link.inputs(SLOT, 0, trial.inputs)
+    return not problem
+
+
+def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _Without:
+    """Calls of forward in a process where the candidate's native code does nothing: the one with most right counts."""
+    run = _Without()
+    try:
+        is_matched = _prepare(link, case, trial, load)
+        buffers = [item.spec for item in trial.buffers] if is_matched else []
+        for _ in range(CALLS):
+            _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
+            result = earned(outputs[: len(trial.specs)], trial.expected, _given(case, trial))
+            if run.result is None or result.share > run.result.share:
+                run.result = result
+    except RunnerFailed as failed:
+        run.failed = failed.evidence
+    try:
+        run.reached = [str(name) for name in link.ask({"do": "observe"}, [], link.run_limit_s).get("silenced", ())]
+    except RunnerFailed:  # its process ended over the missing code
+        run.reached = ["its native code"]
+    return run
+
+
+def _given(case: Case, trial: Trial) -> list[torch.Tensor]:
+    packed = case.state("seeded").bundle
+    return [*bundle.shared(*trial.inputs), *bundle.shared(*packed)]
+
+
+def _ablation_gates(silent: _Without, undone: _Without) -> list[Gate]:
+    reached = sorted({*silent.reached, *undone.reached})
+    own = Gate("own kernels", bool(reached), _named(reached) if reached else NOTHING_REACHED)
+    for run, least in ((silent, 1), (undone, FEW + 1)):
+        if run.result is not None and run.result.condemns(at_least=least):
+            percent = f"{100 * run.result.share:.3g} %"
+            words = (
+                f"with its native functions ({', '.join(reached[:6]) or 'none was found'}) doing nothing, forward "
+                f"still returns {percent} of the elements right that had to be computed: somebody else computes them"
+            )
+            return [own, Gate("ablation", False, words)]
+    return [own, Gate("ablation", True, _harmless(silent))]
+
+
+NOTHING_REACHED = (
+    "forward reached no native code of the candidate's own: no function of a library or extension that it built, "
+    "no kernel launch"
+)
+
+
+def _named(reached: list[str]) -> str:
+    return f"forward depends on {', '.join(reached[:8])}" + (" and others" if len(reached) > 8 else "")
+
+
+def _harmless(silent: _Without) -> str:
+    if silent.result is None:
+        return f"without its native functions forward fails: {silent.failed[:160]}"
+    if not silent.result.needed:
+        return "every element could be a constant or a copy of an input, so this proves nothing here"
+    return (
+        f"without its native functions {100 * silent.result.share:.2g} % of the elements that must be computed are "
+        f"right (at most {100 * LARGEST_SHARE:.0f} %)"
+    )

@@ -1,0 +1,472 @@
+"""The reference as the judge knows it: models, states, hidden inputs and float64 truths. Runs in the judge.
+
+A case is one set of shapes and dtypes of a task: the file's own, each of its extra shapes, each further dtype.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge.errors import TaskError
+from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
+from foundry.knowledge.task import Task
+from foundry.tools.grade.judge import patterns
+from foundry.tools.grade.judge.drawn_parameters import few_of, is_constant, randomised
+from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
+from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, overflowing, unasked
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.comparison import Expected
+from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
+from foundry.tools.task import bundle, loading
+
+FEW_MORE = 3  # of each tensor, however large
+LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
+OFFSET = 16.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
+
+    `tf32` is the error of PyTorch with TF32 allowed, where there is such a thing. `specs` are the outputs' shapes
+    and dtypes, contiguous. `inputs` is (description, sealed memory). `buffers` are the parameters and buffers that
+    forward updates (running statistics), as they are after the call.
+    """
+
+    distribution: Distribution
+    seed: int
+    inputs: tuple[Message, int]
+    expected: list[Expected]
+    ieee: list[OutputError]
+    tf32: list[OutputError] | None
+    specs: list[TensorSpec]
+    note: str = ""
+    buffers: tuple[Buffer, ...] = ()
+
+    @property
+    def of_baseline(self) -> list[OutputError]:
+        """The error of what is timed against."""
+        return self.tf32 or self.ieee
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own error."""
+
+    name: str
+    expected: Expected
+    ieee: OutputError
+    spec: TensorSpec
+
+
+@dataclass
+class Packed:
+    """A state as the runners get it: keys in order and (description, sealed memory) of the tensors."""
+
+    keys: list[str]
+    bundle: tuple[Message, int]
+    mutable: list[int] = field(default_factory=list)
+
+
+class Case:
+    """A task at one set of shapes and dtypes, with one seed for the initial parameters."""
+
+    def __init__(self, task: Task, overrides: dict[str, int], dtype: DType | None, seed: int, device: str) -> None:
+        self.overrides, self.dtype, self.seed = overrides, dtype, seed
+        self._device = torch.device(device)
+        self._loaded = loading.load(task, overrides=overrides, dtype=dtype)
+        self._tolerance = task.options.tolerance
+        self.limited = task.options.input_range is not None
+        self.mode = task.options.mode
+        self._model = self._loaded.build_model(seed).to(self._device)
+        self._exact: nn.Module | None = None
+        self._states = {"seeded": _cloned(self._model)}
+        self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
+        self._packed: dict[str, Packed] = {}
+        self._mutable: list[int] | None = None
+        self._given_seed = seed  # of the inputs of the last trial "as given"
+        self._usual: list[Expected] = []  # its outputs, for their scale
+        self.has_floats = False  # floating inputs, which distributions change; known after the first trial
+        self.has_masks = False  # boolean ones, likewise
+        self._has_numbers = False  # floats of Python's
+        self._has_one_sign = False  # some floating input, as given, is nowhere negative, or nowhere positive
+        self._uses_tf32 = False  # PyTorch's error is another where it is allowed
+        self._ranges: list[int | None] = []  # of each tensor of the inputs, where it is an index
+        self._structures: list[patterns.Structure] | None = None  # of each of the inputs; known when first changed
+        self._counters = _unread_counters(self._model)
+        self._is_bounded = True  # the outputs as given are far from overflowing
+        self._shapes: list[torch.Size] = []  # of the outputs
+        self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
+
+    @property
+    def name(self) -> str:
+        """In words, "" for the file's own shapes and dtypes."""
+        changed = [f"{name}={value}" for name, value in self.overrides.items()]
+        return ", ".join([*changed, *([self.dtype] if self.dtype else [])])
+
+    @property
+    def init(self) -> tuple[Message, int]:
+        """The model's constructor arguments."""
+        make = getattr(self._loaded.module, "get_init_inputs", None)
+        loading.seed_everything(self.seed)
+        return bundle.pack(make() if make is not None else [])
+
+    def has_parameters(self) -> bool:
+        """Whether there is anything to randomise."""
+        return any(self._is_randomised(key, tensor) for key, tensor in self._states["seeded"].items())
+
+    def suits(self, distribution: Distribution) -> bool:
+        """Whether a distribution changes anything here; known after the trial "as given"."""
+        if distribution.pattern == "few bits":
+            return self._uses_tf32
+        if distribution.parameters != "seeded":
+            return self.has_parameters()
+        if distribution.pattern == "other masks":
+            return self.has_masks
+        if distribution.pattern == "other numbers":
+            return self._has_numbers
+        if distribution.pattern == "few other signs":
+            return self._has_one_sign
+        if distribution.pattern == "no structure":
+            return self.has_structure()
+        if distribution.pattern == "other indices":
+            return any(count is not None for count in self._ranges)
+        return self.has_floats or not distribution.pattern
+
+    def has_structure(self) -> bool:
+        """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
+        if self._structures is None:
+            self._structures_of(self._loaded.inputs(self.seed))
+        return any(item.is_some for item in self._structures or ())
+
+    def constant_parameter(self) -> str:
+        """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
+        for key, tensor in self._states["seeded"].items():
+            if self._is_randomised(key, tensor) and tensor.numel() > 1 and is_constant(tensor):
+                return key
+        return ""
+
+    def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
+        """Draws the parameters of the trials to come: all of them others, few, few more, larger, ..."""
+        seeded = self._states["seeded"]
+        chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
+        changed = randomised(seeded, chosen, seed)
+        if kind in ("few changed", "few more"):
+            stream = torch.Generator().manual_seed(seed ^ 0xFE3)
+            last = self._states.get("few changed", seeded) if kind == "few more" else seeded
+            most = FEW_MORE if kind == "few more" else None
+            changed = {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+        elif kind == "few bits":
+            changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
+        elif kind == "large":
+            changed = {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+        elif kind in ("high", "low"):
+            offset = OFFSET if kind == "high" else -OFFSET
+            vectors = {key for key in chosen & self._learned if seeded[key].squeeze().dim() < 2}
+            changed = {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
+        self._states[kind] = changed
+        if (old := self._packed.pop(kind, None)) is not None:
+            os.close(old.bundle[1])
+
+    def state(self, kind: Parameters) -> Packed:
+        """Parameters and buffers of a kind; randomised ones as last drawn."""
+        if kind not in self._packed:
+            tensors = self._asked_for(self._states[kind])
+            self._packed[kind] = Packed(list(tensors), bundle.pack([item.cpu() for item in tensors.values()]))
+        packed = self._packed[kind]
+        packed.mutable = self._mutable or []
+        return packed
+
+    def close(self) -> None:
+        """Gives the shared memory of its states back."""
+        for packed in self._packed.values():
+            os.close(packed.bundle[1])
+        self._packed.clear()
+
+    def trial(self, distribution: Distribution, seed: int) -> Trial:
+        """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
+        problem: TaskError | None = None
+        for question in (distribution, *distribution.gentler):
+            try:
+                trial = self._trial(question, seed)
+            except Overflow as overflow:
+                problem = overflow
+                continue
+            if question == distribution:
+                return trial
+            way = (
+                f"x{question.scale:g}" if question.scale != 1.0 else f"2**-{question.exponents} to {question.exponents}"
+            )
+            note = f"asked with {way}, more overflows the reference"
+            return replace(trial, distribution=distribution, note="; ".join(filter(None, (trial.note, note))))
+        raise problem or TaskError("no question could be asked")
+
+    def _trial(self, distribution: Distribution, seed: int) -> Trial:
+        inputs = self._draw(distribution, seed, self._given_seed)
+        self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
+        self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
+        self._has_numbers = any(map(patterns.is_number, inputs))
+        placed = _moved(inputs, self._device)
+        kind = distribution.parameters
+        eager = self._run(self._model, kind, _copied(placed))
+        updated = self._updated(self._model)
+        if distribution == AS_GIVEN:
+            self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
+            self._is_bounded = not overflowing(eager)
+            self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(inputs)))
+        elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
+            raise TaskError("its outputs are not finite with them")
+        elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
+            raise TaskError("its outputs have other shapes for them")
+        lost = overflowing(eager) if self._is_bounded and distribution.enlarges else 0.0
+        if lost > (MOST_LOST if distribution.is_stress else 0.0):
+            raise Overflow("its outputs overflow")
+        truth, exact_updated, note = self._truth(kind, placed, eager, updated)
+        asked = [unasked(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
+        expected = [self._expect(exact, output) for exact, output in asked]
+        if distribution == AS_GIVEN:
+            self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
+        if distribution.is_stress or kind == "large":
+            any_nan = distribution.pattern in ("non-finite", "few other signs")
+            expected = [_stressed(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)]
+        ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        if distribution.may_be_unstable:
+            ieee = [_worse(*pair) for pair in zip(ieee, self._nudged_errors(kind, placed, expected), strict=True)]
+        tf32 = self._tf32_errors(kind, placed, expected)
+        if distribution == AS_GIVEN and tf32 is not None:
+            self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
+        specs = [_contiguous(item) for item in eager]
+        buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
+        packed = bundle.pack(inputs)  # last: shared memory that a refusal would leave open
+        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
+
+    def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of one kind, as last drawn, that differ from those of another."""
+        later = self._states[now]
+        return {
+            key: tensor for key, tensor in self._asked_for(self._states[before]).items() if not tensor.equal(later[key])
+        }
+
+    def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
+        """The answer to the same question where these parameters are still those of another kind. Raises TaskError."""
+        older, now = self._states[before], self._states[trial.distribution.parameters]
+        self._states["as before"] = {key: older[key] if key in names else tensor for key, tensor in now.items()}
+        placed = _moved(bundle.unpack(*trial.inputs), self._device)
+        eager = self._run(self._model, "as before", _copied(placed))
+        truth, _, _ = self._truth("as before", placed, eager, [])
+        expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
+        ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        tf32 = self._tf32_errors("as before", placed, expected)
+        return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
+
+    def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> tuple[Message, int]:
+        """Inputs, in sealed memory, for timing."""
+        return bundle.pack(self._draw(distribution, seed, seed))
+
+    # ------------------------------------------------------------ running the reference
+
+    def _run(self, model: nn.Module, kind: Parameters, inputs: Any) -> list[torch.Tensor]:
+        self._load_state(model, kind)
+        result = self._loaded.run(model, inputs)
+        outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
+        if self._mutable is None:
+            self.returns_views = _share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
+            before = self._states[kind]
+            self._mutable = [
+                index
+                for index, (key, tensor) in enumerate(self._asked_for(model.state_dict()).items())
+                if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(before[key]))
+            ]
+        return outputs
+
+    def _truth(
+        self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
+        """Outputs and updated buffers of the float64 run; where the model cannot run in float64, those of its own run,
+        and a note that says so."""
+        own = [item.double() if item.is_floating_point() else item for item in eager]
+        try:
+            if self._exact is None:
+                self._exact = self._loaded.build_model(self.seed).to(self._device).double()
+            truth = self._run(self._exact, kind, _widened(inputs))
+        except (TaskError, torch.OutOfMemoryError) as error:
+            return own, updated, f"no float64 run: {error}"
+        matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
+        if not matching:
+            return own, updated, "no float64 run: its outputs have other shapes"
+        return truth, self._updated(self._exact), ""
+
+    def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
+        return comparison.expect(exact, own, loading.dtype_name(own.dtype), self._tolerance)
+
+    def _updated(self, model: nn.Module) -> list[torch.Tensor]:
+        """What forward has just written to the model's parameters and buffers."""
+        tensors = list(self._asked_for(model.state_dict()).values())
+        return [tensors[index].clone() for index in self._mutable or []]
+
+    def _asked_for(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """A state without the counters that nothing reads: a model may do without them."""
+        return {key: tensor for key, tensor in state.items() if key not in self._counters}
+
+    def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[Buffer, ...]:
+        keys = list(self._asked_for(self._states["seeded"]))
+        found: list[Buffer] = []
+        for index, truth, tensor in zip(self._mutable or [], exact, own, strict=True):
+            expected = self._expect(truth, tensor)
+            found.append(Buffer(keys[index], expected, comparison.measure(tensor, expected), _contiguous(tensor)))
+        return tuple(found)
+
+    def _nudged_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
+        """PyTorch's errors on inputs that differ in the last place: large where the question has no stable answer."""
+        outputs = self._run(self._model, kind, _mapped(inputs, patterns.nudged))
+        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+
+    def _tf32_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError] | None:
+        if self._device.type != "cuda":
+            return None
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        try:
+            outputs = self._run(self._model, kind, _copied(inputs))
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+
+    def _load_state(self, model: nn.Module, kind: Parameters) -> None:
+        with torch.no_grad():
+            for (_, own), tensor in zip(model.state_dict().items(), self._states[kind].values(), strict=True):
+                own.copy_(tensor)
+
+    def _is_randomised(self, key: str, tensor: torch.Tensor) -> bool:
+        """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
+        is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
+        return tensor.is_floating_point() and (is_statistic or key in self._learned)
+
+    def _index_ranges(self, inputs: Any) -> list[int | None]:
+        tensors = bundle.tensors_in(inputs)
+        if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
+            return []
+        self._load_state(self._model, "seeded")
+        return index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
+
+    def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
+        """Inputs of a distribution; `given_seed`: of those of which few elements are changed."""
+        inputs = self._loaded.inputs(given_seed if distribution.pattern == "few changed" else seed)
+        if distribution == AS_GIVEN:
+            return list(inputs)
+        generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+        if distribution.pattern == "other indices":
+            ranges = iter(self._ranges)
+
+            def other(tensor: torch.Tensor) -> torch.Tensor:
+                count = next(ranges)
+                if count == NUMBERS:
+                    return patterns.shuffled(tensor, generator)
+                return patterns.reindexed(tensor, count, generator) if count else tensor
+
+            return list(_mapped(list(inputs), other))
+        structures = self._structures_of(inputs)
+        if distribution.pattern == "no structure":
+            return [
+                patterns.unstructured(value, structure, generator) if structure.is_some else value
+                for value, structure in zip(inputs, structures, strict=True)
+            ]
+        return [
+            patterns.transformed(value, distribution, generator, limited=self.limited, structure=structure)
+            for value, structure in zip(inputs, structures, strict=True)
+        ]
+
+    def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
+        if self._structures is None:
+            has_some = any(map(patterns.may_have_structure, inputs))
+            others = self._loaded.inputs(self.seed ^ 0x57A7) if has_some else inputs
+            self._structures = [
+                patterns.structure_of(*pair) if has_some else patterns.PLAIN
+                for pair in zip(inputs, others, strict=True)
+            ]
+        return self._structures
+
+
+def cases_of(task: Task, seeds: Sequence[int], device: str, *, only_first: bool) -> list[Case]:
+    """The file's own shapes first, then extra shapes, then further dtypes."""
+    wanted: list[tuple[dict[str, int], DType | None]] = [({}, None)]
+    if not only_first:
+        wanted += [(dict(shape), None) for shape in task.options.extra_shapes]
+        wanted += [({}, _as_dtype(dtype)) for dtype in task.options.dtypes]
+    return [
+        Case(task, overrides, dtype, seed, device)
+        for (overrides, dtype), seed in zip(wanted, itertools.cycle(seeds), strict=False)
+    ]
+
+
+def _as_dtype(name: str) -> DType:
+    for dtype in EPSILON:
+        if dtype == name:
+            return dtype
+    raise TaskError(f"dtype {name} is not a floating dtype that can be solved for")
+
+
+def _unread_counters(model: nn.Module) -> set[str]:
+    """Counters of batches of layers whose momentum is given: nothing depends on them (torch.nn.BatchNorm2d)."""
+    layers = {name: item for name, item in model.named_modules() if isinstance(item, nn.modules.batchnorm._NormBase)}
+    return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
+
+
+def _scale_only(expected: Expected) -> Expected:
+    return replace(expected, truth=torch.empty(0), eager=None)
+
+
+def _stressed(expected: Expected, usual: Expected, any_nan: bool) -> Expected:
+    """Under a stress pattern errors count in units of the usual output: its own may be zero everywhere."""
+    spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
+    return replace(expected, spread=spread, norm=norm, any_nan=any_nan)
+
+
+def _worse(one: OutputError, other: OutputError) -> OutputError:
+    return OutputError(
+        max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
+    )
+
+
+def _cloned(model: nn.Module) -> dict[str, torch.Tensor]:
+    state = model.state_dict()
+    return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def _share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
+    places = {other.untyped_storage().data_ptr() for other in others if isinstance(other, torch.Tensor)}
+    return any(one.untyped_storage().data_ptr() in places for one in ones)
+
+
+def _contiguous(tensor: torch.Tensor) -> TensorSpec:
+    shape = tuple(int(size) for size in tensor.shape)
+    return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    return _mapped(value, lambda tensor: tensor.to(device))
+
+
+def _copied(value: Any) -> Any:
+    return _mapped(value, torch.clone)
+
+
+def _widened(value: Any) -> Any:
+    return _mapped(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+
+
+def _mapped(value: Any, change: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return value

@@ -1,0 +1,67 @@
+"""Whether a process works while it should be waiting: its CPU time between two commands. Free of torch.
+
+A call is over when it returns. OpenMP threads that are parked, a CUDA context, an interpreter that frees memory use
+next to nothing; work that was put off to a thread uses what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from foundry.tools.process.procfs import cpu_ns
+
+# Measured on honest candidates: 0.01 ms a gap, at most 0.1 ms.
+_CLOCK_MONOTONIC_COARSE = 6  # its resolution is the kernel's tick
+# The kernel may book CPU time of a thread that is running a tick late: work of a command then shows in the gap after it
+# (8 ms in a gap of less than one were seen on an honest process).
+TICK_MS = 1e3 * time.clock_getres(_CLOCK_MONOTONIC_COARSE)
+ONE_GAP_MS = max(5.0, 1.25 * TICK_MS)  # CPU time in a single gap, or
+ONE_GAP_SHARE = 0.02  # this share of a long one
+ALL_GAPS_MS = max(3.0, 1.25 * TICK_MS)  # CPU time in all gaps together, and at the same time
+EACH_GAP_MS = 0.3  # so much in each on average
+CORES = os.cpu_count() or 1
+OWN_SHARE = 0.03  # of what its commands used: threads that go to sleep on a busy machine (0.4 ms a gap was seen)
+
+
+class Idleness:
+    """CPU time of one process, by the kernel's account, in the gaps between commands."""
+
+    def __init__(self) -> None:
+        self.busy_ms = 0.0
+        self.gap_ms = 0.0
+        self.gaps = 0
+        self.commands_ms = 0.0
+        self._pid = 0
+        self._start = (0, 0)
+        self._ended = 0
+
+    def begin(self, pid: int) -> None:
+        """The process has answered and should wait now; `pid` 0: it may do what it likes."""
+        used = (cpu_ns(pid) or 0) if pid else 0  # 0: it ended, or is hidden; the next command finds out
+        if used and self._ended:
+            self.commands_ms += 1e-6 * (used - self._ended)
+        self._ended = 0
+        self._pid = pid if used else 0
+        self._start = (used, time.monotonic_ns())
+
+    def end(self) -> str:
+        """The gap is over; says what was wrong with it or those before, or ""."""
+        if not self._pid:
+            return ""
+        self._ended = cpu_ns(self._pid) or 0
+        gap = 1e-6 * (time.monotonic_ns() - self._start[1])
+        busy = min(1e-6 * (self._ended - self._start[0]), CORES * gap)  # no process can use more
+        self._pid = 0
+        self.busy_ms += busy
+        self.gap_ms += gap
+        self.gaps += 1
+        if busy > max(ONE_GAP_MS, ONE_GAP_SHARE * gap):
+            return f"the process used {busy:.0f} ms of CPU time in the {gap:.0f} ms while it had nothing to do"
+        free_ms = max(ALL_GAPS_MS, EACH_GAP_MS * self.gaps) + ONE_GAP_SHARE * self.gap_ms + OWN_SHARE * self.commands_ms
+        if self.busy_ms > free_ms:
+            return (
+                f"the process used {self.busy_ms:.1f} ms of CPU time in {self.gaps} pauses of {self.gap_ms:.0f} ms "
+                "altogether, while it had nothing to do"
+            )
+        return ""

@@ -1,0 +1,386 @@
+"""The grader's own process: it makes the inputs, knows the truth, orders the calls and decides. Imports torch.
+
+It runs the task's code, which the user wrote, but never a candidate's. One judge serves one task; every request of
+the main process brings the links to the runners it needs. Answers are plain JSON.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Baseline, Gate, Stage
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError, TaskError
+from foundry.knowledge.task import AccuracyClass, Task
+from foundry.tools.grade.judge import paired_timing
+from foundry.tools.grade.judge.cases import Case, Trial, cases_of
+from foundry.tools.grade.judge.correctness import Examination, released
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.paired_timing import ColdCache, Question
+from foundry.tools.grade.judge.repeated_calls import check_computes_again
+from foundry.tools.grade.judge.telling import Telling, find_telling
+from foundry.tools.grade.judge.turns import moved, standing
+from foundry.tools.process.channel import Channel, Message, close_all
+from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
+from foundry.tools.protocol.statistics import effort_of, relative_spread
+from foundry.tools.task import bundle
+
+RUN_LIMIT_S = 4.0  # one forward, at least
+RUN_LIMIT_FACTOR = 30.0  # times the baseline's
+_PR_SET_DUMPABLE = 4
+_WITHOUT_GPU_KERNELS = Gate(
+    "unwritten shared memory",
+    True,
+    "not asked: the driver refuses the grader's own kernels; nor is short work on other streams seen by the clock",
+)
+
+
+class Judge:
+    """One task's grader. The first case of the screen is also what is timed while searching."""
+
+    def __init__(self, message: Message) -> None:
+        self._task = codec.decode(Task, message["task"])
+        self._device = codec.decode(Device, message["device"])
+        self._seeds = Seeds(int(message["seed"]))
+        self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
+        self._screen_case: Case | None = None
+        self._screen_trials: list[Trial] = []
+        self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
+        self._screen_question: Question | None = None
+        self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
+        self._telling: Telling | None = None  # which question tells right from wrong, once known
+        self._skipped: dict[str, Gate] = {}
+        self._usual = standing(os.getpid())
+        self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
+
+    # ------------------------------------------------------------ requests
+
+    def prepare(self, message: Message, handles: list[int]) -> Message:
+        """What `baseline` needs besides a quiet device."""
+        self._prepared()
+        return {}
+
+    def baseline(self, message: Message, handles: list[int]) -> Message:
+        """Times the reference, measures its own error, and says whether the task can prove anything."""
+        telling, trial, question = self._prepared()
+        link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
+        try:
+            self._prepare(link, question, self._case(), "screen", self._reference())
+            samples = paired_timing.time_alone(link, question, self._cache)
+        finally:
+            link.close()
+        baseline = Baseline(
+            eager_ms=statistics.median(samples),
+            noise=relative_spread(samples),
+            output_shapes=[spec.shape for spec in trial.specs],
+            degenerate=telling.degenerate,
+            coincidence=telling.coincidence,
+            told_by=telling.told_by,
+        )
+        errors = [[error.norm, error.violation] for error in trial.of_baseline]
+        return {"baseline": codec.to_plain(baseline), "errors": errors, "seeds": self._seeds.drawn}
+
+    def verify(self, message: Message, handles: list[int]) -> Message:
+        """Correctness of the candidate behind the link."""
+        stage: Stage = message["stage"]
+        link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
+        worst: AccuracyClass = self._task.options.accuracy or "tf32"
+        examination = Examination(link, stage, worst)
+        load = {"text": message["text"], "device": self._place}
+        try:
+            if stage == "screen":
+                trials = self._screen() + ([self._told(message["told_by"])] if message["told_by"] else [])
+                verdict = examination.run(load, [self._case()], lambda case: trials)
+            else:
+                verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
+        finally:
+            link.close()
+        if verdict.correct:
+            lacking = [_WITHOUT_GPU_KERNELS] if link.gpu_kernels_refused else []
+            verdict = replace(verdict, gates=(*verdict.gates, *self._skipped.values(), *lacking))
+        return {
+            "verdict": codec.to_plain(verdict),
+            "operators": examination.operators,
+            "phases": link.seconds,
+            "seeds": self._seeds.drawn if stage != "screen" else {},
+        }
+
+    def time(self, message: Message, handles: list[int]) -> Message:
+        """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
+        stage: Stage = message["stage"]
+        case, question = self._timed_on(message)
+        limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
+        baseline = self._link(handles[0], limit_s, side="reference")
+        candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
+        try:
+            token = f"{stage}-{case.seed}"
+            load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
+            alone: list[float] = []
+            sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
+            if message.get("candidate_first"):
+                sides.reverse()
+            for link, what in sides:
+                self._prepare(link, question, case, token, what)
+                if stage != "screen" and link is baseline and link is sides[0][0]:
+                    alone = paired_timing.time_undisturbed(baseline, question, self._cache)
+            if alone:  # so that both have run as often
+                paired_timing.time_undisturbed(candidate, question, self._cache)
+            samples = paired_timing.time_pairs(
+                baseline,
+                candidate,
+                question,
+                self._cache,
+                effort_of(message.get("effort", stage), self._device.target),
+                seed=_any_seed(),
+                alone=alone,
+                check=message.get("check", "none"),
+            )
+            candidate.check_state()
+            self._check_standing(baseline, candidate)
+            late = candidate.operators(0) if message.get("record") else []
+            if message.get("record") and not is_compiled and stage != "screen":
+                check_computes_again(candidate, question, self._cache, samples)
+        finally:
+            baseline.close()
+            candidate.close()
+        return {
+            "pairs": samples.pairs,
+            "wall_ratio": samples.wall_ratio,
+            "slowed": samples.slowed,
+            "reference_ms": samples.reference_ms,
+            "out_of_turn": "" if is_compiled else samples.out_of_turn,
+            "checked": samples.checked,
+            "operators": late,
+            "moved_bytes": _moved_bytes(question),
+            "phases": candidate.seconds,
+            "seconds": samples.seconds,
+        }
+
+    def _check_standing(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
+        """Whether the scheduler treats both sides as it did before there was a candidate. Raises RunnerFailed."""
+        pids = [(os.getpid(), True)]
+        pids += [(link.turns.pid, link is baseline) for link in (baseline, candidate) if link.turns is not None]
+        for pid, is_reference in pids:
+            if self._usual is not None and (words := moved(pid, self._usual, is_reference=is_reference)):
+                raise RunnerFailed("cheating", words, gate="scheduling")
+
+    def alone(self, message: Message, handles: list[int]) -> Message:
+        """The reference of the last group again, now that the candidate is gone: ms a call."""
+        case, question = self._timed_on(message)
+        baseline = self._link(handles[0], self._run_limit(message), side="reference")
+        try:
+            self._prepare(baseline, question, case, f"{message['stage']}-{case.seed}", self._reference())
+            samples = paired_timing.time_undisturbed(baseline, question, self._cache)
+        finally:
+            baseline.close()
+        return {"alone_ms": statistics.median(samples)}
+
+    def release(self, message: Message, handles: list[int]) -> Message:
+        """Gives back what a series of groups was timed on."""
+        if self._series is not None:
+            _, case, question = self._series
+            close_all([handle for _, handle in question.inputs])
+            case.close()
+            self._series = None
+        return {}
+
+    def _timed_on(self, message: Message) -> tuple[Case, Question]:
+        """What all groups of one candidate are timed on: the screen's own, or parameters and inputs that are fresh."""
+        stage, series = message["stage"], message["series"]
+        errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
+        if stage == "screen":
+            return self._case(), self._question(stage, errors, telling)
+        if self._series is None or self._series[0] != series:
+            self.release(message, [])
+            case = self._fresh_cases(stage, only_first=True)[0]
+            self._series = (series, case, self._question(stage, errors, telling, case))
+        return self._series[1:]
+
+    def ablate(self, message: Message, handles: list[int]) -> Message:
+        """The audit's own runs: the candidate watched, and the candidate without its native code."""
+        from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
+
+        limit_s, load_limit_s = self._run_limit(message), float(message["load_limit_s"])
+        links = {
+            purpose: self._link(handle, limit_s, load_limit_s)
+            for purpose, handle in zip(PURPOSES, handles, strict=False)
+        }
+        load = {"text": message["text"], "device": self._place}
+        try:
+            gates, seen = audit_runs(links, self._case(), self._screen()[0], load, policy=message["policy"])
+        finally:
+            for link in links.values():
+                link.close()
+        return {"gates": [codec.to_plain(gate) for gate in gates], "seen": seen}
+
+    # ------------------------------------------------------------ what is asked
+
+    def _case(self) -> Case:
+        if self._screen_case is None:
+            seed = self._seeds.draw("screen", "parameters")
+            self._screen_case = cases_of(self._task, [seed], self._place, only_first=True)[0]
+        return self._screen_case
+
+    def _screen(self) -> list[Trial]:
+        """The screen's trials, computed once."""
+        if not self._screen_trials:
+            case = self._case()
+            if case.has_parameters():
+                case.randomise(self._seeds.draw("screen", "randomised parameters"))
+            for distribution in distributions("screen", limited=case.limited):
+                if not case.suits(distribution):
+                    continue
+                trial = self._trial(case, distribution, "screen")
+                if trial is not None:
+                    self._screen_trials.append(trial)
+        return self._screen_trials
+
+    def _prepared(self) -> tuple[Telling, Trial, Question]:
+        """Which question tells, its trial, and what both sides are timed on."""
+        if self._telling is None:
+            self._telling = find_telling(self._case(), self._screen()[0], self._seeds)
+        name = self._telling.told_by
+        trial = self._told(name) if name else self._screen()[0]
+        return self._telling, trial, self._question("screen", trial.of_baseline, told_by(name))
+
+    def _told(self, name: str) -> Trial:
+        """The trial of the question that tells; there is one in a task."""
+        if self._telling_trial is None:
+            self._screen()  # the first trial says what there is to change
+            seed = self._seeds.draw("screen", f"screen: {name}")
+            self._telling_trial = self._case().trial(told_by(name), seed)
+        return self._telling_trial
+
+    def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
+        """The trial, or None where the reference itself refuses such inputs (a loss that takes probabilities)."""
+        name = f"{distribution.name} ({case.name})" if case.name else distribution.name
+        try:
+            return case.trial(distribution, self._seeds.draw(stage, f"{stage}: {name}"))
+        except TaskError as error:
+            if distribution == AS_GIVEN:
+                raise
+            self._skipped[name] = Gate(name, True, f"not asked, the reference refuses such inputs: {error.problem}")
+            return None
+
+    def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
+        seed = self._seeds.draw(stage, f"{stage}: parameters")
+        return cases_of(self._task, [seed], self._place, only_first=only_first)
+
+    def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
+        """Fresh trials of a case; all distributions for the file's own shapes, the screen's for the others."""
+
+        def make() -> Iterator[Trial]:
+            chosen = distributions(stage if not case.name else "screen", limited=case.limited)
+            for distribution in chosen:
+                if not case.suits(distribution):
+                    continue
+                if distribution.parameters != "seeded":
+                    seed = self._seeds.draw(stage, f"{stage}: parameters of {distribution.name} {case.name}".strip())
+                    case.randomise(seed, distribution.parameters)
+                trial = self._trial(case, distribution, stage)
+                if trial is not None:
+                    yield trial
+            case.close()
+
+        return released(make())
+
+    def _question(
+        self, stage: Stage, errors: list[OutputError], telling: Distribution, case: Case | None = None
+    ) -> Question:
+        """Sets of inputs to time on, drawn as the question that tells; the screen's are kept."""
+        if stage == "screen" and self._screen_question is not None:
+            return self._screen_question
+        case = case or self._case()
+        specs = self._screen()[0].specs
+        packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"), telling)]
+        size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
+        for index in range(1, paired_timing.slots_for(size)):
+            packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}"), telling))
+        is_changeable = paired_timing.is_changeable(packed[0])
+        question = Question(
+            packed,
+            specs,
+            errors,
+            lambda: case.inputs(_any_seed(), telling),
+            is_changeable,
+            scalable=not case.limited,
+            rotatable=not case.has_structure(),
+        )
+        if stage == "screen":
+            self._screen_question = question
+        return question
+
+    def _prepare(self, link: RunnerLink, question: Question, case: Case, token: str, load: Message) -> None:
+        """Model, parameters and inputs, unless the runner has them from an earlier link."""
+        if link.token() == token:
+            for slot in range(len(question.inputs)):
+                link.restore(slot)  # earlier samples changed them
+            return
+        link.load(load)
+        link.build(0, case)
+        link.state(0, case, "seeded")
+        for slot, packed in enumerate(question.inputs):
+            link.inputs(slot, 0, packed)
+        link.token(token)
+
+    def _reference(self, *, compiled: bool = False) -> Message:
+        return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
+
+    def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
+        return RunnerLink(os.dup(handle), load_limit_s=load_limit_s, run_limit_s=run_limit_s, side=side)
+
+    def _run_limit(self, message: Message) -> float:
+        """Seconds one forward may take: a multiple of the baseline's time, with a floor."""
+        if "run_limit_s" in message:
+            return float(message["run_limit_s"])
+        return max(RUN_LIMIT_S, RUN_LIMIT_FACTOR * float(message.get("eager_ms", 0.0)) / 1e3)
+
+
+def _any_seed() -> int:
+    return random.SystemRandom().getrandbits(31)
+
+
+def _moved_bytes(question: Question) -> int:
+    """Of one set of inputs and the outputs."""
+    given = [bundle.spec_from(item) for item in question.inputs[0][0]["specs"]]
+    return sum(spec.nbytes for spec in [*given, *question.specs])
+
+
+def serve(control: Channel) -> None:
+    """Entry of a judge process: `open` first, then requests with links."""
+    # Same user as the candidates' processes: at least not readable through /proc or ptrace by a plain user.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
+    warnings.simplefilter("ignore")
+    judge: Judge | None = None
+    while True:
+        message, handles = control.receive()
+        start = time.perf_counter()
+        try:
+            if message["do"] == "open":
+                torch.set_num_threads(int(message["threads"]))
+                judge = Judge(message)
+                answer: Message = {}
+            else:
+                request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])
+                answer = request(message, handles)
+        except FoundryError as error:
+            answer = {"error": [type(error).__name__, error.problem, error.remedy]}
+        except RunnerFailed as failed:
+            answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side, "gate": failed.gate}
+        finally:
+            close_all(handles)
+        gc.collect()
+        control.send({**answer, "spent_s": time.perf_counter() - start})

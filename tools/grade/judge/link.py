@@ -1,0 +1,320 @@
+"""The judge's end of a link to one runner: commands with a time limit, failures as data. Runs in the judge."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foundry.knowledge.candidate import Outcome
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.judge.cases import Case, Packed
+from foundry.tools.grade.judge.idleness import Idleness
+from foundry.tools.grade.judge.turns import Turns
+from foundry.tools.process.channel import (
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    Message,
+    close_all,
+    memory,
+)
+from foundry.tools.protocol.rules import Parameters
+from foundry.tools.task import bundle
+
+_FORWARDS = ("call", "run")
+_MAY_LINGER = ("load", "build", "forget")  # after any other command a candidate's process has nothing to do
+_DOING = {
+    "load": "loading the file",
+    "build": "building the model",
+    "token": "starting the process",
+    "state": "taking the parameters",
+    "inputs": "taking the inputs",
+    "restore": "taking the inputs",
+}
+
+OUTCOMES: dict[str, Outcome] = {
+    "compile_error": "compile_error",
+    "launch_failure": "launch_failure",
+    "wrong_result": "wrong_result",
+}
+
+
+SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
+ANSWER_BYTES = 16 << 20
+LINES = 20  # of evidence from a runner
+CALLS_IN_A_LIMIT = 30.0  # of the baseline's
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed sample in ms a call: by the runner's own clock, and by the judge's with the message in it. `faults`:
+    pages that the runner touched for the first time, as it says itself."""
+
+    own_ms: float
+    wall_ms: float
+    faults: int = 0
+
+
+class RunnerFailed(Exception):
+    """The runner raised, died, hung or talked nonsense; `side` says whose it is, `gate` which rule it broke,
+    `has_raised` that code in it raised an exception and that it lives on."""
+
+    def __init__(
+        self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "", has_raised: bool = False
+    ) -> None:
+        self.outcome = outcome
+        self.evidence = evidence
+        self.side = side
+        self.gate = gate
+        self.has_raised = has_raised
+        super().__init__(evidence)
+
+
+class RunnerLink:
+    """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take."""
+
+    def __init__(self, handle: int, *, load_limit_s: float, run_limit_s: float, side: str = "candidate") -> None:
+        self._side = side
+        self._channel = Channel.from_handle(handle)
+        self._channel.ask_for_senders()
+        self._runner = 0  # its process, known from its first answer
+        self._idleness = Idleness()
+        self._first_call_s = SELF_BUILDING_S if load_limit_s > SELF_BUILDING_S else 0.0
+        self._load_limit_s = load_limit_s
+        self._run_limit_s = self.run_limit_s = run_limit_s
+        self._outputs: dict[str, tuple[int, list[torch.Tensor]]] = {}
+        self.seconds: dict[str, float] = {}
+        self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
+        self._asked_ns = 0
+        self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
+
+    def ask(self, message: Message, handles: list[int], limit_s: float) -> Message:
+        """One command and its answer; raises RunnerFailed.
+
+        Each command carries a random number that its answer repeats: an answer that somebody else in the runner's
+        process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
+        nothing to do fails too: a call is over when it returns.
+        """
+        start = time.perf_counter()
+        number = secrets.randbits(60)
+        if message["do"] in _FORWARDS:
+            limit_s, self._first_call_s = max(limit_s, self._first_call_s), 0.0
+        try:
+            self._check_silence()
+            if self.turns is not None:
+                self.turns.begin()
+            self._asked_ns = time.time_ns()
+            self._channel.send({**message, "number": number}, handles)
+            answer, extra = self._channel.receive(limit_s, limit_bytes=ANSWER_BYTES)
+            if self.turns is not None:
+                self.turns.end(timed=message["do"] == "run")
+        except ChannelTimeout:
+            what = _DOING.get(message["do"], "forward")
+            raise RunnerFailed("timeout", f"{what} did not finish in {limit_s:g} s", side=self._side) from None
+        except ChannelClosed as error:
+            raise RunnerFailed("crash", "the process died", side=self._side) from error
+        except ChannelGarbled as error:
+            raise RunnerFailed("crash", f"the process sent {error}", side=self._side) from error
+        finally:
+            spent = time.perf_counter() - start
+            self.seconds[message["do"]] = self.seconds.get(message["do"], 0.0) + spent
+        close_all(extra)  # a runner has no files to give
+        if answer.get("number") != number:
+            raise self._forged("the process answered another question than the one asked")
+        self._runner = self._runner or self._channel.sender
+        if self._channel.sender != self._runner:
+            raise self._forged("another process answered in the runner's place")
+        self._idleness.begin(self._runner if message["do"] not in _MAY_LINGER and self._side == "candidate" else 0)
+        if "refused" in answer:
+            kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
+            raise RunnerFailed(kind, line, side=self._side, has_raised=kind == "crash")
+        return answer
+
+    def _check_silence(self) -> None:
+        """Between two commands a runner says nothing and does nothing. Raises RunnerFailed."""
+        busy = self._idleness.end()
+        if busy:
+            raise RunnerFailed("cheating", busy, side=self._side, gate="threads and processes")
+        if self._channel.ready(0.0):
+            _, extra = self._channel.receive(0.0, limit_bytes=ANSWER_BYTES)
+            close_all(extra)
+            raise self._forged("the process sent a message that nobody had asked for")
+
+    def _forged(self, evidence: str) -> RunnerFailed:
+        return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
+
+    def rest(self, seconds: float) -> None:
+        """Leaves the runner alone for a while, in which it should not work."""
+        time.sleep(seconds)
+
+    def inspect(self, *, thorough: bool = False) -> list[tuple[str, str]]:
+        """(gate, what the candidate changed in its process against that gate's rule)."""
+        answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
+        found = answer.get("differences")
+        if not isinstance(found, list) or not all(isinstance(item, list) and len(item) == 2 for item in found):
+            raise self._forged("the process does not say what was changed in it")
+        return [(str(gate)[:300], str(what)[:300]) for gate, what in found[:LINES]]
+
+    def check_state(self) -> None:
+        """Raises RunnerFailed with what the candidate changed in its process."""
+        for gate, what in self.inspect():
+            raise RunnerFailed("cheating", what, side=self._side, gate=gate)
+
+    def load(self, what: Message) -> None:
+        answer = self.ask({"do": "load", **what}, [], self._load_limit_s)
+        self.gpu_kernels_refused = bool(answer.get("gpu_kernels_refused"))
+
+    def token(self, given: str | None = None) -> str:
+        """What the runner was prepared with; sets it when given."""
+        return str(self.ask({"do": "token", "given": given}, [], self._load_limit_s).get("token", ""))
+
+    def build(self, number: int, case: Case) -> None:
+        """Constructs the model of a case and gives it the reference's seeded state; raises RunnerFailed."""
+        description, handle = case.init
+        try:
+            order: Message = {"do": "build", "case": number, "init": description, "seed": case.seed, "mode": case.mode}
+            self.ask({**order, "overrides": case.overrides, "dtype": case.dtype}, [handle], self._load_limit_s)
+        finally:
+            os.close(handle)
+
+    def state(self, number: int, case: Case, kind: Parameters) -> str:
+        """Copies parameters in; returns why they could not be matched, or ""."""
+        packed: Packed = case.state(kind)
+        description, handle = packed.bundle
+        message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
+        message["bundle"] = description
+        return str(self.ask(message, [handle], self._load_limit_s).get("unmatched", ""))
+
+    def inputs(self, slot: int, number: int, packed: tuple[Message, int]) -> None:
+        description, handle = packed
+        self.ask({"do": "inputs", "slot": slot, "case": number, "bundle": description}, [handle], self._load_limit_s)
+
+    def restore(self, slot: int) -> None:
+        """Inputs of a slot as they were sent."""
+        self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
+
+    def call(
+        self,
+        slot: int,
+        specs: list[TensorSpec],
+        poison: int,
+        *,
+        record: bool = False,
+        buffers: Sequence[TensorSpec] = (),
+    ) -> tuple[Message, list[torch.Tensor]]:
+        """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
+        forward updates.
+
+        Raises RunnerFailed with wrong_result when shapes or dtypes differ.
+        """
+        message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
+        return self._fetch(message, specs, buffers)
+
+    def operators(self, slot: int) -> list[Any]:
+        """What PyTorch runs in one more call."""
+        return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
+
+    def watch(self) -> None:
+        """From now on the runner's CPU time is noted at every command; it must have answered once."""
+        self.turns = Turns(self._runner) if self._runner else None
+
+    def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False) -> Sample:
+        """One timed sample: a call on each slot; the outputs of call number `keep` can be collected.
+
+        The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it. With `take` the
+        outputs that `collect` gives are those of the moment in which the runner's clock stopped.
+        """
+        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
+        # The limit is many times the baseline's time: a sample of n calls needs one of it, and n such times.
+        answer = self.ask(message, [], self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
+        waited_ns = time.time_ns() - self._asked_ns
+        stamped_ns = self._channel.sent_ns - self._asked_ns
+        nanoseconds = answer.get("ns")
+        if not isinstance(nanoseconds, int) or nanoseconds <= 0:
+            raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns", gate="clock")
+        wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
+        faults = answer.get("faults")
+        return Sample(
+            nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots), faults if isinstance(faults, int) else 0
+        )
+
+    def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
+        """Outputs of the last timed sample."""
+        return self._fetch({"do": "collect"}, specs)[1]
+
+    def look(self, specs: list[TensorSpec], back: int) -> list[torch.Tensor]:
+        """The outputs of an earlier checked call as they are now; `back` = 1 is the last one."""
+        return self._fetch({"do": "look", "back": back}, specs)[1]
+
+    def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
+        """Many unchecked calls in a row: how many there were, and which outputs shared memory, or ""."""
+        order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}
+        answer = self.ask(order, [], self._run_limit_s + seconds)
+        done = answer.get("calls")
+        return done if isinstance(done, int) else 0, str(answer.get("alias", ""))[:300]
+
+    def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Some elements of each output of the last timed sample, by their places in row-major order."""
+        answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)
+        try:
+            found = [[float(value) for value in item] for item in answer["elements"]]
+        except (KeyError, TypeError, ValueError):
+            found = []
+        if [len(item) for item in found] != [len(item) for item in places]:
+            raise RunnerFailed("wrong_result", "a timed call gave other outputs than a checked one", side=self._side)
+        return found
+
+    def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
+        """Other content for the floating inputs of these slots; see `timed_calls.change`."""
+        order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
+        self.ask(order, [], self._run_limit_s)
+
+    def forget(self, **what: int) -> None:
+        self.ask({"do": "forget", **what}, [], self._run_limit_s)
+
+    def close(self) -> None:
+        for handle, _ in self._outputs.values():
+            os.close(handle)
+        self._outputs.clear()
+        self._channel.close()
+
+    def _fetch(
+        self, message: Message, specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
+    ) -> tuple[Message, list[torch.Tensor]]:
+        wanted = [*specs, *buffers]
+        plain = [bundle.plain_spec(spec) for spec in wanted]
+        key = repr(plain)
+        if key not in self._outputs:
+            handle = memory("outputs", bundle.offsets(wanted)[1])
+            self._outputs[key] = (handle, bundle.flat_views(wanted, handle, writable=True))
+        handle, views = self._outputs[key]
+        for view in views:
+            view.view(torch.uint8).fill_(0xFF)  # an answer that was not written is no answer
+        answer = self.ask({**message, "expect": plain}, [handle], self._run_limit_s)
+        if answer.get("written") is not True:
+            raise RunnerFailed("wrong_result", _difference(specs, answer.get("specs")))
+        # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.
+        return answer, [view.clone().view(spec.shape) for view, spec in zip(views, wanted, strict=True)]
+
+
+def _difference(wanted: list[TensorSpec], have: Any) -> str:
+    """How the outputs' shapes and dtypes differ, in words."""
+    try:
+        found = [bundle.spec_from(item) for item in have]
+    except (TypeError, ValueError):
+        return "the outputs have no readable shapes"
+    if len(found) != len(wanted):
+        return f"forward returned {len(found)} tensors, the reference {len(wanted)}"
+    for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        if one.shape != other.shape:
+            return f"output {index} has shape {list(one.shape)}, the reference's has {list(other.shape)}"
+        if one.dtype != other.dtype:
+            return f"output {index} is {one.dtype}, the reference's is {other.dtype}"
+    return "the outputs could not be written"

@@ -1,0 +1,392 @@
+"""ABBA timing of two runners, ordered by the judge. Runs in the judge (imports torch).
+
+Before each sample the side gets inputs of new content, and the judge streams through a buffer larger than the
+last-level cache, so that both sides start cold and after the same history. The judge's clock gives the time: from its
+command to the moment at which the kernel saw the answer sent, less what a message costs the reference, whose own clock
+can be trusted. The candidate's own clock is only compared with it. On a GPU the device's events give the time and
+the judge's clock must agree. Some timed outputs are fetched and compared with PyTorch's of the same pair.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
+from foundry.tools.grade.judge.turns import out_of_turn
+from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
+from foundry.tools.protocol.statistics import Effort
+from foundry.tools.task import bundle
+
+EVICT_LIMIT_BYTES = 128 << 20
+EVICT_FACTOR = 2  # times the last-level cache
+SAMPLE_MS = 0.6  # shorter calls are made several in a row, each on inputs of its own
+WARM_PAIRS = 1
+WARM_CALLS, WARM_MS, FEW_FAULTS = 12, 400.0, 64
+SLOT_BYTES = 128 << 20  # all input sets together
+MAX_SLOTS = 16
+FEW_BYTES = 8 << 20  # all input sets of short calls together
+MAX_SHIFT = 1 << 20
+FACTORS = (0.75, 1.0)
+ALONE_SAMPLES = 4
+ALONE_BUDGET_MS = 120.0
+PEEKED = 64  # elements of each output
+PEEK_NORM = 0.03  # norm of their error over their own, at most: what is stale or missing is off by about 1
+PEEK_TINY = 1e-6
+PEEK_SHARE = 0.25  # of integers that may differ: ties fall either way
+
+BASELINE_SAMPLES = 15
+BASELINE_BUDGET_S = 2.5
+
+Packed = tuple[Message, int]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the inputs' content may be changed without the reference refusing it."""
+
+    scaled: bool = True
+    rotated: bool = True
+
+    def draw(self, stream: random.Random) -> tuple[float, int]:
+        """(factor, rows to rotate by)."""
+        return stream.uniform(*FACTORS) if self.scaled else 1.0, stream.randrange(1, MAX_SHIFT) if self.rotated else 0
+
+
+@dataclass
+class Question:
+    """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
+
+    `fresh` draws another input set, for inputs whose content cannot be changed in place (`changeable`; integers are
+    not). `scalable`: the task declares no range that scaled values might leave. `rotatable`: no input has a structure
+    (a triangle) that rows in other places would break. `changes` is found out once.
+    """
+
+    inputs: Sequence[Packed]
+    specs: list[TensorSpec]
+    errors: list[OutputError]
+    fresh: Callable[[], Packed]
+    changeable: bool = True
+    scalable: bool = True
+    rotatable: bool = True
+    changes: Changes | None = None
+
+
+@dataclass
+class Samples:
+    """Samples of both sides, in pairs (baseline, candidate). Times are ms a call."""
+
+    own: list[tuple[float, float]] = field(default_factory=list)  # by the runners' own clocks, or device events
+    walls: list[tuple[float, float]] = field(default_factory=list)  # by the judge's clock, with the message in it
+    alone: list[float] = field(default_factory=list)  # the baseline's before the candidate was loaded
+    by_events: bool = False
+    out_of_turn: str = ""  # evidence of work between turns
+    checked: int = 0
+    seconds: float = 0.0
+
+    @property
+    def reference_ms(self) -> float:
+        """The baseline beside the candidate, by its own clock."""
+        return statistics.median(first for first, _ in self.own)
+
+    @property
+    def slowed(self) -> float:
+        """How much slower the baseline was beside the candidate than before the candidate was loaded; 0 where that was
+        not measured."""
+        return self.reference_ms / statistics.median(self.alone) if self.alone else 0.0
+
+    @property
+    def pairs(self) -> list[tuple[float, float]]:
+        """What counts."""
+        if self.by_events or not self.own:
+            return self.own
+        cost = self._message_ms()
+        return [(_without(first, cost), _without(second, cost)) for first, second in self.walls]
+
+    @property
+    def wall_ratio(self) -> float:
+        """The judge's clock over the candidate's own, 1 for an honest one. Of the middle half of the samples the ratio
+        nearest to 1, because a busy machine delays single messages while a false clock is false in every sample."""
+        if len(self.own) < 4:
+            return 1.0
+        cost = self._message_ms()
+        ratios = [_without(wall, cost) / own for (_, wall), (_, own) in zip(self.walls, self.own, strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        return min(max(1.0, low), high)
+
+    def _message_ms(self) -> float:
+        """What a message costs, from the reference's samples: its clock is honest. The lower quartile, because a busy
+        machine delays many of them."""
+        costs = [wall - own for (wall, _), (own, _) in zip(self.walls, self.own, strict=True)]
+        return statistics.quantiles(costs, n=4, method="inclusive")[0] if len(costs) > 1 else costs[0]
+
+
+def _without(wall_ms: float, message_ms: float) -> float:
+    """A call's part of the time around it, at least a tenth."""
+    return max(wall_ms - message_ms, wall_ms / 10.0)
+
+
+class ColdCache:
+    """Evicts what the runners share with the judge: the last-level cache, and the cores' own as far as threads move."""
+
+    def __init__(self, cache_bytes: int, *, on_cpu: bool) -> None:
+        size = min(max(EVICT_FACTOR * cache_bytes, 1 << 20), EVICT_LIMIT_BYTES)
+        self._buffer = torch.zeros(size // 4, dtype=torch.float32) if on_cpu else None
+
+    @property
+    def on_cpu(self) -> bool:
+        return self._buffer is not None
+
+    def evict(self) -> None:
+        if self._buffer is not None:  # a GPU runner flushes its own L2 before each event
+            self._buffer.add_(1.0)
+
+
+def slots_for(input_bytes: int) -> int:
+    """How many sets of inputs to rotate among: many small ones, because short calls are made several in a row."""
+    size = max(input_bytes, 1)
+    return max(2, min(4, SLOT_BYTES // size), min(MAX_SLOTS, FEW_BYTES // size))
+
+
+def is_changeable(packed: Packed) -> bool:
+    """Whether an input has floating content to change."""
+    specs = [bundle.spec_from(item) for item in packed[0]["specs"]]
+    return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in specs)
+
+
+def time_alone(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
+    """Samples (ms a call) of the baseline, cold, for a first look at it."""
+    calls = _warm_up([side], len(question.inputs))
+    samples: list[float] = []
+    start = time.perf_counter()
+    while len(samples) < 5 or (len(samples) < BASELINE_SAMPLES and time.perf_counter() - start < BASELINE_BUDGET_S):
+        samples.append(_alone(side, question, cache, len(samples), calls))
+    return samples
+
+
+def time_undisturbed(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
+    """A few samples (ms a call) of the baseline while there is no candidate."""
+    calls = _warm_up([side], len(question.inputs))
+    samples = [_alone(side, question, cache, 0, calls)]
+    while len(samples) < ALONE_SAMPLES and sum(samples) * calls < ALONE_BUDGET_MS:
+        samples.append(_alone(side, question, cache, len(samples), calls))
+    return samples
+
+
+def _alone(side: RunnerLink, question: Question, cache: ColdCache, number: int, calls: int) -> float:
+    slots = window(number, calls, question)
+    side.perturb(slots, 1.0, 0)
+    cache.evict()
+    return side.run(slots).own_ms
+
+
+def time_pairs(
+    baseline: RunnerLink,
+    candidate: RunnerLink,
+    question: Question,
+    cache: ColdCache,
+    effort: Effort,
+    *,
+    seed: int,
+    alone: Sequence[float] = (),
+    check: str = "none",
+) -> Samples:
+    """Blocks of two pairs of opposite order until the effort's time for one pair of processes is spent.
+
+    How many is settled by what the first block costs, not by what it shows: a rule that stops when the result looks
+    good makes intervals too narrow. Of every pair some elements of the outputs are compared. `check` "timed": of one,
+    at random or the last, all of them; "taken": of one more, whose outputs are copied the moment it returns. Raises
+    RunnerFailed, with "cheating" when a timed output differs from PyTorch's on the same inputs.
+    """
+    stream = random.Random(seed)
+    start = time.perf_counter()
+    sides, order = (baseline, candidate), [baseline, candidate]
+    question.changes = question.changes or _settled(baseline, question, stream)
+    calls = _warm_up(sides, len(question.inputs))
+    samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
+    for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
+        _pair(sides, order, question, cache, _Draw(number, calls, question, stream))
+        _peek(baseline, candidate, question, number, stream)
+    for side in sides:
+        side.watch()
+    begun = time.perf_counter()
+    wanted, examined = effort.min_pairs, -1
+    while len(samples.own) < wanted:
+        number = len(samples.own)
+        if number % 2 == 0:
+            stream.shuffle(order)
+        ours, theirs = _pair(sides, order, question, cache, _Draw(number, calls, question, stream))
+        order.reverse()
+        _peek(baseline, candidate, question, number, stream)
+        samples.own.append((ours.own_ms, theirs.own_ms))
+        samples.walls.append((ours.wall_ms, theirs.wall_ms))
+        if number == 1:
+            wanted = effort.pairs_within((time.perf_counter() - begun) / 2)
+            examined = stream.choice([wanted - 1, stream.randrange(1, wanted)])
+        if number == examined and check != "none":
+            if check == "taken":
+                _pair(sides, order, question, cache, _Draw(number, calls, question, stream), take=True)
+            _compare_timed(baseline, candidate, question, number, cache, again=check == "timed")
+            samples.checked += 1
+    if baseline.turns is not None and candidate.turns is not None:
+        samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
+    samples.seconds = time.perf_counter() - start
+    return samples
+
+
+class _Draw:
+    """What one pair of samples is asked: which input sets, which change of their content, which outputs to keep."""
+
+    def __init__(self, number: int, calls: int, question: Question, stream: random.Random) -> None:
+        self.slots = window(number, calls, question)
+        self.change = (question.changes or Changes()).draw(stream)
+        self.keep = stream.randrange(calls)
+
+
+def _pair(
+    sides: Sequence[RunnerLink],
+    order: Sequence[RunnerLink],
+    question: Question,
+    cache: ColdCache,
+    draw: _Draw,
+    *,
+    take: bool = False,
+) -> tuple[Sample, Sample]:
+    """One sample of each side, (baseline, candidate); both have the same history right before it."""
+    refresh(sides, question, draw.slots)
+    taken: dict[int, Sample] = {}
+    for side in order:
+        side.perturb(draw.slots, *draw.change)
+        cache.evict()
+        taken[id(side)] = side.run(draw.slots, draw.keep, take=take)
+    return taken[id(sides[0])], taken[id(sides[1])]
+
+
+def window(number: int, calls: int, question: Question) -> list[int]:
+    """Which input sets a sample uses: another window of them each time."""
+    return [(number * calls + place) % len(question.inputs) for place in range(calls)]
+
+
+def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
+    """Lets allocators and threads settle; returns how many calls make one sample.
+
+    In a fresh process glibc's heap grows for several calls before large outputs come back to the same place, and each
+    new page costs more than the arithmetic on it (31 ms against 8 ms for a softmax of 64 MB, measured).
+    """
+    shortest = float("inf")
+    for side in random.sample(sides, len(sides)):
+        spent_ms, quiet = 0.0, 0
+        for _ in range(WARM_CALLS):
+            sample = side.run([0])
+            shortest, spent_ms = min(shortest, sample.wall_ms), spent_ms + sample.wall_ms
+            quiet = quiet + 1 if sample.faults < FEW_FAULTS else 0
+            if quiet == 2 or spent_ms > WARM_MS:
+                break
+    return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
+
+
+def _settled(reference: RunnerLink, question: Question, stream: random.Random) -> Changes:
+    """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
+    scalable, rotatable = question.scalable, question.rotatable
+    for changes in (
+        Changes(scaled=scalable, rotated=rotatable),
+        Changes(scaled=scalable, rotated=False),
+        Changes(scaled=False, rotated=rotatable),
+    ):
+        try:
+            reference.perturb([0], *changes.draw(stream))
+            reference.run([0])
+        except RunnerFailed as failed:
+            if failed.outcome == "timeout":
+                raise
+            continue
+        return changes
+    reference.restore(0)
+    return Changes(scaled=False, rotated=False)
+
+
+def refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
+    """Other inputs where their content cannot be changed in place."""
+    changes = question.changes or Changes()
+    if question.changeable and (changes.scaled or changes.rotated):
+        return
+    for slot in slots:
+        packed = question.fresh()
+        for side in sides:
+            side.inputs(slot, 0, packed)
+        os.close(packed[1])
+
+
+def _compare_timed(
+    baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int, cache: ColdCache, *, again: bool
+) -> None:
+    """Both sides are within their own error of the truth, so within the sum of both of each other, and some slack.
+
+    The candidate's is fetched first, and `again` later, after something else: a late writer shows.
+    """
+    given = candidate.collect(question.specs)
+    wanted = baseline.collect(question.specs)
+    if again:
+        cache.evict()
+        _check_unchanged(given, candidate.collect(question.specs), number)
+    if not cache.on_cpu:  # where 64 million elements are compared in no time
+        given, wanted = ([tensor.to("cuda") for tensor in tensors] for tensors in (given, wanted))
+    for index, (output, truth, spec) in enumerate(zip(given, wanted, question.specs, strict=True)):
+        own = question.errors[index]
+        expected = comparison.expect(truth, truth, spec.dtype, None)
+        limit = OutputError(6.0 * own.norm + 4.0 * norm_floor(spec.dtype, spec.numel), max(2.0, 6.0 * own.violation))
+        error = comparison.measure(output, expected)
+        if not accepts(error, limit):
+            text = comparison.describe_mismatch(output, expected, limit, error)
+            raise RunnerFailed(
+                "cheating",
+                f"output {index} of timed call {number} differs from PyTorch's on the same inputs, although checked "
+                f"calls were right: {text}",
+            )
+
+
+def _peek(baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int, stream: random.Random) -> None:
+    """Compares some elements of both sides' outputs, coarsely: whether this call computed anything for its inputs."""
+    places = [
+        [stream.randrange(spec.numel) for _ in range(min(PEEKED, 4 * spec.numel))] if spec.numel else []
+        for spec in question.specs
+    ]
+    given, wanted = candidate.peek(places), baseline.peek(places)
+    for index, spec in enumerate(question.specs):
+        pairs = [
+            (one, other)
+            for one, other in zip(given[index], wanted[index], strict=True)
+            if math.isfinite(one) and math.isfinite(other)
+        ]
+        if 2 * len(pairs) < len(given[index]) and sum(map(math.isfinite, wanted[index])) > len(pairs):
+            off, limit = math.inf, 0.0
+        elif spec.dtype in EPSILON:
+            size = math.sqrt(sum(other * other for _, other in pairs))
+            off = math.sqrt(sum((one - other) ** 2 for one, other in pairs)) / max(size, PEEK_TINY)
+            limit = max(PEEK_NORM, 50.0 * question.errors[index].norm)
+        else:
+            off, limit = sum(one != other for one, other in pairs) / max(1, len(pairs)), PEEK_SHARE
+        if off > limit:
+            raise RunnerFailed(
+                "cheating",
+                f"output {index} of timed call {number} differs from PyTorch's on the same inputs, although checked "
+                f"calls were right: {len(given[index])} of its elements, picked at random, are off by {off:.2g} of "
+                "their norm",
+            )
+
+
+def _check_unchanged(early: Sequence[torch.Tensor], late: Sequence[torch.Tensor], number: int) -> None:
+    for index, (one, other) in enumerate(zip(early, late, strict=True)):
+        if not torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)):
+            raise RunnerFailed("cheating", f"output {index} of timed call {number} changed after the call had returned")

@@ -1,0 +1,267 @@
+"""How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
+
+Only floating-point tensors change; tensors that hold infinities (additive masks) stay as given, and so do integers,
+booleans and numbers but for one pattern each.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foundry.tools.protocol.rules import Distribution, Pattern
+
+SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
+SPIKE_EVERY = 256  # elements to one spike of a sparse input
+NON_FINITE_EVERY = 1 << 16
+SMALLEST = 16  # elements of an input that gets infinities
+ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
+CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What every draw of an input has in common, which a kernel may be written for: `zeros` are the places (bool, the
+    input's shape) that hold zeros each time (a triangle), `is_symmetric` that a matrix equals its transpose."""
+
+    zeros: torch.Tensor | None = None
+    is_symmetric: bool = False
+
+    @property
+    def is_some(self) -> bool:
+        """Whether there is any."""
+        return self.zeros is not None or self.is_symmetric
+
+    def imposed(self, value: torch.Tensor) -> torch.Tensor:
+        """The same values with this structure."""
+        if self.is_symmetric:
+            value = value.tril() + value.tril(-1).T
+        return value if self.zeros is None else value.masked_fill(self.zeros, 0.0)
+
+    def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
+        """Random places of an input of `size` elements: none that holds zeros each time, one of each symmetric pair."""
+        free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
+        drawn = torch.randint(0, size if free is None else len(free), (count,), generator=generator)
+        places = drawn if free is None else free[drawn]
+        if not self.is_symmetric:
+            return places
+        width = math.isqrt(size)
+        row, column = places // width, places % width
+        return torch.maximum(row, column) * width + torch.minimum(row, column)
+
+
+PLAIN = Structure()
+
+
+def may_have_structure(value: Any) -> bool:
+    """Whether a second draw could show one: many zeros, or a square matrix that equals its transpose."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return _has_zeros(value) or _is_symmetric(value)
+
+
+def structure_of(one: Any, other: Any) -> Structure:
+    """What two draws of an input share. What is never drawn (a mask that is the same each time) is an input like any
+    other: a kernel has to look at it."""
+    if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
+        return PLAIN
+    if torch.equal(one, other):
+        return PLAIN
+    first, second = one == 0, other == 0
+    zeros = first & second
+    count, apart = int(zeros.sum()), int((first ^ second).sum())  # a uniform draw holds a zero of its own now and then
+    is_fixed = count * ZEROS_EVERY >= one.numel() > count and apart * CHANCE_EVERY <= count
+    return Structure(zeros if is_fixed else None, _is_symmetric(one) and _is_symmetric(other))
+
+
+def unstructured(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of the input's own size where every draw has zeros, or on one side of the diagonal of a symmetric one."""
+    drawn = (torch.randn(value.shape, generator=generator) * _size(value)).to(value.dtype)
+    if structure.is_symmetric:
+        value = value.tril() + drawn.triu(1)
+    return _laid_out_as(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
+
+
+def _has_zeros(value: torch.Tensor) -> bool:
+    return int((value == 0).sum()) * ZEROS_EVERY >= value.numel()
+
+
+def _is_symmetric(value: torch.Tensor) -> bool:
+    return value.dim() == 2 and value.shape[0] == value.shape[1] > 1 and torch.equal(value, value.T)
+
+
+def transformed(
+    value: Any,
+    distribution: Distribution,
+    generator: torch.Generator,
+    *,
+    limited: bool = False,
+    structure: Structure = PLAIN,
+) -> Any:
+    """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
+    if isinstance(value, list | tuple):
+        return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
+    if is_number(value) and distribution.pattern == "other numbers":
+        return value * float(0.5 + 0.4 * torch.rand((), generator=generator))  # inside the range of most things
+    if distribution.pattern in ("other masks", "other numbers", "other indices"):
+        is_meant = distribution.pattern == "other masks" and is_mask(value)
+        return shuffled(value, generator) if is_meant else value
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    if distribution.scale != 1.0:
+        scaled = value * distribution.scale
+        value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
+    if distribution.exponents:
+        powers = torch.randint(-distribution.exponents, distribution.exponents + 1, value.shape, generator=generator)
+        value = structure.imposed(torch.ldexp(value, powers).to(value.dtype))
+    if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
+        return value
+    if distribution.pattern == "few changed":
+        changed = _few_changed(value, generator, structure, limited=limited)
+    elif distribution.pattern == "few other signs":
+        changed = _few_other_signs(value, generator, structure) if has_one_sign(value) else value
+    else:
+        changed = _patterned(value, distribution.pattern, generator, limited=limited)
+    return _laid_out_as(value, structure.imposed(changed))
+
+
+def is_mask(value: Any) -> bool:
+    """Booleans."""
+    return isinstance(value, torch.Tensor) and value.dtype == torch.bool
+
+
+def is_number(value: Any) -> bool:
+    """A floating-point number that is no tensor, and not zero."""
+    return isinstance(value, float) and value != 0.0
+
+
+def has_one_sign(value: Any) -> bool:
+    """Floating elements none of which is negative, or none of which is positive."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
+        return False
+    return not bool((value < 0).any()) or not bool((value > 0).any())
+
+
+def in_few_bits(value: torch.Tensor) -> torch.Tensor:
+    """Floating elements rounded to bfloat16's eight bits: numbers that every matrix unit takes as they are."""
+    return value.bfloat16().to(value.dtype) if value.is_floating_point() else value
+
+
+def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+    """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
+    end, stay. Indices without repetition stay so; an order is none that a kernel may count on, as a mask's is none."""
+    places = torch.randint(0, count, index.shape, generator=generator)
+    crowd = torch.randint(0, count, (), generator=generator)
+    drawn = torch.where(torch.rand(index.shape, generator=generator) < 0.25, crowd, places)
+    if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
+        drawn = torch.randperm(count, generator=generator)[: index.numel()].reshape(index.shape)
+    return _laid_out_as(index, torch.where(index < 0, index, drawn.to(index.dtype)))
+
+
+def shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Each row in an order of its own, in the same layout: as many are true in it as before."""
+    if value.dim() == 0:
+        return value
+    order = torch.rand(value.shape, generator=generator).argsort(dim=-1)
+    return _laid_out_as(value, value.contiguous().gather(-1, order))
+
+
+def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+    if pattern == "few bits":
+        return in_few_bits(value)
+    if pattern == "constant":
+        return torch.full_like(value, _typical(value, limited=limited))
+    if pattern in ("positive", "negative"):
+        return value.abs() if pattern == "positive" else -value.abs()
+    if pattern == "sparse":
+        return _sparse(value, generator)
+    if pattern == "one-hot rows":
+        return _one_hot(value, generator)
+    return _non_finite(value, generator)
+
+
+def _laid_out_as(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+    """A kernel may rely on the strides that it was written for; an expanded input cannot keep them."""
+    if changed.stride() == value.stride() or 0 in value.stride():
+        return changed
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(changed)
+
+
+def nudged(tensor: torch.Tensor) -> torch.Tensor:
+    """Each element about one unit in the last place up, down, or not moved."""
+    if not tensor.is_floating_point():
+        return tensor.clone()
+    steps = torch.arange(tensor.numel(), device=tensor.device).remainder_(3).sub_(1).reshape(tensor.shape)
+    return tensor * (1 + steps.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
+
+
+def _typical(value: torch.Tensor, *, limited: bool) -> float:
+    """The power of two next to the root mean square, with the sign of most elements: sums of it are exact."""
+    if limited:
+        return float(value.flatten()[0])
+    size = _size(value)
+    power = 2.0 ** round(math.log2(size)) if size > 0 else 0.0
+    return -power if float(value.double().mean()) < -0.5 * size else power
+
+
+def _size(value: torch.Tensor) -> float:
+    return float(value.double().square().mean().sqrt())
+
+
+def _spikes(value: torch.Tensor, places: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Large values of the signs that the input has at these places."""
+    factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * torch.rand(len(places), generator=generator)
+    signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
+    return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
+
+
+def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    count = max(4, value.numel() // SPIKE_EVERY)
+    places = torch.randint(0, value.numel(), (count,), generator=generator)
+    places[0], places[-1] = 0, value.numel() - 1
+    return _put(torch.zeros_like(value), places, _spikes(value, places, generator))
+
+
+def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    changed = torch.zeros_like(value)
+    width = value.shape[-1] if value.dim() else 1
+    rows = torch.arange(value.numel() // width)
+    places = rows * width + torch.randint(0, width, (len(rows),), generator=generator)
+    return _put(changed, places, torch.ones(len(rows), dtype=value.dtype))
+
+
+def _few_changed(
+    value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
+) -> torch.Tensor:
+    count = int(torch.randint(1, 4, (1,), generator=generator))
+    places = structure.places(count, value.numel(), generator)
+    if not limited:
+        return _put(value.clone(), places, _spikes(value, places, generator))
+    low, high = value.min(), value.max()
+    old = value.flatten()[places]
+    return _put(value.clone(), places, torch.where(old < (low + high) / 2, high, low))
+
+
+def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
+    places = structure.places(int(torch.randint(1, 4, (1,), generator=generator)), value.numel(), generator)
+    spikes = _spikes(value, places, generator).abs()
+    return _put(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
+
+
+def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if value.numel() < SMALLEST:
+        return value
+    each = min(32, 1 + value.numel() // NON_FINITE_EVERY)
+    places = torch.randint(0, value.numel(), (3 * each,), generator=generator)
+    kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype).repeat(each)
+    return _put(value.clone(), places, kinds)
+
+
+def _put(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+    """`value` (whose memory is its own) with other elements at places counted in row-major order."""
+    flat = value.contiguous().reshape(-1)
+    flat[places] = elements
+    return flat.reshape(value.shape)

@@ -1,0 +1,54 @@
+"""Whether a candidate computes its result each time, or keeps results and finds them again. Runs in the judge.
+
+A cache of complete results is always right and cannot be seen in the answers, wherever it hides: in a workspace, in
+memory that comes back from the allocator, in static variables. It shows in the time: a question that was asked just
+before is answered faster than a new one. Timing itself never asks twice, so such a cache gains nothing there; it would
+gain everything in a user's loop that measures with one input.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
+from foundry.tools.grade.judge.paired_timing import ColdCache, Question, Samples, refresh, window
+from foundry.tools.protocol.orders import COMPUTED_ANEW
+
+ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
+REUSED = 0.6  # a repeated call below this part of a new one did not compute
+SHORTEST_MS = 0.25  # a message between processes weighs as much as a shorter call
+
+
+def check_computes_again(candidate: RunnerLink, question: Question, cache: ColdCache, samples: Samples) -> None:
+    """Raises RunnerFailed with "cheating" when repeated calls take clearly less than new ones."""
+    if not samples.pairs or min(second for _, second in samples.pairs) < SHORTEST_MS:
+        return
+    stream = random.SystemRandom()
+    changes = question.changes
+    if changes is None:
+        return
+    new: list[float] = []
+    repeated: list[float] = []
+    slots = window(0, 1, question)  # the same memory in all calls: a first visit takes up to twice as long
+    for _ in range(1 + ROUNDS):
+        refresh([candidate], question, slots)
+        content = changes.draw(stream)
+        for times in (new, repeated):  # the same content written again: the same history right before both
+            candidate.perturb(slots, *content)
+            cache.evict()
+            times.append(_counted(candidate.run(slots), cache))
+    del new[0], repeated[0]
+    quick = sum(second < REUSED * first for first, second in zip(new, repeated, strict=True))
+    if quick >= AGREEING and min(repeated) < REUSED * min(new):
+        raise RunnerFailed(
+            "cheating",
+            f"a call on the inputs of the call before took {statistics.median(repeated):.3g} ms, one on new inputs "
+            f"{statistics.median(new):.3g} ms, {quick} times out of {ROUNDS}: results are kept and given out again",
+            gate=COMPUTED_ANEW,
+        )
+
+
+def _counted(sample: Sample, cache: ColdCache) -> float:
+    """ms; by the device's events on a GPU, where the judge's clock sees the wait before the call as well."""
+    return sample.wall_ms if cache.on_cpu else sample.own_ms

@@ -1,0 +1,99 @@
+"""Whether wrong outputs are right for parameters that the model held before: weights that were prepared once.
+
+A kernel that packs, transposes or folds its weights in the constructor, or at the first call only, answers for those
+values after `load_state_dict` too. That shows in what it computes: its outputs are the reference's, with some of the
+parameters as they were. Runs in the judge (imports torch).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.cases import Case, Trial
+from foundry.tools.grade.judge.drawn_parameters import is_constant
+from foundry.tools.protocol.rules import Parameters
+
+BUDGET_S = 5.0  # for running the reference with earlier parameters
+SINGLES = 12  # layers, and parameters, that are looked at one by one
+NAMED = 3
+
+Accepts = Callable[[list[torch.Tensor], Trial], bool]
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The parameters whose earlier values explain the outputs. `is_certain`: values that nobody can know without having
+    read them; ones and zeros can be assumed as well."""
+
+    names: tuple[str, ...]
+    is_certain: bool
+
+    @property
+    def words(self) -> str:
+        """The evidence, with what to do about it."""
+        they, them = ("it was", "it") if len(self.names) == 1 else ("they were", "them")
+        right = f"the outputs are right with {_listed(self.names)} as {they}"
+        if self.is_certain:
+            return (
+                f"they are stale: {right} before load_state_dict changed {them}, and wrong for the values "
+                f"that the model holds now. Prepare weights {_WHEN}"
+            )
+        return (
+            f"{right} when the model was constructed: {they} not read, or what was prepared from {them} is stale "
+            f"(prepare it {_WHEN})"
+        )
+
+
+_WHEN = "in the first forward, and again whenever a parameter's `_version` or `data_ptr()` is another"
+
+
+def find_stale(
+    outputs: list[torch.Tensor], trial: Trial, case: Case, earlier: Sequence[Parameters], accepts: Accepts
+) -> Stale | None:
+    """Which parameters' earlier values make the outputs right; None when none does, or in BUDGET_S none was found.
+
+    `earlier` are the kinds of parameters that the model held before, the likeliest first.
+    """
+    stop = time.monotonic() + BUDGET_S
+    for kind in earlier:
+        before = case.other_parameters(kind, trial.distribution.parameters)
+        for names in _groups(before):
+            if time.monotonic() > stop:
+                return None
+            try:
+                then = case.trial_as_before(trial, kind, names)
+            except TaskError:
+                continue
+            if accepts(outputs, then):
+                is_certain = any(not is_constant(before[name]) for name in names)
+                return Stale(tuple(names), is_certain)
+    return None
+
+
+def _groups(before: dict[str, torch.Tensor]) -> Iterator[list[str]]:
+    """All parameters that differ; the matrices, the vectors; those of each layer; single ones."""
+    matrices = [name for name, tensor in before.items() if tensor.dim() > 1]
+    vectors = [name for name, tensor in before.items() if tensor.dim() < 2]
+    layers = [
+        [name for name in before if name.rpartition(".")[0] == layer]
+        for layer in list(dict.fromkeys(name.rpartition(".")[0] for name in before))[:SINGLES]
+    ]
+    groups = [list(before), matrices, vectors, *layers, *([name] for name in list(before)[:SINGLES])]
+    seen: list[list[str]] = []
+    for names in groups:
+        if names and names not in seen:
+            seen.append(names)
+            yield names
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    shown = list(names[:NAMED])
+    rest = len(names) - len(shown)
+    return ", ".join(shown) + f" and {rest} more" if rest else ", ".join(shown[:-1]) + f" and {shown[-1]}"

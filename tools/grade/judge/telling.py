@@ -1,0 +1,110 @@
+"""Which question tells right kernels of a task from wrong ones. Runs in the judge (imports torch).
+
+Usually the inputs as given do. Where answers that need no kernel are right for them (ReLU of [0, 1) is its input, tanh
+of large numbers is 1), another question may tell; it is then asked beside the others and is what both sides are timed
+on, for a kernel that only copies must not win by its time. One question alone has to refuse every such answer: which
+question it is asked, a kernel sees at a glance, and could choose its answer by that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.cases import Case, Trial
+from foundry.tools.grade.judge.correctness import limit_of
+from foundry.tools.protocol import comparison
+from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution, Seeds, accepts
+from foundry.tools.task import bundle
+
+
+@dataclass(frozen=True)
+class Telling:
+    """`coincidence`: which answer without a kernel is right for the inputs as given, or "". `told_by`: the question
+    that refuses all such answers, "" for the inputs as given. `degenerate`: why no question tells, or ""."""
+
+    coincidence: str = ""
+    told_by: str = ""
+    degenerate: str = ""
+
+
+def find_telling(case: Case, trial: Trial, seeds: Seeds) -> Telling:
+    """Looks for it; `trial` is the one with inputs as given."""
+    worst = max(error.norm for error in trial.ieee)
+    if trial.expected[0].is_floating and worst > ILL_CONDITIONED:
+        return Telling(degenerate=f"PyTorch's own output differs from the float64 truth by {worst:.2g} of its norm")
+    reason = _effortless(trial, case, seeds.draw("screen", "degenerate"))
+    if not reason:
+        return Telling()
+    for distribution in TELLING:
+        if (case.limited and distribution.leaves_range) or not case.suits(distribution):
+            continue
+        if _tells(distribution, case, seeds):
+            return Telling(coincidence=reason, told_by=distribution.name)
+    return Telling(degenerate=reason)
+
+
+def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
+    try:
+        trial = case.trial(distribution, seeds.draw("screen", f"telling: {distribution.name}"))
+    except TaskError:  # the reference refuses such inputs
+        return False
+    try:
+        if any(item.eager is not None for item in trial.expected):
+            return False  # NaN or infinities, in whose handling honest kernels differ
+        if max(error.norm for error in trial.ieee) > ILL_CONDITIONED:
+            return False
+        return not _effortless(trial, case, seeds.draw("screen", f"telling: {distribution.name}, another draw"))
+    finally:
+        os.close(trial.inputs[1])
+
+
+def _effortless(trial: Trial, case: Case, seed: int) -> str:
+    """Which answer that needs no kernel is right for this question, or "". `seed`: of another draw of its inputs."""
+    other = case.trial(trial.distribution, seed)
+    os.close(other.inputs[1])
+    for reason, outputs in _answers(trial, other):
+        shapes = [output.shape for output in outputs]
+        if shapes == [item.truth.shape for item in trial.expected] and _is_accepted(outputs, trial):
+            return reason
+    return ""
+
+
+def _answers(trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Outputs that need no kernel: known without looking at the inputs, or a copy of them."""
+    yield "zeros are accepted as its output", [torch.zeros_like(item.truth) for item in trial.expected]
+    constants = [torch.full_like(item.truth, _middle(item.truth)) for item in other.expected]
+    yield "a constant is accepted as its output", constants
+    yield "its output does not depend on the inputs", [item.truth for item in other.expected]
+    for dim, words in ((0, "over its first dimension"), (-1, "over its last dimension")):
+        means = [_mean_along(item, dim) for item in other.expected]
+        yield f"the mean {words} of another output is accepted as its output", means
+    description, handle = trial.inputs
+    for index, tensor in enumerate(bundle.shared(description, handle)):
+        copies = [tensor.reshape(-1).to(item.truth) for item in trial.expected if item.truth.numel() == tensor.numel()]
+        yield f"its output is input {index}", copies
+
+
+def _is_accepted(outputs: list[torch.Tensor], trial: Trial) -> bool:
+    return all(
+        accepts(comparison.measure(output, expected), limit_of(own, trial, index))
+        for index, (output, expected, own) in enumerate(zip(outputs, trial.expected, trial.ieee, strict=True))
+    )
+
+
+def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
+    """The output as if it were the same everywhere along one dimension."""
+    if not expected.is_floating or len(expected.shape) < 2:
+        return torch.full_like(expected.truth, _middle(expected.truth))
+    shaped = expected.truth.reshape(expected.shape)
+    return shaped.mean(dim, keepdim=True).expand(expected.shape).reshape(-1)
+
+
+def _middle(truth: torch.Tensor) -> Any:
+    finite = truth[torch.isfinite(truth)]
+    return finite.double().mean().to(truth.dtype).item() if finite.numel() else 0

@@ -1,0 +1,137 @@
+"""Whose turn it is: CPU time and scheduling of the processes that are timed, read from outside. Free of torch.
+
+Two processes are timed in turns. What one of them computes while it is not its turn was either kept from the clock
+(work finished after the answer, or begun before the question) or slows the other one down. The kernel counts every
+process's CPU time, and no process can forge its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from foundry.tools.process.procfs import cpu_ns
+
+IDLE_MS = 0.1  # CPU time between two turns beyond the reference's: a thread going to sleep, a busy machine
+IDLE_SHARE = 0.05  # of the CPU time of a turn
+OTHER_FACTOR = 1.5  # times the reference's CPU time for the same commands
+MIN_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the kernel schedules a process or thread."""
+
+    nice: int
+    policy: int
+    cores: frozenset[int]
+
+
+def standing(pid: int) -> Standing | None:
+    """None when it is not visible from here."""
+    try:
+        nice = os.getpriority(os.PRIO_PROCESS, pid)
+        return Standing(nice, os.sched_getscheduler(pid), frozenset(os.sched_getaffinity(pid)))
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Median CPU ms of a timed turn, of the gaps around it, and of the other commands between two of them."""
+
+    used_ms: float
+    idle_ms: float
+    other_ms: float
+
+
+class Turns:
+    """CPU time of one process: what it uses in its timed turns, and what it uses between all commands.
+
+    Call `begin` right before a command is sent to it and `end` right after it answered.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.used_ms: list[float] = []  # a timed turn
+        self.idle_ms: list[float] = []  # all gaps since the timed turn before
+        self.other_ms: list[float] = []  # all other commands since then: inputs changed, outputs fetched
+        self._last: int | None = None
+        self._gaps = self._others = 0
+
+    def begin(self) -> None:
+        now = cpu_ns(self.pid)
+        if now is not None and self._last is not None:
+            self._gaps += now - self._last
+        self._last = now
+
+    def end(self, *, timed: bool) -> None:
+        now = cpu_ns(self.pid)
+        if now is not None and self._last is not None:
+            if timed:
+                self.used_ms.append((now - self._last) / 1e6)
+                self.idle_ms.append(self._gaps / 1e6)
+                self.other_ms.append(self._others / 1e6)
+                self._gaps = self._others = 0
+            else:
+                self._others += now - self._last
+        self._last = now
+
+    def usual(self) -> Usual | None:
+        """None when too little was seen."""
+        if len(self.used_ms) <= MIN_TURNS:
+            return None
+        return Usual(*(statistics.median(found[1:]) for found in (self.used_ms, self.idle_ms, self.other_ms)))
+
+
+def moved(pid: int, usual: Standing, *, is_reference: bool) -> str:
+    """How the scheduler came to treat a process or one of its threads differently from what is usual, or "".
+
+    A candidate may keep its threads on cores of its choice; nobody may do that to the reference.
+    """
+    for thread in _threads(pid):
+        now = standing(thread)
+        if now is None:
+            continue
+        if is_reference and now != usual:
+            return f"the reference's process runs with {_words(now)}, not {_words(usual)}"
+        if not is_reference and (now.nice < usual.nice or now.policy != usual.policy):
+            return f"its process runs with {_words(now)}, not {_words(usual)}"
+    return ""
+
+
+def out_of_turn(reference: Turns, candidate: Turns) -> str:
+    """Evidence that the candidate's process computes while it is not its turn, or "".
+
+    The reference's process, which gets the same commands, says what is usual.
+    """
+    ours, theirs = reference.usual(), candidate.usual()
+    if ours is None or theirs is None:
+        return ""
+    slack_ms = IDLE_MS + IDLE_SHARE * theirs.used_ms
+    if theirs.idle_ms > ours.idle_ms + slack_ms:
+        return (
+            f"its process used {theirs.idle_ms:.3g} ms of CPU time between its turns, while the reference ran or "
+            f"nobody did (the reference's process {ours.idle_ms:.3g} ms), beside {theirs.used_ms:.3g} ms in its own "
+            "turn: work that the clock did not see, or that slowed the reference"
+        )
+    if theirs.other_ms > OTHER_FACTOR * ours.other_ms + slack_ms:
+        return (
+            f"its process used {theirs.other_ms:.3g} ms of CPU time while it was given inputs or asked for outputs "
+            f"(the reference's process {ours.other_ms:.3g} ms), beside {theirs.used_ms:.3g} ms in its own turn: work "
+            "that the clock did not see"
+        )
+    return ""
+
+
+def _threads(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def _words(given: Standing) -> str:
+    return f"nice {given.nice}, policy {given.policy}, {len(given.cores)} cores"

@@ -1,0 +1,125 @@
+"""What limits a correct candidate, from its time, the graph and the compiler's report: the rungs without a profiler.
+
+Rates are analytic: operations and compulsory bytes of the graph as rewritten, over the measured time. A kernel that
+moves more than it must shows a lower rate, which is the point.
+"""
+
+from __future__ import annotations
+
+import re
+
+from foundry.knowledge.candidate import Build, Profile, Timing
+from foundry.knowledge.device import Device, Precision
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.roofline import allowed_precision, used_precision
+from foundry.knowledge.task import Policy
+from foundry.tools.audit.policies import practices
+from foundry.tools.audit.text.source import Finding, foundry_literals, read_source
+from foundry.tools.grade.coordinates import native_code
+
+
+def profile(
+    text: str,
+    build: Build,
+    timing: Timing,
+    device: Device,
+    graph: OpGraph | None = None,
+    lowered: Lowered | None = None,
+    *,
+    policy: Policy,
+) -> Profile:
+    """The analytic profile of a timed candidate under a policy.
+
+    Rung "roofline" on a CPU, "ptxas" where the compiler reported each kernel's registers. Without a graph rates are 0
+    and the fraction of the floor is 0 (unknown); without ceilings the floor is 0.
+    """
+    flops, traffic_bytes = _work(graph, lowered)
+    seconds = timing.candidate_ms / 1e3
+    used = used_precision(graph, _labels(text))
+    floor_ms = device.floor_ms(flops, traffic_bytes, used) or 0.0
+    allowed = allowed_precision(graph, policy) if graph is not None else used
+    facts = {**_roofline_facts(device, flops, traffic_bytes, seconds, used), **_build_facts(build)}
+    return Profile(
+        rung="ptxas" if build.resources.kernels else "roofline",
+        achieved_bytes_per_s=traffic_bytes / seconds if seconds > 0 else 0.0,
+        achieved_flops_per_s=flops / seconds if seconds > 0 else 0.0,
+        fraction_of_floor=floor_ms / timing.candidate_ms if timing.candidate_ms > 0 else 0.0,
+        floor_ms=floor_ms,
+        launches=launches(text, lowered),
+        facts=facts,
+        allowed_floor_ms=device.floor_ms(flops, traffic_bytes, allowed) or 0.0,
+    )
+
+
+def _work(graph: OpGraph | None, lowered: Lowered | None) -> tuple[int, int]:
+    """FLOPs and compulsory bytes of the graph as this candidate computes it."""
+    if lowered is not None:
+        return lowered.flops, lowered.traffic_bytes
+    return (graph.flops, graph.min_bytes) if graph is not None else (0, 0)
+
+
+def _labels(text: str) -> set[str]:
+    """What the file declares of itself, and what its kernels show."""
+    source = read_source(text)
+    return set() if isinstance(source, Finding) else practices(source)
+
+
+def _roofline_facts(
+    device: Device, flops: int, traffic_bytes: int, seconds: float, precision: Precision
+) -> dict[str, float | str]:
+    """Both sides of the roofline in ms, and which is higher (Williams, Waterman, Patterson 2009)."""
+    facts: dict[str, float | str] = {
+        "flops": float(flops),
+        "traffic_bytes": float(traffic_bytes),
+        "precision": precision,
+    }
+    if traffic_bytes:
+        facts["flops_per_byte"] = flops / traffic_bytes
+    memory_ms, arithmetic_ms = (
+        device.floor_ms(0, traffic_bytes, precision),
+        device.floor_ms(flops, 0, precision),
+    )
+    if memory_ms is not None and arithmetic_ms is not None:
+        facts["memory_floor_ms"] = memory_ms
+        facts["arithmetic_floor_ms"] = arithmetic_ms
+        facts["roof"] = "memory" if memory_ms >= arithmetic_ms else "arithmetic"
+        if seconds > 0 and memory_ms:
+            facts["bandwidth_used"] = memory_ms / (1e3 * seconds)
+        if seconds > 0 and arithmetic_ms:
+            facts["arithmetic_used"] = arithmetic_ms / (1e3 * seconds)
+        facts["in_cache"] = "yes" if traffic_bytes <= device.cache_bytes else "no"
+    return facts
+
+
+def _build_facts(build: Build) -> dict[str, float | str]:
+    """The compiler's report: vector width and instruction mix on a CPU; registers, spills and occupancy on a GPU."""
+    resources = build.resources
+    facts: dict[str, float | str] = {}
+    if resources.kernels:
+        facts.update(registers=float(resources.registers), spill_bytes=float(resources.spill_bytes))
+        facts["shared_bytes"] = float(resources.shared_bytes)
+        if resources.occupancy is not None:
+            facts["occupancy"] = resources.occupancy
+    elif resources.vector_bytes:
+        facts["vector_bytes"] = float(resources.vector_bytes)
+    whole = sum(resources.instruction_mix.values())
+    if resources.scalar_loops:
+        facts["scalar_loops"] = ", ".join(resources.scalar_loops)
+    for name, count in resources.instruction_mix.items():
+        if whole and name != "other":
+            facts[f"mix_{name}"] = count / whole
+    return facts
+
+
+def launches(text: str, lowered: Lowered | None = None) -> int:
+    """Kernels on a GPU, parallel regions on a CPU, that one forward starts; at least 1."""
+    source = read_source(text)
+    about = {} if isinstance(source, Finding) else foundry_literals(source.tree).get("FOUNDRY", {})
+    listed = about.get("launches") if isinstance(about, dict) else None
+    if isinstance(listed, dict | list) and listed:
+        return len(listed)
+    if lowered is not None and lowered.kernels:
+        return len(lowered.kernels)
+    code = native_code(text)
+    return max(1, len(re.findall(r"<<<", code)) or len(re.findall(r"#\s*pragma\s+omp\s+parallel\b", code)))

@@ -1,0 +1,150 @@
+"""Device-event timing inside a runner that holds a GPU: every call starts with a cold L2 cache.
+
+The flush writes a buffer larger than the cache. Then all of the device is held for a millisecond: its clocks are up
+again after a pause, and the host has queued the timed call by then, so that what is measured is the device's work and
+not the host's pace (unless a call needs longer than that to be queued), and no other stream gets ahead. Events see one
+stream. So a kernel that ends when nothing else runs follows each call, and what it waits for is charged to the call.
+What a host sees is too late by 20 to 100 us in a tenth of the samples to be charged; it only shows long work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
+
+Result = TypeVar("Result")
+FLUSH_FACTOR = 2  # times the L2 size
+HIDDEN_MS = 0.005  # the device may be busy this long after a call before it counts as hidden work
+HIDDEN_SHARE = 0.05  # or this part of the call
+SEEN_BY_HOST_MS = 0.25  # the same for what only the host's last look shows: copies, work that was queued late
+EMPTY_CALLS = 9
+LEAD_MS = 1.0
+
+_flush_buffers: dict[int, torch.Tensor] = {}
+_usual: dict[int, tuple[float, float]] = {}
+# Taken before any candidate is loaded.
+_event: Callable[..., Any] = torch.cuda.Event
+_synchronize: Callable[[], None] = torch.cuda.synchronize
+_current_stream: Callable[[], Any] = torch.cuda.current_stream
+
+
+def _driver_function(name: str) -> Callable[[], int]:
+    try:
+        function: Callable[[], int] = getattr(ctypes.CDLL("libcuda.so.1"), name)
+    except (OSError, AttributeError):  # no driver, or one from before that function
+        return lambda: 0
+    return function
+
+
+_reset_persisting = _driver_function("cuCtxResetPersistingL2Cache")
+
+
+def flush_cache() -> None:
+    """Evicts the current device's L2 by writing FLUSH_FACTOR times its size; asynchronous. Lines that somebody made
+    persistent become ordinary ones first."""
+    device = torch.cuda.current_device()
+    held = _flush_buffers.get(device)
+    if held is None:
+        size = FLUSH_FACTOR * torch.cuda.get_device_properties(device).L2_cache_size
+        held = _flush_buffers[device] = torch.empty(max(size, 1 << 20) // 4, dtype=torch.int32, device="cuda")
+    _reset_persisting()
+    held.zero_()
+
+
+def time_calls(call: Callable[[], Result], calls: int) -> tuple[Result, float]:
+    """The result of the last of `calls` calls and their total device time in ms, each call with a cold cache."""
+    if calls < 1:
+        raise ValueError("at least one call is timed")
+    results, milliseconds = _timed([call] * calls, {calls - 1})
+    return results[0], milliseconds
+
+
+def call_each(
+    model: Callable[..., Any], inputs: Sequence[Sequence[Any]], keep: int, clock: Callable[[], int]
+) -> tuple[Any, int]:
+    """One call on each set of inputs; returns the kept call's result and ns of device time for all of them."""
+    calls = [functools.partial(model, *arguments) for arguments in inputs]
+    results, milliseconds = _timed(calls, {keep})
+    return results[0], int(1e6 * milliseconds)
+
+
+def time_inputs(call: Callable[..., object], inputs: Sequence[Sequence[object]], samples: int) -> list[float]:
+    """Device time in ms of `samples` single calls, rotating among `inputs`, each with a cold cache."""
+    milliseconds = []
+    for number in range(samples):
+        arguments = inputs[number % len(inputs)]
+        milliseconds.append(time_calls(functools.partial(call, *arguments), 1)[1])
+    return milliseconds
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What follows timed calls, ms."""
+
+    busy_ms: list[float]  # from each call's last event until nothing ran on the device
+    seen_ms: float  # from there, after the last call, until the host had seen every stream idle and said so
+
+
+def _timed(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
+    """Kept results and total device time in ms; work that outlasts a call's last event is charged to the call."""
+    usual_busy_ms, usual_seen_ms = _usual_afterwards()
+    kept, elapsed_ms, afterwards = _measured(calls, keep)
+    total_ms = sum(elapsed_ms)
+    for own_ms, busy_ms in zip(elapsed_ms, afterwards.busy_ms, strict=True):
+        hidden_ms = busy_ms - usual_busy_ms
+        total_ms += hidden_ms if hidden_ms > max(HIDDEN_MS, HIDDEN_SHARE * own_ms) else 0.0
+    hidden_ms = afterwards.seen_ms - usual_seen_ms
+    if hidden_ms > max(SEEN_BY_HOST_MS, HIDDEN_SHARE * total_ms / len(calls)):
+        total_ms += hidden_ms * len(calls)
+    return kept, total_ms
+
+
+def _measured(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], list[float], Afterwards]:
+    """Kept results, ms between the events of each call, what followed."""
+    events = [[_event(enable_timing=True) for _ in range(3)] for _ in calls]
+    idle = _event(enable_timing=True)
+    kept: list[Result] = []
+    _synchronize()
+    stream = _current_stream()
+    for number, (call, (begin, end, free)) in enumerate(zip(calls, events, strict=True)):
+        flush_cache()
+        gpu_kernels().hold(LEAD_MS)  # nothing of the grader's comes between it and the call, for others to get ahead
+        begin.record(stream)
+        result = call()
+        end.record(stream)
+        gpu_kernels().wait_for_all()
+        free.record(stream)
+        if number in keep:
+            kept.append(result)
+        del result  # its memory is free for the next call, as in any loop
+    _synchronize()  # every stream
+    idle.record(stream)
+    _synchronize()
+    elapsed_ms = [begin.elapsed_time(end) for begin, end, _ in events]
+    busy_ms = [end.elapsed_time(free) for _, end, free in events]
+    return kept, elapsed_ms, Afterwards(busy_ms, events[-1][2].elapsed_time(idle))
+
+
+def _usual_afterwards() -> tuple[float, float]:
+    """Median `busy_ms` and `seen_ms` of empty calls; first asked before a candidate is loaded."""
+    device = torch.cuda.current_device()
+    if device not in _usual:
+        found = [_measured([lambda: None], {0})[2] for _ in range(EMPTY_CALLS)]
+        busy_ms = statistics.median(one.busy_ms[0] for one in found)
+        _usual[device] = busy_ms, statistics.median(one.seen_ms for one in found)
+    return _usual[device]
+
+
+def settle() -> None:
+    """Takes what later measurements need: the flush buffer and what is usual. Before a candidate is loaded."""
+    gpu_kernels()
+    flush_cache()
+    _usual_afterwards()

@@ -1,0 +1,86 @@
+"""The models that a runner makes: the reference's, a candidate's, and how their tensors correspond. Imports torch."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from foundry.knowledge import codec
+from foundry.knowledge.task import Task
+from foundry.tools.process.channel import Message
+from foundry.tools.task import loading
+
+
+class Refused(Exception):
+    """An answer that is no result: `kind` is an Outcome."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        self.kind = kind
+        super().__init__(line)
+
+
+def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
+    task = codec.decode(Task, message["task"])
+
+    def make(order: Message, arguments: Any) -> nn.Module:
+        loaded = loading.load(task, overrides=order["overrides"], dtype=order["dtype"])
+        return loaded.build_model(order["seed"])
+
+    return make
+
+
+def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
+    """Executes the file under a module of its own and finds ModelNew."""
+    Path(path).write_text(text)
+    module = types.ModuleType("candidate")
+    module.__file__ = path
+    sys.modules["candidate"] = module
+    with torch.enable_grad():  # as at any import
+        exec(compile(text, path, "exec"), module.__dict__)
+    found = getattr(module, "ModelNew", None)
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")
+
+    def make(order: Message, arguments: Any) -> nn.Module:
+        loading.seed_everything(order["seed"])
+        if isinstance(arguments, dict):
+            return found(**arguments)
+        return found(*arguments)
+
+    return make
+
+
+def compiled_by_torch(model: nn.Module) -> nn.Module:
+    return cast(nn.Module, torch.compile(model))
+
+
+def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by name, without the prefix that torch.compile adds."""
+    state = model.state_dict(keep_vars=True)
+    return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+
+def matched_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
+    """Which of the model's own tensors takes which of the reference's seeded ones: by name, else by equal values.
+
+    A text says which has none. Renamed parameters are found while the model still holds its seeded initial values:
+    equal seeds and equal layers give equal tensors; equal constants (ones, zeros) are taken in order.
+    """
+    by_name = {key: key for key in keys}
+    if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):
+        return by_name
+    names: dict[str, str] = {}
+    free = dict(own)
+    for key, tensor in zip(keys, given, strict=True):
+        same = [name for name, mine in free.items() if mine.shape == tensor.shape and torch.equal(mine.cpu(), tensor)]
+        if not same:
+            return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
+        names[key] = same[0]
+        del free[same[0]]
+    return names

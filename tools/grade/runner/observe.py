@@ -1,0 +1,258 @@
+"""What a candidate's process does outside its tensors: interpreter events, mapped code, calls of a steady forward.
+
+Runs in a runner. The hook is Python's own (PEP 578): no Python code can take it away again, and names, aliases and
+assembled strings do not matter to it, because it sees the act.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from foundry.tools.grade.runner.programs import Programs, plain
+from foundry.tools.process.channel import Message
+
+Phase = Literal["load", "build", "first", "steady"]
+
+MOST_EVENTS = 400
+MOST_KEPT = 32
+_INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
+# event -> which of its arguments say what was done
+_EVERYWHERE: dict[str, tuple[int, ...]] = {
+    "open": (0, 1),
+    "ctypes.dlopen": (0,),
+    "ctypes.dlsym": (0, 1),
+    "subprocess.Popen": (1,),
+    "os.system": (0,),
+    "os.exec": (0,),
+    "os.fork": (),
+    "os.forkpty": (),
+    "os.posix_spawn": (0,),
+    "os.kill": (),
+    "socket.connect": (1,),
+    "socket.bind": (1,),
+    "socket.getaddrinfo": (0,),
+    "socket.sendto": (1,),
+    "sys.settrace": (),
+    "sys.setprofile": (),
+    "sys.addaudithook": (),
+    "os.putenv": (0,),
+}
+# Libraries do these too; they count when the candidate's own line does them.
+_BY_ITSELF: dict[str, tuple[int, ...]] = {
+    "import": (0,),
+    "exec": (),
+    "compile": (),
+    "marshal.loads": (),
+    "code.__new__": (),
+    "function.__new__": (),
+    "object.__setattr__": (1,),
+    "gc.get_objects": (),
+    "gc.get_referrers": (),
+    "gc.get_referents": (),
+    "sys._getframe": (),
+    "sys._current_frames": (),
+    "ctypes.string_at": (),
+    "mmap.__new__": (),
+}
+_CODE_MAP = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) ..x. \S+ \S+ \d+\s*(.*)$")
+
+
+class Observer:
+    """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._seen: dict[tuple[str, str, str, int], None] = {}
+        self._busy = False
+        self._libraries, self._anonymous = executable_maps()
+        self._unnamed: dict[str, int] = {}
+        self._kept: dict[str, str] = {}
+        self._triton = _triton_folder()
+        self._tritons: set[str] = set()
+        self._folder = tempfile.gettempdir()
+        self._programs = Programs()
+        self.phase: Phase = "load"
+        _mark_arrays()
+        sys.addaudithook(self._note)
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        wanted = _EVERYWHERE.get(event)
+        is_own = wanted is None
+        if is_own:
+            wanted = _BY_ITSELF.get(event)
+        if wanted is None or self._busy or len(self._seen) >= MOST_EVENTS:
+            return
+        self._busy = True  # looking at frames is an event too
+        try:
+            frame = sys._getframe(1)
+            if event in ("ctypes.dlopen", "import"):
+                self._keep(arguments[0] if event == "ctypes.dlopen" else arguments[1])
+            if event == "import" and arguments[1] and self._is_triton_loading(frame):
+                self._tritons.add(os.path.realpath(arguments[1]))
+            if is_own and frame.f_code.co_filename != self._where:
+                return
+            line = self._line(frame)
+            if line:
+                words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
+                if event == "subprocess.Popen":
+                    words = self._programs.command(*arguments)
+                elif event == "os.system":
+                    words = self._programs.command("/bin/sh", ["sh", "-c", arguments[0]])[2:]
+                elif event == "os.posix_spawn":
+                    words = self._programs.command(arguments[0], arguments[1], None, arguments[2])
+                self._seen[(self.phase, event, " ".join(words), line)] = None
+        finally:
+            self._busy = False
+
+    def _keep(self, path: Any) -> None:
+        """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
+        name = os.fspath(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        name = str(Path(os.fsdecode(name)).resolve()) if name else ""
+        if not re.search(r"\.so[.\d]*$", name) or name.startswith(_INSTALLED) or len(self._kept) >= MOST_KEPT:
+            return
+        try:
+            folder = tempfile.mkdtemp(prefix="loaded-", dir=self._folder)
+            self._kept[name] = shutil.copy(name, folder)
+        except OSError:  # it cannot be loaded either
+            return
+
+    def _is_triton_loading(self, frame: FrameType | None) -> bool:
+        """Whether Triton's driver for a device has built what is being imported: its launchers and helpers in C."""
+        builders = 0
+        while frame is not None and self._triton:
+            name = frame.f_code.co_filename
+            if name == f"{self._triton}/runtime/build.py":
+                builders += 1
+            elif not name.startswith("<frozen importlib"):
+                return bool(builders and re.fullmatch(re.escape(self._triton) + r"/backends/\w+/driver\.py", name))
+            frame = frame.f_back
+        return False
+
+    def _line(self, frame: FrameType | None) -> int:
+        """The innermost line of the candidate's file on the stack, 0 when it is not there."""
+        while frame is not None and frame.f_code.co_filename != self._where:
+            frame = frame.f_back
+        return frame.f_lineno if frame else 0
+
+    def enter(self, phase: Phase) -> None:
+        """The next phase; code that appeared in unnamed memory meanwhile is the last one's."""
+        _, anonymous = executable_maps()
+        self._unnamed[self.phase] = sum(size for start, size in anonymous.items() if start not in self._anonymous)
+        self._anonymous = {**self._anonymous, **anonymous}
+        self.phase = phase
+
+    def steady(self, run: Callable[[], Any]) -> tuple[Any, list[list[Any]]]:
+        """Calls `run` once and lists [name, line] of what the candidate's own lines called outside its file."""
+        self.enter("steady")
+        found: dict[tuple[str, int], None] = {}
+
+        def note(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "c_call" and frame.f_code.co_filename == self._where:
+                found[(_path(argument), frame.f_lineno)] = None
+            elif event == "call" and frame.f_code.co_filename != self._where:
+                caller = frame.f_back
+                if caller is not None and caller.f_code.co_filename == self._where:
+                    name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+                    if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
+                        name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
+                    found[(name, caller.f_lineno)] = None
+
+        self._busy = True
+        sys.setprofile(note)
+        self._busy = False
+        try:
+            result = run()
+        finally:
+            self._busy = True
+            sys.setprofile(None)
+            self._busy = False
+        return result, [list(item) for item in found]
+
+    def report(self) -> Message:
+        """Everything noted so far, as JSON."""
+        self.enter(self.phase)
+        libraries, _ = executable_maps()
+        return {
+            "events": [list(item) for item in self._seen],
+            "libraries": sorted(libraries - self._libraries),
+            "kept": self._kept,
+            "tritons": sorted(self._tritons),
+            "unnamed": self._unnamed,
+        }
+
+
+def _triton_folder() -> str:
+    """Where Triton is installed, "" when it is not; found before the candidate's code runs."""
+    found = importlib.util.find_spec("triton")
+    return str(Path(found.origin).parent) if found is not None and found.origin else ""
+
+
+def _mark_arrays() -> None:
+    """Lets arrays that come out of tensors tell of the arithmetic that is done with them.
+
+    NumPy's operators are invisible to PyTorch's dispatcher and to Python's profiler.
+    """
+    import numpy as np
+    import torch
+
+    class Array(np.ndarray):
+        def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+            plain = [_unmarked(item) for item in inputs]
+            options = {key: _unmarked(value) for key, value in kwargs.items()}
+            result = getattr(function, method)(*plain, **options)
+            return result.view(Array) if isinstance(result, np.ndarray) else result
+
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            return super().__array_function__(function, types, args, kwargs)
+
+    def _unmarked(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(_unmarked(item) for item in value)
+        return value.view(np.ndarray) if isinstance(value, Array) else value
+
+    plain_numpy = torch.Tensor.numpy
+
+    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return plain_numpy(self, *args, **kwargs).view(Array)
+
+    torch.Tensor.numpy = numpy  # type: ignore[method-assign,assignment]
+
+
+def executable_maps() -> tuple[set[str], dict[str, int]]:
+    """(files mapped as code, unnamed memory that may run: start -> bytes) of this process."""
+    files: set[str] = set()
+    anonymous: dict[str, int] = {}
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        match = _CODE_MAP.match(line)
+        if match is None:
+            continue
+        start, end, name = match.groups()
+        if name.startswith("/"):
+            files.add(name.removesuffix(" (deleted)"))
+        elif not name.startswith("["):
+            anonymous[start] = int(end, 16) - int(start, 16)
+    return files, anonymous
+
+
+def _path(function: Any) -> str:
+    """`time.perf_counter` for a built-in function object."""
+    module = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    if not module and owner is not None and not isinstance(owner, type(sys)):
+        module = type(owner).__module__
+    return f"{module}.{getattr(function, '__qualname__', '?')}"
+
+
+def _plain(value: Any) -> str:
+    return str(value._name) if isinstance(value, ctypes.CDLL) else plain(value)

@@ -1,0 +1,112 @@
+"""What PyTorch's dispatcher and profiler saw of one call. Runs in a runner (imports torch where it is called)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foundry.tools.task.flops import operator_flops
+from foundry.tools.task.operators import OWN, TAKEN
+
+if TYPE_CHECKING:
+    import torch
+
+
+def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
+    """Calls `run` and returns what PyTorch's dispatcher saw: one row an operator with calls, FLOPs and bytes.
+
+    Rows are {"op": "aten.mm.default", "calls": n, "flops": f, "bytes": b}, heaviest first; bytes are those of tensor
+    arguments and results. Runs in the candidate's worker; operators called from C++ and other threads of autograd
+    are seen as well. The result of `run` is dropped.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    rows: dict[str, dict[str, Any]] = {}
+
+    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inside: list[dict[str, Any]] | None = None
+            if func.namespace in TAKEN:
+                result = func(*args, **(kwargs or {}))
+            else:
+                result, inside = _looked_into(lambda: func(*args, **(kwargs or {})))
+            name = str(func) if inside is None else f"{OWN}{func}"
+            row = rows.setdefault(name, {"op": name, "calls": 0, "flops": 0, "bytes": 0})
+            inputs, outputs = _tensors([*args, *(kwargs or {}).values()]), _tensors([result])
+            row["calls"] += 1
+            row["bytes"] += sum(tensor.numel() * tensor.element_size() for tensor in [*inputs, *outputs])
+            kind = func._schema.name.split("::")[-1] if func.namespace in TAKEN else ""
+            row["flops"] += _flops(kind, args, kwargs or {}, [t.shape for t in inputs], [t.shape for t in outputs])
+            if inside is not None:  # the candidate's own operator: what counts is what PyTorch does in it
+                for part in inside:
+                    _add(rows.setdefault(part["op"], {"op": part["op"], "calls": 0, "flops": 0, "bytes": 0}), part)
+            return result
+
+    with torch.no_grad(), Recorder():  # type: ignore[no-untyped-call]
+        run()
+    return sorted(rows.values(), key=lambda row: -(row["flops"] + row["bytes"]))
+
+
+def _add(row: dict[str, Any], part: dict[str, Any]) -> None:
+    for key in ("calls", "flops", "bytes"):
+        row[key] += part[key]
+
+
+def _looked_into(run: Callable[[], Any]) -> tuple[Any, list[dict[str, Any]] | None]:
+    """The result of an operator that the candidate registered, and PyTorch's operators inside it.
+
+    The dispatcher's mode is off in there; its profiler is not. None when it could not look.
+    """
+    import torch
+
+    try:
+        with torch.autograd.profiler.profile(record_shapes=True) as seen:
+            result = run()
+        events = list(seen.function_events or ())
+    except RuntimeError:
+        return run(), None
+    rows: list[dict[str, Any]] = []
+    for event in events:
+        namespace, _, kind = event.name.partition("::")
+        shapes = [shape for shape in event.input_shapes or () if shape]
+        if kind and namespace in TAKEN and not event.cpu_children:
+            size = sum(math.prod(shape) for shape in shapes)
+            flops = _flops(kind, (), {}, shapes, shapes[:1])  # its other arguments nobody kept
+            rows.append({"op": f"{namespace}.{kind}.inside", "calls": 1, "flops": flops, "bytes": 8 * size})
+    return result, rows
+
+
+def _flops(kind: str, arguments: Any, keywords: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> int:
+    """FLOPs of a PyTorch operator; of one that is none (`kind` is "": the candidate may name its own as it likes) or
+    whose arguments say nothing, one for each element it reads."""
+    size = sum(int(math.prod(shape)) for shape in inputs)
+    try:
+        return int(operator_flops(kind, arguments, keywords, inputs, outputs)) if kind else size
+    except (LookupError, TypeError, ValueError):
+        return size
+
+
+def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
+    import torch
+
+    found: list[torch.Tensor] = []
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, list | tuple):
+            found.extend(_tensors(item))
+    return found
+
+
+def record_kernels(run: Callable[[], Any]) -> list[list[Any]]:
+    """[name, microseconds on the device] of every kernel of one call; empty where the profiler sees no device."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        run()
+        torch.cuda.synchronize()
+    rows = [(str(event.key), float(event.self_device_time_total)) for event in seen.key_averages()]
+    return [[name, time] for name, time in sorted(rows, key=lambda row: -row[1]) if time > 0]

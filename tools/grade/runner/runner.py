@@ -1,0 +1,487 @@
+"""The process in which one model runs: the reference's or a candidate's, never both, never the grader's truth.
+
+It receives parameters and inputs as tensors over a link from the judge, calls `forward`, writes the outputs into
+memory that the judge owns, and reports times from a clock that was taken before the candidate's code was loaded.
+Whatever the candidate raises is an answer; whatever it destroys destroys only this process. Imports torch.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.runner import integrity, timed_calls
+from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
+from foundry.tools.grade.runner.models import (
+    Refused,
+    candidate_maker,
+    compiled_by_torch,
+    matched_names,
+    plain_state,
+    reference_maker,
+)
+from foundry.tools.grade.runner.tensors import (
+    KEPT_BYTES,
+    Slot,
+    State,
+    alias,
+    changed,
+    drifted,
+    many_calls,
+    overwrite,
+    plain_output,
+    poison,
+    same_layout,
+    spoil,
+    to_device,
+    write,
+)
+from foundry.tools.process import procfs
+from foundry.tools.process.channel import Channel, ChannelClosed, Message, close_all
+from foundry.tools.protocol.orders import SPOILED
+from foundry.tools.task import bundle, loading
+
+if TYPE_CHECKING:
+    from foundry.tools.grade.runner.ablate import Silenced
+    from foundry.tools.grade.runner.observe import Observer
+
+MESSAGE_CHARS = 400
+PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
+_BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
+KEPT_CALLS = 6
+OBSERVED_NS = 10**9  # for calls of one observation
+
+Clock = Callable[[], int]
+
+
+class Runner:
+    """Answers the judge's commands; one model per case (a case is one set of shapes and dtypes)."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._device = torch.device("cpu")
+        self._make: Callable[[Message, Any], nn.Module] | None = None
+        self._where = ""
+        self._models: dict[int, nn.Module] = {}
+        self._names: dict[int, dict[str, str]] = {}
+        self._states: dict[int, State] = {}
+        self._slots: dict[int, Slot] = {}
+        self._kept: list[list[torch.Tensor]] = []  # outputs of earlier checked calls, the last one at the end
+        self._result: Any = None
+        self._taken: list[torch.Tensor] | None = None
+        self._state_reader = integrity.private()
+        self._before: integrity.Snapshot = {}
+        self._call_each = timed_calls.call_each
+        self._pads = timed_calls.Pads()
+        self._compiled = False
+        self._token = ""
+        self._observer: Observer | None = None
+        self._silenced: Silenced | None = None
+
+    def serve(self, link: Channel) -> None:
+        """Until the judge hangs up."""
+        commands: dict[str, Callable[[Message, list[int]], Message]] = {
+            "load": self._load,
+            "build": self._build,
+            "state": self._state,
+            "inputs": self._inputs,
+            "call": self._call,
+            "run": self._run,
+            "collect": self._collect,
+            "perturb": self._perturb,
+            "peek": self._peek,
+            "restore": self._restore,
+            "forget": self._forget,
+            "token": self._exchange_token,
+            "observe": self._observe,
+            "operators": self._operators,
+            "look": self._look,
+            "soak": self._soak,
+            "inspect": self._inspect,
+        }
+        while True:
+            message, handles = link.receive()
+            number = message.get("number")
+            try:
+                answer = commands[message["do"]](message, handles)
+            except Refused as refusal:
+                answer = {"refused": refusal.kind, "line": str(refusal)}
+            except RuntimeError as error:  # of a launch of the candidate's, noticed by PyTorch's next one
+                if "CUDA" not in str(error):
+                    raise
+                answer = {"refused": "launch_failure", "line": _one_line(error, self._where)}
+            finally:
+                close_all(handles)
+            link.send({**answer, "number": number})
+
+    # ------------------------------------------------------------ loading
+
+    def _load(self, message: Message, handles: list[int]) -> Message:
+        """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
+        self._device = torch.device(message["device"])
+        self._compiled = bool(message.get("compiled"))
+        if self._device.type == "cuda":
+            from foundry.tools.grade.runner import (
+                cuda_events,  # its clock is taken here, before the candidate's code runs
+            )
+
+            cuda_events.settle()
+            self._call_each = cuda_events.call_each
+        start = self._clock()
+        if "task" in message:
+            self._make = reference_maker(message)
+        else:
+            self._where = str(Path("candidate.py").absolute())
+            self._watch(message)
+            self._before = self._state_reader[0]()
+            self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
+        refused = self._device.type == "cuda" and gpu_kernels().refused
+        return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
+
+    def _watch(self, message: Message) -> None:
+        """What the audit asked for: an observer, or native code that does nothing."""
+        if message.get("observe"):
+            from foundry.tools.grade.runner.observe import Observer
+
+            self._observer = Observer(self._where)
+        if message.get("ablate"):
+            from foundry.tools.grade.runner.ablate import install
+
+            self._silenced = install(message["ablate"])
+
+    def _build(self, message: Message, handles: list[int]) -> Message:
+        """Constructs the model of a case as KernelBench does: same seed, same init arguments."""
+        make = self._make
+        if make is None:
+            raise Refused("crash", "nothing is loaded")
+        if self._observer is not None:
+            self._observer.enter("build")
+        arguments = bundle.unpack(message["init"], handles[0])
+        model = self._guard("crash", lambda: make(message, arguments))
+        if message["dtype"]:
+            model = model.to(loading.torch_dtype(message["dtype"]))
+        if message["mode"] != "as_given":
+            model.train(message["mode"] == "train")
+        model = self._guard("crash", lambda: model.to(self._device))
+        if self._compiled:
+            model = self._guard("crash", lambda: compiled_by_torch(model))
+        self._models[message["case"]] = model
+        return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
+
+    def _state(self, message: Message, handles: list[int]) -> Message:
+        """Copies the reference's parameters and buffers in; says how they were matched."""
+        model = self._models[message["case"]]
+        given = bundle.shared(message["bundle"], handles[0])
+        own = plain_state(model)
+        names = self._names.get(message["case"]) or matched_names(message["keys"], given, own)
+        if isinstance(names, str):
+            return {"unmatched": names}
+        self._names[message["case"]] = names
+        with torch.no_grad():
+            for key, tensor in zip(message["keys"], given, strict=True):
+                own[names[key]].copy_(tensor)
+        keys = list(message["keys"])
+
+        def current() -> list[torch.Tensor]:
+            now = plain_state(model)
+            return [now.get(names[key], own[names[key]]) for key in keys]
+
+        self._states[message["case"]] = State(keys, current(), given, message["mutable"], current)
+        return {"matched": sum(key != name for key, name in names.items())}
+
+    def _inputs(self, message: Message, handles: list[int]) -> Message:
+        """A set of inputs, copied into this process (and to the device).
+
+        Into the very tensors of the slot's earlier set when they look the same, past PyTorch's version counters: same
+        objects, same addresses, other values. Whoever recognises inputs by anything but their content is wrong then.
+        """
+        description = message["bundle"]
+        originals = [item.to(self._device) for item in bundle.shared(description, handles[0])]
+        slot = self._slots.get(message["slot"])
+        if slot is not None and slot.case == message["case"] and same_layout(slot.description, description):
+            for tensor, original in zip(slot.tensors, originals, strict=True):
+                overwrite(tensor, original)
+            slot.originals = originals
+            return {}
+        arguments = to_device(bundle.unpack(description, handles[0], self._pads.add), self._device)
+        tensors = bundle.tensors_in(arguments)
+        self._slots[message["slot"]] = Slot(message["case"], description, arguments, tensors, originals)
+        return {}
+
+    def _forget(self, message: Message, handles: list[int]) -> Message:
+        """Drops a slot, outputs and, when asked, a case."""
+        self._slots.pop(message.get("slot", -1), None)
+        self._models.pop(message.get("case", -1), None)
+        self._names.pop(message.get("case", -1), None)
+        self._kept, self._result, self._taken = [], None, None
+        gc.collect()
+        return {}
+
+    def _exchange_token(self, message: Message, handles: list[int]) -> Message:
+        """Remembers, for a reference that serves many links, what it was prepared with."""
+        self._token = message.get("given") or self._token
+        return {"token": self._token}
+
+    def _state_of(self, slot: Slot) -> State:
+        return self._states.get(slot.case) or State([], [], [], [], list)
+
+    # ------------------------------------------------------------ running
+
+    def _call(self, message: Message, handles: list[int]) -> Message:
+        """One checked call: poisoned memory before; outputs copied out at once; inputs and aliases looked at after.
+
+        The buffers that forward updates are written behind the outputs.
+        """
+        slot = self._slots[message["slot"]]
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        state = self._state_of(slot)
+        state.reset()
+        self._prepare_memory(wanted, message["poison"])
+        result, operators = self._forward(slot, record=bool(message.get("record")))
+        tensors = self._output_tensors(result)
+        buffers = state.updated() if message.get("buffers") else []
+        written = write([*tensors, *buffers], wanted, handles)
+        answer: Message = {
+            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
+            "changed": changed(slot),
+            "alias": alias(tensors, slot, state.tensors, self._kept),
+            "operators": operators,
+            "written": written,
+        }
+        self._keep(tensors)
+        return answer
+
+    def _prepare_memory(self, wanted: list[TensorSpec], byte: int) -> None:
+        """What the call finds in memory that it has not written: a byte, or the last answer, spoiled."""
+        if byte == SPOILED and self._kept:
+            spoil(self._kept[-1])
+            return
+        poison(wanted, byte, self._device)
+        if self._device.type == "cuda":
+            gpu_kernels().fill_shared_memory(byte)
+
+    def _keep(self, tensors: list[torch.Tensor]) -> None:
+        """Keeps outputs alive, so that a buffer that is used again shows, and a later change of them too."""
+        self._kept.append(tensors)
+        while len(self._kept) > 2 and (
+            len(self._kept) > KEPT_CALLS or sum(item.nbytes for call in self._kept for item in call) > KEPT_BYTES
+        ):
+            self._kept.pop(0)
+
+    def _soak(self, message: Message, handles: list[int]) -> Message:
+        """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
+        slot = self._slots[message["slot"]]
+        state = self._state_of(slot)
+
+        def call() -> list[torch.Tensor]:
+            state.reset()
+            return self._output_tensors(self._forward(slot, record=False)[0])
+
+        stop = self._clock() + int(1e9 * message["seconds"])
+        done, found = many_calls(call, slot, int(message["calls"]), lambda: self._clock() > stop)
+        return {"calls": done, "alias": found}
+
+    def _look(self, message: Message, handles: list[int]) -> Message:
+        """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        back = int(message["back"])
+        tensors = self._kept[-back] if back <= len(self._kept) else []
+        return {
+            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
+            "written": write(tensors, wanted, handles),
+        }
+
+    def _inspect(self, message: Message, handles: list[int]) -> Message:
+        """What the candidate changed in this process since before it was loaded."""
+        if not self._before:
+            return {"differences": []}
+        take, compare = self._state_reader
+        found = compare(self._before, take(thorough=bool(message.get("thorough"))))
+        if message.get("thorough"):
+            found += [line for state in self._states.values() for line in drifted(state)]
+        return {"differences": found}
+
+    def _operators(self, message: Message, handles: list[int]) -> Message:
+        """What PyTorch runs in one more call."""
+        return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
+
+    def _observe(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: what the process did since it was loaded, what a call in steady state calls, and the
+        operators of the heaviest of the calls after it: whoever takes turns with PyTorch shows.
+
+        In a process whose native code does nothing: which of it was asked for.
+        """
+        if self._silenced is not None:
+            return {"silenced": sorted(self._silenced.names)}
+        observer, slot = self._observer, self._slots[message["slot"]]
+        if observer is None:
+            raise Refused("crash", "nobody watches this process")
+        observer.enter("first")
+        first = self._forward(slot, record=True)[1]
+        _, calls = observer.steady(lambda: self._forward(slot, record=False))
+        seen = observer.report()
+        logs: list[list[Any]] = []
+        begin = self._clock()
+        while len(logs) < 2 or (len(logs) < message["calls"] and self._clock() - begin < OBSERVED_NS):
+            logs.append(self._forward(slot, record=True)[1])
+        heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
+        prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
+        answer = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
+        if self._device.type == "cuda":
+            from foundry.tools.grade.runner.record import record_kernels
+
+            answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
+        return answer
+
+    def _run(self, message: Message, handles: list[int]) -> Message:
+        """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""
+        slots = [self._slots[slot] for slot in message["slots"]]
+        model, inputs, keep = self._models[slots[0].case], [slot.arguments for slot in slots], int(message["keep"])
+        self._result = self._taken = None  # its memory is free for this call, as in any loop
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+        def timed() -> int:
+            self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
+            return nanoseconds
+
+        answer = {"ns": self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)}
+        answer["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+        self._take(bool(message.get("take")))
+        return answer
+
+    def _take(self, is_taken: bool) -> None:
+        """Copies the outputs in the moment in which the clock has stopped: what is written later does not count."""
+        if is_taken:
+            self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
+
+    def _collect(self, message: Message, handles: list[int]) -> Message:
+        """Writes the outputs of the last timed sample."""
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
+        tensors = self._output_tensors(self._result) if self._taken is None else self._taken
+        specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
+        return {"specs": specs, "written": write(tensors, wanted, handles)}
+
+    def _peek(self, message: Message, handles: list[int]) -> Message:
+        """Some elements of the outputs of the last timed sample."""
+        tensors = self._output_tensors(self._result)
+        return {"elements": self._guard("wrong_result", lambda: timed_calls.elements(tensors, message["places"]))}
+
+    def _perturb(self, message: Message, handles: list[int]) -> Message:
+        """Other content for floating inputs, in place and past their version counters, before a timed sample."""
+        self._result = self._taken = None
+        for number in message["slots"]:
+            slot = self._slots[number]
+            timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
+            self._state_of(slot).reset()  # every sample begins with the same buffers
+        return {}
+
+    def _forward(self, slot: Slot, *, record: bool) -> tuple[Any, list[Any]]:
+        model = self._models[slot.case]
+        if not record:
+            return self._guard("crash", lambda: model(*slot.arguments)), []
+        from foundry.tools.grade.runner.record import record_ops
+
+        results: list[Any] = []
+        operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))
+        return results[0], operators
+
+    def _restore(self, message: Message, handles: list[int]) -> Message:
+        """Inputs of a slot as the judge sent them."""
+        slot = self._slots[message["slot"]]
+        for tensor, original in zip(slot.tensors, slot.originals, strict=True):
+            overwrite(tensor, original)
+        return {}
+
+    def _output_tensors(self, result: Any) -> list[torch.Tensor]:
+        leaves = [leaf for leaf in loading.flatten(result) if leaf is not None and not isinstance(leaf, int | float)]
+        for index, leaf in enumerate(leaves):
+            if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:
+                raise Refused("wrong_result", f"forward returned a {type(leaf).__name__}, not a tensor")
+            if leaf.device.type != self._device.type:
+                raise Refused(
+                    "wrong_result", f"output {index} lies on {leaf.device}, the reference's on {self._device}"
+                )
+        tensors: list[torch.Tensor] = self._guard("wrong_result", lambda: [plain_output(leaf) for leaf in leaves])
+        return tensors
+
+    def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
+        specs: list[TensorSpec] = self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors])
+        return specs
+
+    def _guard(self, kind: str, work: Callable[[], Any]) -> Any:
+        """Runs foreign code; turns anything it raises into a Refused with its own line."""
+        try:
+            result = work()
+            if self._device.type == "cuda":
+                torch.cuda.synchronize()
+            return result
+        except Refused:
+            raise
+        except BaseException as error:  # foreign code may raise anything, SystemExit included
+            raise Refused(_kind(kind, error), _one_line(error, self._where)) from error
+
+
+def serve(control: Channel) -> None:
+    """Entry of a runner process: each message brings a link (and options); serves it until it is hung up."""
+    procfs.close_all_but({0, 1, 2, control.fileno()})
+    clock = time.perf_counter_ns
+    torch.set_grad_enabled(False)
+    warnings.simplefilter("ignore")
+    gc.disable()
+    runner = Runner(clock)
+    while True:
+        message, handles = control.receive()
+        if message.get("device") == "cuda":  # while the other side's process does the same
+            torch.zeros(1, device="cuda")
+        torch.set_num_threads(int(message["threads"]))
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
+        link = Channel.from_handle(handles[0])
+        try:
+            runner.serve(link)
+        except ChannelClosed:
+            link.close()
+
+
+# ---------------------------------------------------------------- errors in words
+
+
+def _kind(kind: str, error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
+        return "crash"
+    return "launch_failure" if kind == "crash" and ("CUDA" in text or "cuLaunch" in text) else kind
+
+
+def _printed_errors() -> list[str]:
+    """What a compiler said that PyTorch let print (`verbose=True`) instead of putting it in the exception."""
+    try:
+        end = os.fstat(1).st_size
+        text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")
+    except OSError:  # not kept, or a pipe
+        return []
+    return [line.strip() for line in text.splitlines() if "error:" in line]
+
+
+def _one_line(error: BaseException, where: str) -> str:
+    """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "error:" in line]
+    if not telling and _BUILD_FAILED in text:
+        telling = _printed_errors()
+    first = (telling or lines or [""])[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    place = f" (line {line})" if line else ""
+    return f"{type(error).__name__}: {first}"[:MESSAGE_CHARS] + place

@@ -1,0 +1,193 @@
+"""Tensors as a runner handles them: inputs, poisoned memory, aliases, outputs copied to the judge. Imports torch."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.process.channel import Message
+from foundry.tools.task import bundle, loading
+
+SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
+SPOILING = 0x5D
+POISON_BYTES = 48 << 20
+KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
+
+
+@dataclass
+class Slot:
+    """One set of inputs: private copies that forward gets, and the judge's originals to compare them with."""
+
+    case: int
+    description: Message
+    arguments: list[Any]
+    tensors: list[torch.Tensor]
+    originals: list[torch.Tensor]
+
+
+@dataclass
+class State:
+    """The model's tensors by the reference's names, the judge's originals of them, and which ones forward writes to.
+
+    `current` gives the model's tensors as they are now: forward may put a new tensor in a buffer's place.
+    """
+
+    keys: list[str]
+    tensors: list[torch.Tensor]
+    originals: list[torch.Tensor]
+    mutable: list[int]
+    current: Callable[[], list[torch.Tensor]]
+
+    def reset(self) -> None:
+        """Buffers that forward updates, as the judge sent them."""
+        for index, buffer in zip(self.mutable, self.updated(), strict=True):
+            buffer.data.copy_(self.originals[index])
+
+    def updated(self) -> list[torch.Tensor]:
+        """Buffers that forward updates, as they are now; one that lost its shape or dtype as it last was."""
+        if self.mutable:
+            now = self.current()
+            for index in self.mutable:
+                if same_kind(now[index], self.tensors[index]):
+                    self.tensors[index] = now[index]
+        return [self.tensors[index] for index in self.mutable]
+
+
+def drifted(state: State) -> list[tuple[str, str]]:
+    """(gate, what) of parameters that forward changed although the reference's does not."""
+    return [
+        ("parameters unchanged", f"forward changed {key} in place")
+        for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
+        if index not in state.mutable and not torch.equal(_bits(tensor.data.cpu()), _bits(original))
+    ]
+
+
+def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one tensor can stand in the other's place."""
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def same_layout(one: Message, other: Message) -> bool:
+    """Whether two sets of inputs differ in the elements of their tensors only."""
+    return bool(one["specs"] == other["specs"] and one["tree"] == other["tree"])
+
+
+def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """New elements at the same address; `.data` has a version counter of its own, so the tensor's does not move."""
+    extent = (bundle.extent(loading.spec_of(tensor)),)
+    tensor.data.as_strided(extent, (1,)).copy_(values.as_strided(extent, (1,)))
+
+
+def plain_output(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory without attributes that Python code may have put on the tensor.
+
+    Raises ValueError for tensors whose elements are computed when somebody reads them.
+    """
+    plain = torch.Tensor.detach(tensor)
+    known = torch._C._dispatch_keys(torch.empty(0, device=plain.device))
+    extra = torch._C._dispatch_keys(plain) - known
+    if plain.layout is torch.strided and extra.raw_repr() != (known - known).raw_repr():
+        raise ValueError(f"the output is no plain tensor: its elements depend on {extra}")
+    return plain
+
+
+def to_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device) if device.type != "cpu" else value
+    if isinstance(value, list | tuple):
+        return type(value)(to_device(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: to_device(item, device) for key, item in value.items()}
+    return value
+
+
+def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
+    """Fills memory of the outputs' sizes with `byte` and frees it: reading what was never written shows.
+
+    Many blocks of each size, because other free memory may fit better, and temporaries may take the first ones.
+    """
+    held: list[torch.Tensor] = []
+    for spec in specs:
+        copies = max(2, min(256, POISON_BYTES // max(spec.nbytes, 1)))
+        for _ in range(copies):
+            held.append(torch.empty(max(spec.nbytes, 1), dtype=torch.uint8, device=device).fill_(byte))
+
+
+def spoil(tensors: Sequence[torch.Tensor]) -> None:
+    """Leaves an answer in free memory, with a few of its elements changed: whoever takes what lies there for the
+    answer, because the places that it looks at hold the right values, gives the changed ones out as well."""
+    held: list[torch.Tensor] = []
+    stream = random.SystemRandom()
+    for tensor in tensors:
+        data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+        size = tensor.element_size()
+        places = torch.tensor([stream.randrange(max(1, tensor.numel())) for _ in range(SPOILED_ELEMENTS)]) * size
+        bytes_ = (places[:, None] + torch.arange(size)).reshape(-1).to(data.device)
+        for _ in range(max(2, min(256, POISON_BYTES // max(data.nbytes, 1)))):
+            held.append(data.clone())
+            if data.numel():
+                held[-1][bytes_] ^= 1 if tensor.dtype is torch.bool else SPOILING
+
+
+def changed(slot: Slot) -> list[int]:
+    """Which input tensors differ, bit by bit, from what the judge sent."""
+    return [
+        index
+        for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals, strict=True))
+        if tensor.shape != original.shape or not torch.equal(_bits(tensor), _bits(original))
+    ]
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.view(kinds[tensor.element_size()])
+
+
+def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]) -> str:
+    """What an output shares memory with, in words, or ""."""
+    earlier = [("an earlier call's output", call) for call in kept]
+    for index, output in enumerate(outputs):
+        for name, others in (("input", slot.tensors), ("parameter", state), *earlier):
+            for place, other in enumerate(others):
+                if _overlap(output, other):
+                    return f"output {index} shares memory with {name} {place}"
+    return ""
+
+
+def many_calls(
+    call: Callable[[], list[torch.Tensor]], slot: Slot, most: int, is_over: Callable[[], bool]
+) -> tuple[int, str]:
+    """Up to `most` calls in a row: (how many, which outputs shared memory with earlier ones or ""). As many outputs as
+    fit into KEPT_BYTES are kept alive."""
+    kept: list[list[torch.Tensor]] = []
+    size, done, found = 0, 0, ""
+    while not found and done < most and not is_over():
+        outputs = call()
+        found, done = alias(outputs, slot, [], kept), done + 1
+        size += sum(item.nbytes for item in outputs)
+        if size < KEPT_BYTES:
+            kept.append(outputs)
+    return done, found
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.device != other.device or not one.numel() or not other.numel():
+        return False
+    first, second = one.untyped_storage(), other.untyped_storage()
+    low, high = first.data_ptr(), second.data_ptr()
+    return low < high + second.nbytes() and high < low + first.nbytes()
+
+
+def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], handles: list[int]) -> bool:
+    """Copies outputs into the judge's memory when they have the shapes and dtypes it made room for."""
+    have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    if not handles or have != [(spec.shape, loading.torch_dtype(spec.dtype)) for spec in wanted]:
+        return False
+    for tensor, flat in zip(tensors, bundle.flat_views(wanted, handles[0], writable=True), strict=True):
+        flat.view(tensor.shape).copy_(tensor)
+    return True

@@ -1,0 +1,150 @@
+"""The groups of one timing, collected in the main process: when to stop, and the record. Free of torch.
+
+A group is what a judge's `time` answers: pairs of samples from one fresh pair of processes.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+import time
+from typing import Literal
+
+from foundry.knowledge.candidate import Stage, Timing
+from foundry.knowledge.device import TargetName
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, UNDISTURBED
+from foundry.tools.protocol.statistics import (
+    Ratio,
+    ScreenHistory,
+    centre,
+    combined_ratio,
+    effort_of,
+    relative_spread,
+    signed_rank,
+    two_speeds,
+)
+
+Check = Literal["none", "timed", "taken"]  # outputs compared in full: none, fetched after a call, copied at its end
+
+GIVE_UP_FACTOR = 1.2
+SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
+CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
+AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
+CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
+CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
+
+
+def clocks_agree(timing: Timing) -> bool:
+    """Whether the candidate's process told the time that the judge's clock saw."""
+    return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
+
+
+def is_doubtful(timing: Timing) -> bool:
+    """Whether only times speak against the candidate, as they do against any on a machine that was busy just then."""
+    if timing.problem:
+        return timing.gate in (OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
+    return not clocks_agree(timing)
+
+
+class Groups:
+    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower."""
+
+    def __init__(
+        self, stage: Stage, target: TargetName, screens: ScreenHistory, incumbent_ms: float | None = None
+    ) -> None:
+        self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
+        self._effort = effort_of(stage, target)
+        self._stream = random.SystemRandom()
+        least = self._effort.min_groups
+        self._checks: list[Check] = ["timed" if number % 3 else "taken" for number in range(1, 1 + -(-least // 2))]
+        self._checks += ["none"] * (least - len(self._checks))
+        self._stream.shuffle(self._checks)
+        self._recorded = self._stream.randrange(least)
+        self._is_first = self._stream.sample([True, False], 2)  # in turns: who is prepared first gets other memory
+        self._start = time.monotonic()
+        self._pairs: list[list[tuple[float, float]]] = []
+        self._walls: list[float] = []
+        self._out_of_turn: list[str] = []
+        self._slowed: list[float] = []
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def order(self) -> Message:
+        """What the next group is asked besides its times: outputs of a call in full in every other group, and once
+        which operators PyTorch runs after all the timed calls."""
+        number = len(self._pairs)
+        check = self._checks[number] if number < len(self._checks) else self._stream.choice(self._checks)
+        return {"check": check, "record": number == self._recorded, "candidate_first": self._is_first[number % 2]}
+
+    def add(self, answer: Message) -> None:
+        pairs = [(float(first), float(second)) for first, second in answer["pairs"]]
+        self._pairs.append(pairs)
+        self._walls.append(float(answer["wall_ratio"]))
+        if answer["out_of_turn"]:
+            self._out_of_turn.append(str(answer["out_of_turn"]))
+        slowed, alone_ms = float(answer["slowed"]), float(answer.get("alone_ms", 0.0))
+        if alone_ms > 0.0:
+            afterwards = float(answer["reference_ms"]) / alone_ms
+            slowed = min(slowed, afterwards) if slowed else afterwards
+        if slowed:
+            self._slowed.append(slowed)
+
+    def is_enough(self) -> bool:
+        if self._is_hopeless():
+            return True
+        return self._effort.is_enough(self._pairs, self.seconds)
+
+    def timing(self) -> Timing:
+        """The record; without a time when the groups show that the candidate tampered with it."""
+        ratio = self._ratio()
+        pairs = [pair for group in self._pairs for pair in group]
+        gate, problem = self._objection()
+        return Timing(
+            stage=self._stage,
+            candidate_ms=0.0 if problem else statistics.median(second for _, second in pairs),
+            baseline_ms=0.0 if problem else statistics.median(first for first, _ in pairs),
+            speedup=0.0 if problem else ratio.ratio,
+            speedup_ci95=(0.0, 0.0) if problem else (ratio.low, ratio.high),
+            pairs=len(pairs),
+            noise=relative_spread([first for first, _ in pairs]),
+            wall_ratio=statistics.median(self._walls),
+            seconds=self.seconds,
+            samples=[list(pair) for pair in pairs],
+            ratios=[math.exp(centre(group)) for group in self._pairs],
+            remarks=self._remarks(),
+            problem=problem,
+            outcome="cheating" if problem else "correct",
+            gate=gate,
+        )
+
+    def _ratio(self) -> Ratio:
+        return self._screens.ratio(self._pairs) if self._stage == "screen" else combined_ratio(self._pairs)
+
+    def _is_hopeless(self) -> bool:
+        if self._stage != "screen" or self._incumbent_ms is None or not self._pairs:
+            return False
+        return min(second for group in self._pairs for _, second in group) > GIVE_UP_FACTOR * self._incumbent_ms
+
+    def _objection(self) -> tuple[str, str]:
+        """(gate, evidence) when most groups show work out of turn, or a reference that only this candidate slows."""
+        least = AGREEING * len(self._pairs)
+        if len(self._out_of_turn) >= least:
+            return OUT_OF_TURN, self._out_of_turn[-1]
+        slowed = signed_rank([math.log(factor) for factor in self._slowed if factor > 0.0])
+        if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
+            words = f"beside the candidate PyTorch took {slowed.ratio:.2f} times (95 %: {slowed.low:.2f} to"
+            words += f" {slowed.high:.2f}) what it takes"
+            return UNDISTURBED, f"{words} before the candidate is loaded or after its process has ended"
+        return "", ""
+
+    def _remarks(self) -> tuple[str, ...]:
+        """Two speeds of the candidate that the reference does not show on the same inputs."""
+        ours = [first for group in self._pairs for first, _ in group]
+        theirs = two_speeds([second for group in self._pairs for _, second in group])
+        if theirs is None or two_speeds(ours) is not None:
+            return ()
+        return (f"the candidate has two speeds, {theirs[0]:.4g} ms and {theirs[1]:.4g} ms, PyTorch has one",)

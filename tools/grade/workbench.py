@@ -1,0 +1,258 @@
+"""The one door to the machine: everything a search does with a task and its candidates. Free of torch.
+
+A workbench belongs to one run and one target. It holds the device lock while it times and shares it while it checks
+(and compiles, where the device is the CPU), so that any number of islands may call it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Gate, Profile, Stage, Timing, Verdict
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.roofline import allowed_precision
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.grade.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
+from foundry.tools.grade.timed_groups import is_doubtful
+from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.base import Target
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What a task is. `graphs`: one a case (own shapes, extra shapes, dtypes), or none and `capture_note` says why."""
+
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    graphs: list[OpGraph]
+    capture_note: str
+
+
+class Workbench(Protocol):
+    """One run on one target. None of build to profile raises for a bad candidate: failed candidates are data."""
+
+    device: Device
+
+    async def intake(self) -> Intake:
+        """Raises TaskError."""
+
+    async def baseline(self) -> Baseline:
+        """PyTorch eager on this device; raises TaskError."""
+
+    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+        """Adds torch.compile's time to `baseline`, or a note why there is none."""
+
+    async def build(self, text: str) -> Build: ...
+
+    async def verify(self, text: str, build: Build, stage: Stage) -> Verdict: ...
+
+    async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit: ...
+
+    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        """Timing.problem says why a candidate could not be timed."""
+
+    async def profile(
+        self, text: str, build: Build, timing: Timing, lowered: Lowered | None
+    ) -> tuple[Profile, Coordinates]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class LocalWorkbench:
+    """A workbench on this machine."""
+
+    def __init__(self, task: Task, device: Device, grader: Grader) -> None:
+        self.device = device
+        self.waited_s = 0.0  # for the device lock, all calls together
+        self._task = task
+        self._grader = grader
+        self._lock = DeviceLock(device)
+        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="workbench")
+        self._target: Target | None = None
+        self._intake: asyncio.Future[Intake] | None = None
+        self._baseline: asyncio.Future[Baseline] | None = None
+
+    @property
+    def notes(self) -> Notes:
+        """Operators seen, seeds drawn, seconds by phase: for audit and receipt."""
+        return self._grader.notes
+
+    # ------------------------------------------------------------ the task
+
+    async def intake(self) -> Intake:
+        if self._intake is None:
+            self._intake = asyncio.ensure_future(self._take_in())
+        return await asyncio.shield(self._intake)
+
+    async def baseline(self) -> Baseline:
+        if self._baseline is None:
+            self._baseline = asyncio.ensure_future(self._time_reference())
+        return await asyncio.shield(self._baseline)
+
+    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+        if not self.device.present:
+            return baseline
+        async with self._exclusively():
+            return await self._in_thread(lambda: self._grader.compile_baseline(baseline))
+
+    # ------------------------------------------------------------ one candidate
+
+    async def build(self, text: str) -> Build:
+        if self._target is None:
+            self._target = target_of(self.device)
+        target = self._target
+        async with self._counted(self._lock.compiling()):
+            return await self._in_thread(lambda: target.build(text))
+
+    async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        if not build.ok:
+            return Verdict("compile_error", stage, evidence=build.first_error)
+        if not self.device.present:
+            return Verdict("unproven", stage, evidence=self._absent("run it on"))
+        baseline = await self.baseline()
+        async with self._shared():
+            return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline))
+
+    async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        from foundry.tools.audit import audit, heavier, needs_watching
+
+        operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
+        graphs = (await self.intake()).graphs
+        graph, source = graphs[0] if graphs else None, self._task.source
+        watched: list[Gate] | None = None
+        is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
+        if verdict.correct and (is_proof or needs_watching(text, policy, task_source=source)):
+            baseline = await self.baseline()
+            async with self._shared():
+                watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
+            operators = heavier(operators, seen.get("operators"))
+        found = await self._in_thread(
+            lambda: audit(
+                text,
+                build,
+                operators,
+                graph,
+                policy,
+                task_source=source,
+                watched=watched,
+                accuracy=verdict.accuracy_class,
+            )
+        )
+        label = (await self.baseline()).label if verdict.correct else ""
+        return replace(found, labels=(*found.labels, label)) if label else found
+
+    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        if not self.device.present:
+            return no_timing(stage, self._absent("time it on"))
+        baseline = await self.baseline()
+
+        def work() -> Timing:
+            timing = self._grader.time(text, build, stage, baseline, incumbent_ms)
+            if stage == "screen" or not is_doubtful(timing):
+                return timing
+            return self._grader.time(text, build, stage, baseline)  # a cheat shows twice, a busy machine hardly
+
+        async with self._exclusively():
+            return await self._in_thread(work)
+
+    async def profile(
+        self, text: str, build: Build, timing: Timing, lowered: Lowered | None
+    ) -> tuple[Profile, Coordinates]:
+        from foundry.tools.grade.coordinates import read_coordinates
+        from foundry.tools.grade.roofline import profile
+
+        graphs = (await self.intake()).graphs
+        graph = graphs[0] if graphs else None
+        policy = self._task.options.policy
+        made = await self._in_thread(lambda: profile(text, build, timing, self.device, graph, lowered, policy=policy))
+        return made, read_coordinates(text, build, lowered)
+
+    async def aclose(self) -> None:
+        """Ends every process and removes their directories."""
+        await self._in_thread(self._grader.close)
+        self._threads.shutdown(wait=True)
+
+    # ------------------------------------------------------------ inside
+
+    async def _operators(self, text: str, build: Build) -> list[Any] | None:
+        """What PyTorch ran in the candidate's forward; asked again when the verdict came from before a resume."""
+        if digest_of(text) not in self.notes.operators:
+            await self.verify(text, build, "screen")
+        return self.notes.operators.get(digest_of(text))
+
+    async def _take_in(self) -> Intake:
+        async with self._shared():  # the truth of large inputs keeps a device busy, and another run may be timing
+            checked = await self._in_thread(self._grader.check)
+            ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
+            captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
+        return Intake(
+            inputs=[decoded(TensorSpec, item) for item in checked["inputs"]],
+            outputs=[decoded(TensorSpec, item) for item in checked["outputs"]],
+            graphs=[decoded(OpGraph, item) for item in captured["graphs"]],
+            capture_note=captured["note"],
+        )
+
+    async def _time_reference(self) -> Baseline:
+        intake = await self.intake()
+        if not self.device.present:
+            shapes = [spec.shape for spec in intake.outputs]
+            return Baseline(0.0, 0.0, shapes, compile_note=self._absent("time it on"))
+        async with self._exclusively():
+            baseline = await self._in_thread(self._grader.baseline)
+        if not intake.graphs:
+            return baseline
+        graph = intake.graphs[0]
+        allowed = allowed_precision(graph, self._task.options.policy)
+        return replace(baseline, floor_ms=self.device.floor_ms(graph.flops, graph.min_bytes, allowed))
+
+    def _absent(self, purpose: str) -> str:
+        return f"there is no {self.device.target} device here to {purpose}"
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _exclusively(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._counted(self._lock.exclusive())
+
+    def _shared(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._counted(self._lock.shared())
+
+    @contextlib.asynccontextmanager
+    async def _counted(self, held: contextlib.AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        """`held`, with the time that it took to get it added to what was waited."""
+        start = time.monotonic()
+        async with held:
+            self.waited_s += time.monotonic() - start
+            yield
+
+
+def target_of(device: Device) -> Target:
+    """The compiler side of a device's target."""
+    if device.target == "cuda":
+        from foundry.tools.targets.cuda import CudaTarget
+
+        return CudaTarget()
+    from foundry.tools.targets.cpu import CpuTarget
+
+    return CpuTarget()
+
+
+async def open_workbench(
+    task: Task, device: Device, scratch: Path, *, seed: int, allowance: Allowance | None = None
+) -> Workbench:
+    """Starts the warm process (1.5 s); raises MissingTool when torch cannot be imported there."""
+    zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
+    grader = Grader(task, device, scratch, seed=seed, zygote=zygote, **vars(allowance or Allowance()))
+    return LocalWorkbench(task, device, grader)

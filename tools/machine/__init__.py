@@ -1,0 +1,1 @@
+"""What this computer is and can do: devices, their lock, their ceilings, the doctor."""

@@ -1,0 +1,172 @@
+"""What this machine can do, and the one command that would let it do more."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.home import foundry_home
+from foundry.tools.process.linux import CAPABILITIES, FILES, MEMORY, NETWORK, SIGNALS, SYSCALLS, TEMPORARY
+from foundry.tools.process.sandbox import available
+
+State = Literal["ok", "missing", "limited"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination; `climb` is the command that improves it, or ""."""
+
+    what: str
+    state: State
+    detail: str
+    climb: str = ""
+    needed: bool = False  # without it nothing works
+
+
+def examine() -> list[Finding]:
+    """Looks at Python, compilers, devices, profilers, isolation and places; changes nothing, imports no torch."""
+    return [*_toolchain(), *_devices(), *_profilers(), *_isolation(), *_places()]
+
+
+def first_line(*command: str) -> str:
+    """The first non-empty output line of a command, "" when it cannot run."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return next((line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()), "")
+
+
+def _toolchain() -> list[Finding]:
+    python = f"{platform.python_version()} at {sys.executable}"
+    findings = [Finding("python", "ok", python, needed=True)]
+    try:
+        findings.append(Finding("torch", "ok", importlib.metadata.version("torch"), needed=True))
+    except importlib.metadata.PackageNotFoundError:
+        findings.append(Finding("torch", "missing", "no torch in this environment", "pip install torch", needed=True))
+    gxx = first_line("g++", "--version")
+    findings.append(
+        Finding("c++ compiler", "ok", gxx, needed=True)
+        if gxx
+        else Finding("c++ compiler", "missing", "the cpu target needs g++", "sudo apt-get install g++", needed=True)
+    )
+    nvcc = shutil.which("nvcc") or ""
+    findings.append(
+        Finding("cuda compiler", "ok", _last_line(nvcc, "--version"))
+        if nvcc
+        else Finding(
+            "cuda compiler",
+            "missing",
+            "the cuda target needs nvcc",
+            "pip install nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl",
+        )
+    )
+    return findings
+
+
+def _last_line(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+
+def _devices() -> list[Finding]:
+    from foundry.tools.machine.device import describe
+
+    findings = []
+    try:
+        cpu = describe("cpu")
+        detail = (
+            f"{cpu.name}, {cpu.cores} threads, {cpu.vector_bytes * 8}-bit vectors, {cpu.cache_bytes >> 20} MB cache"
+        )
+        findings.append(Finding("cpu", "ok", detail, needed=True))
+    except FoundryError as error:
+        findings.append(Finding("cpu", "missing", error.problem, error.remedy, needed=True))
+    try:
+        gpu = describe("cuda")
+        if gpu.present:
+            findings.append(Finding("gpu", "ok", f"{gpu.name}, {gpu.arch}, {gpu.cores} SMs"))
+        else:
+            findings.append(
+                Finding("gpu", "limited", "none here: --target cuda compiles and reports, nothing is timed")
+            )
+    except FoundryError as error:
+        findings.append(Finding("gpu", "missing", error.problem, error.remedy))
+    return findings
+
+
+def _profilers() -> list[Finding]:
+    """The ladder of profilers: Nsight Compute, CUPTI, compiler report and roofline."""
+    ncu = shutil.which("ncu")
+    objdump = shutil.which("objdump")
+    findings = [
+        Finding("profiler: compiler report and roofline", "ok", "always")
+        if objdump
+        else Finding(
+            "profiler: compiler report and roofline",
+            "limited",
+            "roofline only: objdump reads the instruction mix, and a kernel that builds itself is refused unread",
+            "sudo apt-get install binutils",
+        )
+    ]
+    if ncu:
+        findings.append(Finding("profiler: Nsight Compute", "ok", ncu))
+    else:
+        findings.append(Finding("profiler: Nsight Compute", "missing", "needs a GPU and the ncu command"))
+    return findings
+
+
+# What each of the kernel's means does for a candidate, and what lets it work where it does not.
+_MEANS: dict[str, tuple[str, str]] = {
+    NETWORK: (
+        "no network, no view of other processes",
+        "sudo sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+        " (in a container: allow unshare in its seccomp profile)",
+    ),
+    MEMORY: ("a small /dev/shm of its own", ""),
+    TEMPORARY: ("a /tmp of its own", ""),
+    CAPABILITIES: ("none of root's rights", ""),
+    FILES: (
+        "reads Python, torch and compilers, writes to its own folder; compilers read no other files",
+        "Linux 5.13 or later, started with landlock among lsm=",
+    ),
+    SIGNALS: ("signals nobody else", "Linux 6.12 or later; until then the system call filter refuses them"),
+    SYSCALLS: (
+        "no sockets, no tracing, no new namespaces, cannot leave its process group",
+        "a kernel with CONFIG_SECCOMP_FILTER on x86-64 or aarch64",
+    ),
+}
+
+
+def _isolation() -> list[Finding]:
+    """Which of the kernel's own means confine candidates here, tried on a process."""
+    here = available()
+    findings = [Finding("isolation: session, limits, environment", "ok", "always")]
+    for name, (effect, climb) in _MEANS.items():
+        if name in here.active:
+            findings.append(Finding(f"isolation: {name}", "ok", effect))
+            continue
+        why = here.refused.get(name, "comes with the network namespace" if name in (MEMORY, TEMPORARY) else "not tried")
+        findings.append(Finding(f"isolation: {name}", "missing", f"not active ({why}): {effect}", climb))
+    return findings
+
+
+def _places() -> list[Finding]:
+    home = foundry_home()
+    findings = []
+    for what, folder in (("home", home), ("scratch", Path(tempfile.gettempdir()))):
+        nearest = next(path for path in [folder, *folder.parents] if path.exists())
+        free_gb = shutil.disk_usage(nearest).free / 1e9
+        writable = os.access(nearest, os.W_OK)
+        state: State = "ok" if writable and free_gb > 1.0 else "limited"
+        note = f"{folder}, {free_gb:.0f} GB free" + ("" if writable else ", not writable")
+        findings.append(Finding(what, state, note, "" if writable else "set FOUNDRY_HOME to a folder you may write"))
+    return findings

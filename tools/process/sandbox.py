@@ -1,0 +1,232 @@
+"""What candidates, tasks and compilers may reach: the policies behind the kernel's means of confinement.
+
+A candidate reads what Python, torch and compilers consist of and what describes the machine, and writes to folders of
+its own. It does not see the user's home, the run with its seeds and receipts, other candidates, or any other process,
+and it has no network. The user's own task keeps the file system and loses only the network. A compiler reads its own
+installation and writes to one folder, so that nothing else can be included into a kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foundry import tools
+from foundry.tools.process import linux
+from foundry.tools.process.channel import Channel
+from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
+from foundry.tools.process.seccomp import Form, program
+
+LAUNCHER = str(Path(linux.__file__).resolve())
+PROBE_S = 20.0
+ALL_USABLE = 2
+ENTERED: list[Confinement] = []  # what this process is confined by, once it is
+NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
+
+_SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
+    *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", "/run/opengl-driver"),
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
+    *("/etc/ssl/openssl.cnf", "/etc/crypto-policies", "/etc/pki/tls/openssl.cnf"),
+)
+_MACHINE = (
+    *(f"/proc/{name}" for name in ("cpuinfo", "meminfo", "stat", "loadavg", "version", "uptime", "filesystems")),
+    *("/proc/devices", "/proc/modules", "/proc/driver", "/proc/sys", "/sys"),
+)
+_DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+_GPU_DEVICES = ("nvidia*", "dxg", "dri")  # below /dev
+_TOOLS = ("g++", "c++", "gcc", "cc", "clang++", "ld", "as", "nvcc", "ninja")
+_PARTS_OF_A_TOOL = ("bin", "lib", "lib64", "libexec", "include", "nvvm", "targets")
+_TOO_WIDE = ("/", "/home", "/root", "/tmp", "/var", "/etc", "/mnt", "/srv", "/opt", "/run")
+_OWN_ROOMS = ("__init__.py", "tools", "knowledge")  # of this package; its folder may hold runs as well
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """How one worker is confined: the form, and what it reaches beyond the form. `openable` cannot be listed."""
+
+    form: Form
+    readable: tuple[str, ...] = ()
+    openable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    temporary: str = ""  # an empty folder that is seen as /tmp
+
+
+def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
+    """Confines this process, which has one thread, by those `means` that were seen to work here.
+
+    Means that half work (a user namespace without rights in it) are found by `available` and not tried again.
+    """
+    done = linux.confine(_orders(sandbox, means))
+    ENTERED.append(done)
+    return done
+
+
+def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
+    guarded = 0 if SIGNALS in means else os.getpid()
+    filtered = program(sandbox.form, only_signals_to=guarded).hex() if SYSCALLS in means else ""
+    if sandbox.form == "task":
+        alone = NETWORK in means and not filtered
+        return Orders(namespaces=alone, capabilities=True, files=False, program=filtered)
+    orders = _candidate_orders()
+    return replace(
+        orders,
+        namespaces=NETWORK in means,
+        files=FILES in means,
+        program=filtered,
+        readable=(*orders.readable, *sandbox.readable),
+        openable=(*orders.openable, *sandbox.openable),
+        writable=(*orders.writable, *sandbox.writable),
+        temporary=sandbox.temporary,
+    )
+
+
+def from_message(given: Mapping[str, Any]) -> Sandbox:
+    """A sandbox as the warm process receives it."""
+    paths = {name: tuple(given[name]) for name in ("readable", "openable", "writable")}
+    return Sandbox(given["form"], temporary=given["temporary"], **paths)
+
+
+def report(channel: Channel) -> None:
+    """Entry of a worker that is only there to say how it is confined, and how much still works: nothing (0), Python
+    (1), Python and the GPU if there is one (ALL_USABLE)."""
+    channel.receive()
+    needed = [sys.executable, LAUNCHER]
+    if "torch" in sys.modules:
+        needed.append(str(sys.modules["torch"].__file__))
+    works = 0
+    if all(os.access(path, os.R_OK) for path in needed):
+        works = ALL_USABLE if not NVIDIA_CONTROL.exists() or _gpu_answers() else 1
+    channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "works": works})
+
+
+def _gpu_answers() -> bool:
+    """Whether the driver starts in this process and gives it a context on the first device."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    context = ctypes.c_void_p()
+    return bool(driver.cuInit(0) == 0 and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0)
+
+
+@functools.cache
+def available() -> Confinement:
+    """What a candidate gets on this machine, tried once in a process of its own (40 ms)."""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            orders = Orders(readable=_SYSTEM, temporary=folder, program=program("candidate").hex())
+            argv = [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders))]
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
+        said = json.loads(done.stdout)
+        return Confinement(list(said["active"]), dict(said["refused"]))
+    except (OSError, ValueError, KeyError, subprocess.TimeoutExpired) as error:
+        return Confinement(refused={name: f"could not be tried: {error}" for name in MEANS})
+
+
+def confined(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
+    """The command line that runs a compiler confined: it reads its installation and writes to `folder`.
+
+    Raises FileNotFoundError when there is no such program on `path`.
+    """
+    program_path = shutil.which(argv[0], path=path)
+    if program_path is None:
+        raise FileNotFoundError(argv[0])
+    means = available().active
+    if not means:
+        return list(argv)
+    orders = Orders(
+        namespaces=NETWORK in means,
+        readable=tuple(_distinct([*_SYSTEM, *_parts_of(program_path), *_cuda_homes(), *_MACHINE])),
+        writable=(str(folder),),
+        devices=_DEVICES,
+        program=program("candidate").hex() if SYSCALLS in means else "",
+    )
+    return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders)), *argv]
+
+
+def prepare_gpu() -> None:
+    """Lets the driver's own tool make its device files, which a confined process may no longer do."""
+    tool = shutil.which("nvidia-modprobe")
+    if tool and NVIDIA_CONTROL.exists() and not NVIDIA_MEMORY.exists():
+        subprocess.run([tool, "-u", "-c", "0"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PROBE_S)
+
+
+def prepare() -> None:
+    """Works out in the warm process what all workers have in common."""
+    _candidate_orders()
+    program("task")
+    program("candidate")
+
+
+@functools.cache
+def _candidate_orders() -> Orders:
+    """What every candidate reaches; computed once in the warm process, where torch is imported already."""
+    named = [word for name in ("CC", "CXX") for word in os.environ.get(name, "").split()[:1]]
+    tools = [part for name in (*_TOOLS, *named) for part in _parts_of(shutil.which(name) or "")]
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    gpu = [str(path) for pattern in _GPU_DEVICES for path in Path("/dev").glob(pattern)]
+    return Orders(
+        readable=tuple(_distinct([*_SYSTEM, *_python(), *_narrow([*tools, *_cuda_homes(), *libraries]), *_MACHINE])),
+        writable=("/dev/shm",) if gpu else (),
+        devices=(*_DEVICES, *gpu),
+    )
+
+
+def _python() -> list[str]:
+    """The interpreter, installed packages, this package, and the packages that are loaded from anywhere else."""
+    places = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
+    places += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    places += [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
+    places = list(_narrow(places))
+    package = Path(tools.__file__).parent.parent  # as it was found: a link may lead to it
+    rooms = [str(package / room) for room in _OWN_ROOMS]
+    loaded = [name for name in sys.modules if "." not in name and name not in ("foundry", "__main__")]
+    for name in loaded:
+        for folder in [*getattr(sys.modules[name], "__path__", [])]:
+            if not any(Path(folder).is_relative_to(place) for place in places):
+                rooms.append(str(folder))
+    return [*places, *rooms]
+
+
+def _cuda_homes() -> list[str]:
+    named = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")]
+    return [*_narrow(named), *_parts_of(shutil.which("nvcc") or "")]
+
+
+def _parts_of(tool: str) -> list[str]:
+    """The folders of an installed tool: beside its bin folder, as it is named and where links lead."""
+    if not tool:
+        return []
+    homes = {Path(tool).parent.parent, Path(tool).resolve().parent.parent}
+    parts = [str(home / part) for home in homes for part in _PARTS_OF_A_TOOL if (home / part).exists()]
+    # Installed as Python packages, each part of CUDA has a folder of its own; conda keeps the C library beside its bin.
+    siblings = [str(home.parent) for home in homes if home.parent.name == "nvidia"]
+    return [*parts, *siblings, *(str(path) for home in homes for path in home.glob("*-linux-gnu"))]
+
+
+def _narrow(paths: Iterable[str]) -> list[str]:
+    """Without those that would give away a home or more."""
+    home = Path.home()
+    found = [Path(path) for path in paths if path]
+    return [str(path) for path in found if str(path) not in _TOO_WIDE and not home.is_relative_to(path)]
+
+
+def _distinct(paths: Iterable[str]) -> list[str]:
+    """Each place once, without what lies inside another and what does not exist."""
+    kept: list[Path] = []
+    for path in sorted({Path(path) for path in paths}):
+        if path.exists() and not any(path.is_relative_to(other) for other in kept):
+            kept.append(path)
+    return [str(path) for path in kept]

@@ -1,0 +1,187 @@
+"""Inside the warm process: forks workers on request, reaps them, kills what they leave behind.
+
+It stays single-threaded and touches neither CUDA nor OpenMP, so that forking from it is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from foundry.tools.process import child, sandbox
+from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, Message, close_all
+from foundry.tools.process.child import Limits
+
+CRASHED = 70  # exit code of a worker whose entry function raised
+DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later then
+
+
+class Server:
+    """The loop of the warm process: forks on request, reaps, kills what workers leave behind."""
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self._pid = os.getpid()
+        self._workers: set[int] = set()
+        self._ended: dict[int, str] = {}
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        self._control.send({"ready": True})
+        poller = select.poll()
+        poller.register(self._control.fileno(), select.POLLIN)
+        poller.register(self._wake_read, select.POLLIN)
+        while True:
+            poller.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+            self._reap()
+            if self._control.ready(0.0):
+                try:
+                    message, handles = self._control.receive()
+                except (ChannelClosed, ChannelGarbled):
+                    break
+                self._control.send(self._answer(message, handles))
+        for pid in list(self._workers):
+            self._end(pid)
+        self._kill_orphans()
+
+    def _answer(self, message: Message, handles: list[int]) -> Message:
+        if message["op"] == "fork":
+            return {"pid": self._fork(message, handles)}
+        pid = int(message["pid"])
+        if message["op"] == "end":
+            return {"ended": self._end(pid)}
+        return {"alive": pid in self._workers}
+
+    def _fork(self, message: Message, handles: list[int]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(message, handles)
+        close_all(handles)
+        self._workers.add(pid)
+        return pid
+
+    def _become_worker(self, message: Message, handles: list[int]) -> None:
+        """Never returns: runs the entry function and exits, whatever happens."""
+        code = CRASHED
+        channel = Channel.from_handle(handles[0])  # kept to the end: its closing tells the main process of our death
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            close_all([self._wake_read, self._wake_write])
+            asked = sandbox.from_message(message["sandbox"]) if message["sandbox"] else None
+            expendable = asked is not None and asked.form == "candidate"
+            child.confine(Limits(**message["limits"]), expendable=expendable)
+            if os.getppid() != self._pid:  # it died before this process had asked to die with it
+                return
+            _redirect(handles[1])
+            os.environ.update(message["environment"])
+            tempfile.tempdir = None  # found anew, in the worker's own directory
+            if message["directory"]:
+                os.chdir(message["directory"])
+            if asked is not None:
+                sandbox.enter(asked, message["means"])
+            module, _, function = str(message["entry"]).partition(":")
+            getattr(importlib.import_module(module), function)(channel)
+            code = 0
+        except ChannelClosed:
+            code = 0  # whoever gave the orders is gone
+        except BaseException:  # the process ends here: everything must be written down first
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stderr.flush()
+            os._exit(code)
+
+    def _end(self, pid: int) -> str:
+        if pid in self._workers:
+            child.kill_tree(pid)
+            if not self._wait(pid):
+                self._workers.discard(pid)
+                return "was killed by SIGKILL, but the kernel still holds it"
+        self._kill_orphans()
+        return self._ended.pop(pid, "was gone already")
+
+    def _wait(self, pid: int) -> bool:
+        """Whether a killed worker could be reaped in good time."""
+        deadline = time.monotonic() + DEATH_S
+        pause = 0.0005
+        while time.monotonic() < deadline:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self._note(pid, status)
+                return True
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
+        return False
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    break
+                self._note(pid, status)
+        self._kill_orphans()
+
+    def _note(self, pid: int, status: int) -> None:
+        if pid in self._workers:
+            self._workers.discard(pid)
+            self._ended[pid] = child.describe_exit(status)
+            with contextlib.suppress(OSError):
+                os.killpg(pid, signal.SIGKILL)
+
+    def _kill_orphans(self) -> None:
+        """Children that are no workers were left behind by one that died: end them, whatever session they are in."""
+        deadline = time.monotonic() + DEATH_S
+        while time.monotonic() < deadline:
+            mine = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            orphans = [int(pid) for pid in mine if int(pid) not in self._workers]
+            if not orphans:
+                return
+            for pid in orphans:
+                child.kill_tree(pid)
+            for pid in orphans:
+                with contextlib.suppress(ChildProcessError):
+                    if os.waitpid(pid, os.WNOHANG)[0] == 0:
+                        time.sleep(0.0005)  # it dies as soon as it gets a core
+
+
+def _redirect(errors: int) -> None:
+    """Standard output and error go to the given file, standard input is empty."""
+    os.dup2(errors, 1)
+    os.dup2(errors, 2)
+    os.close(errors)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def main() -> None:
+    """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE...`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
+    control = Channel.from_handle(int(sys.argv[1]))
+    child.adopt_orphans()
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    sandbox.prepare()
+    gc.collect()
+    gc.freeze()  # workers do not copy pages only to count references
+    Server(control).serve()
+
+
+if __name__ == "__main__":
+    main()

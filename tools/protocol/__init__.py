@@ -1,0 +1,1 @@
+"""What correct and fast mean: distributions, tolerances, statistics; no process of its own."""

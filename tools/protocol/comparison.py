@@ -1,0 +1,191 @@
+"""Errors of outputs against a float64 truth, and failing elements in words. Runs in the judge (imports torch)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from foundry.knowledge.opgraph import DType
+from foundry.knowledge.task import TOLERANCE
+from foundry.tools.protocol.rules import EPSILON, OutputError
+
+CHUNK = 1 << 17  # elements compared at a time: their float64 copies stay in the cache
+GPU_CHUNK = 1 << 24
+TINY = 1e-300
+MAX_PATTERN = 1 << 24  # elements beyond which only the first wrong one is described
+
+NAN_SPREAD = 0.25  # share of outputs that a few infinite or NaN inputs may turn into NaN beyond PyTorch's own
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output as it should be: `truth` is flat, float64 for floating outputs.
+
+    `eager` is PyTorch's own output, kept only where something is not finite: an element that overflows in one of the
+    two only is held against nobody. `spread` is the standard deviation of the finite truth. `any_nan` accepts any value
+    where NaN is expected, and NaN where an infinity is: how infinities and NaN combine is an implementation's business,
+    that they reach some elements and leave others alone is not.
+    """
+
+    truth: torch.Tensor
+    eager: torch.Tensor | None
+    shape: tuple[int, ...]
+    dtype: DType
+    spread: float
+    norm: float
+    tolerance: float
+    any_nan: bool = False
+
+    @property
+    def is_floating(self) -> bool:
+        return self.dtype in EPSILON
+
+
+def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: float | None) -> Expected:
+    """What an output must be, from the float64 run and PyTorch's own run in the task's dtype."""
+    shape = tuple(int(size) for size in eager.shape)
+    flat = truth.detach().reshape(-1)
+    if dtype not in EPSILON:
+        return Expected(flat.contiguous(), None, shape, dtype, 0.0, 0.0, 0.0)
+    flat = flat.double().contiguous()
+    is_all_finite = math.isfinite(float(flat.sum())) and math.isfinite(float(eager.double().sum()))
+    finite = flat if is_all_finite else flat[torch.isfinite(flat) & torch.isfinite(eager.detach().reshape(-1))]
+    spread = float(finite.std(correction=0)) if finite.numel() > 1 else 0.0
+    kept = None if is_all_finite else eager.detach().reshape(-1).contiguous()
+    norm = float(torch.linalg.vector_norm(finite)) if finite.numel() else 0.0
+    return Expected(flat, kept, shape, dtype, spread, norm, tolerance or TOLERANCE[dtype])
+
+
+def measure(output: torch.Tensor, expected: Expected) -> OutputError:
+    """Errors of an output that has the expected shape and dtype."""
+    flat = output.detach().reshape(-1).to(expected.truth.device)
+    if not expected.is_floating:
+        wrong = float((flat != expected.truth).sum())
+        return OutputError(wrong, wrong)
+    squares, worst, misplaced = 0.0, 0.0, 0
+    for span in _spans(flat.numel(), GPU_CHUNK if flat.is_cuda else CHUNK):
+        truth = expected.truth[span]
+        difference = torch.sub(flat[span].double(), truth).abs_()  # `double` of float64 is the output itself
+        if not math.isfinite(float(difference.sum())):
+            eager = expected.eager[span] if expected.eager is not None else truth
+            wrong_kind, counted = _misplaced(flat[span], truth, eager, any_nan=expected.any_nan)
+            misplaced += int(wrong_kind.sum())
+            difference, truth = difference[counted], truth[counted]
+            if not difference.numel():
+                continue
+        squares += float(torch.dot(difference, difference))
+        worst = max(worst, float(difference.div_(truth.abs().add_(expected.spread + TINY)).max()))
+    norm = math.sqrt(squares) / max(expected.norm, TINY)
+    return OutputError(norm, worst / expected.tolerance, misplaced)
+
+
+def weighing_elements(expected: Expected) -> int:
+    """How many elements the norm of the truth rests on, at most all: as many as elements of a normal distribution have
+    the same ratio of (sum of squares)^2 to the sum of fourth powers, which is n / 3 (the participation ratio)."""
+    size = float(expected.truth.abs().nan_to_num(posinf=0.0).max()) if expected.truth.numel() else 0.0
+    squares = (expected.truth / (size or 1.0)).nan_to_num(posinf=0.0, neginf=0.0).square_()
+    fourth = float(torch.dot(squares, squares))
+    return min(expected.truth.numel(), math.ceil(3.0 * float(squares.sum()) ** 2 / fourth)) if fourth else 0
+
+
+def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
+    """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
+    flat = output.detach().reshape(-1).to(expected.truth.device, expected.truth.dtype)
+    truth = expected.truth
+    if expected.is_floating:
+        eager = truth if expected.eager is None else expected.eager
+        wrong_kind, counted = _misplaced(flat, truth, eager, any_nan=expected.any_nan)
+        bound = limit.violation * expected.tolerance * (truth.abs() + expected.spread)
+        wrong = wrong_kind | (counted & ((flat - truth).abs() > bound))
+    else:
+        wrong = flat != truth
+    count = int(wrong.sum())
+    if count == 0:
+        return (
+            f"no single element is far off, but the norm error is {error.norm:.2e}; "
+            f"PyTorch's own allows {limit.norm:.2e}"
+        )
+    first = int(torch.nonzero(wrong)[0])
+    index = _unravel(first, expected.shape)
+    got, want = flat[first].item(), truth[first].item()
+    text = f"first wrong element {index}: got {got:.6g}, want {want:.6g}; {_share(count, flat.numel())} wrong"
+    where = _where(wrong.reshape(expected.shape)) if 0 < flat.numel() <= MAX_PATTERN else ""
+    factor = _factor(flat, expected) if expected.is_floating else ""
+    return text + where + factor
+
+
+def _misplaced(
+    output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, *, any_nan: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(elements whose non-finite kind is wrong, elements whose difference counts)."""
+    finite_truth, finite_eager, finite = torch.isfinite(truth), torch.isfinite(eager), torch.isfinite(output)
+    same_kind = _is_same(output, truth) | _is_same(output, eager)
+    if any_nan:
+        has_nan = torch.isnan(truth) | torch.isnan(eager) | torch.isnan(output)
+        same_kind |= has_nan
+    wrong = (finite_truth & finite_eager & ~finite) | (~finite_truth & ~finite_eager & ~same_kind)
+    if any_nan:  # compensated and online sums turn an infinity into NaN where others still find a limit
+        spread = wrong & torch.isnan(output)
+        if int(spread.sum()) <= NAN_SPREAD * output.numel():
+            wrong &= ~spread
+    return wrong, finite_truth & finite_eager & finite
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    return (one.double() == other.double()) | (torch.isnan(one) & torch.isnan(other))
+
+
+def _spans(elements: int, length: int) -> Iterator[slice]:
+    for start in range(0, elements, length):
+        yield slice(start, min(start + length, elements))
+
+
+def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        index.append(position % size)
+        position //= size
+    return tuple(reversed(index))
+
+
+def _share(count: int, total: int) -> str:
+    return "all elements are" if count == total else f"{count} of {total} elements ({count / total:.2g}) are"
+
+
+def _where(wrong: torch.Tensor) -> str:
+    """How the wrong elements lie along each dimension that does not hold them everywhere."""
+    found: list[str] = []
+    for dim, size in enumerate(wrong.shape):
+        others = [other for other in range(wrong.dim()) if other != dim]
+        line = wrong.any(dim=others) if others else wrong
+        places = torch.nonzero(line).reshape(-1).tolist()
+        if len(places) == size:
+            continue
+        low, high = places[0], places[-1]
+        steps = {later - earlier for earlier, later in itertools.pairwise(places)}
+        if high - low + 1 == len(places):
+            text = (
+                f"the last {len(places)}" if high == size - 1 else f"{low} to {high}" if high > low else f"only {low}"
+            )
+        elif len(steps) == 1:
+            text = f"every {steps.pop()} from {low}"
+        else:
+            text = f"{len(places)} places between {low} and {high}"
+        found.append(f"dimension {dim} (of {size}): {text}")
+    return "; " + ", ".join(found) if found else ""
+
+
+def _factor(output: torch.Tensor, expected: Expected) -> str:
+    """A constant factor between output and truth, in words, or ""."""
+    usable = torch.isfinite(output) & torch.isfinite(expected.truth)
+    given, truth = output[usable][:CHUNK], expected.truth[usable][:CHUNK]
+    large = truth.abs() > 0.1 * expected.spread
+    if int(large.sum()) < 8:
+        return ""
+    middle = float((given[large] / truth[large]).median())
+    is_constant = float((given - middle * truth).abs().max()) <= expected.tolerance * abs(middle) * expected.spread
+    return f"; everything is {middle:.4g} times the truth" if is_constant and abs(middle - 1) > 1e-3 else ""

@@ -1,0 +1,345 @@
+"""Traces a model on its inputs into the small operator graph that everything above works on.
+
+Tracers in order: torch.export, make_fx, symbolic_trace (then export). Runs in a worker: it executes the user's code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from torch import fx, nn
+
+from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Role, TensorSpec, Value
+from foundry.tools.task.flops import operator_flops
+from foundry.tools.task.loading import spec_of
+from foundry.tools.task.tracers import Traced, trace_export, trace_make_fx, trace_symbolic
+from foundry.tools.words import words
+
+INLINE_ELEMENTS = 64
+
+# Checks that tracing inserts; they compute nothing.
+_ASSERTIONS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range"})
+# Fresh copies of constants that export makes of `torch.tensor(...)` in forward.
+_CONSTANT_COPIES = frozenset({"lift_fresh", "lift_fresh_copy", "clone", "detach", "alias"})
+_RANDOM = frozenset(
+    words(
+        "rand randn randint randperm bernoulli multinomial normal uniform dropout native_dropout alpha_dropout "
+        "feature_dropout rrelu_with_noise exponential rand_like randn_like randint_like geometric cauchy "
+        "log_normal"
+    )
+)
+
+
+class CannotCapture(Exception):
+    """The model has no operator graph; the message says in a sentence why. Its baseline still stands."""
+
+
+@dataclass
+class _Builder:
+    """Collects the graph while the traced nodes are walked once."""
+
+    traced: Traced
+    constants: Mapping[str, torch.Tensor]
+    inputs: list[Value] = field(default_factory=list)
+    state: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    arguments: dict[fx.Node, Argument] = field(default_factory=dict)  # what a later use of the node reads
+    results: dict[fx.Node, list[Value]] = field(default_factory=dict)  # of operators with several results
+
+
+def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, int] | None = None) -> OpGraph:
+    """The operator graph of `model(*inputs)`, without gradients, at exactly these shapes.
+
+    OpGraph.inputs lists tensors, each one's `source` is its position in get_inputs(). A floating-point number among the
+    inputs is one of them, without dimensions and of float64, where the model computes with it alone; other inputs that
+    are no tensors are part of the graph and listed in OpGraph.fixed. Operators are functional ATen calls; norms,
+    softmax, convolutions, attention, losses and recurrences stay whole. Raises CannotCapture.
+    """
+    for index, item in enumerate(inputs):
+        if isinstance(item, tuple | list | dict):
+            raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
+    graph = _captured(model, inputs, overrides or {})
+    if not any(isinstance(item, float) for item in inputs):
+        return graph
+    try:
+        open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in inputs]
+        general = _captured(model, open_numbers, overrides or {})
+    except CannotCapture:
+        return graph  # Python decides by the number, or an operator takes it as an attribute
+    return general if _result_types(general) == _result_types(graph) else graph
+
+
+def _result_types(graph: OpGraph) -> list[Any]:
+    """A tensor without dimensions is promoted otherwise than a number where integers meet it."""
+    return [graph.values[item.ref].spec if isinstance(item, Ref) else item for item in graph.outputs]
+
+
+def _captured(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
+    """By the first tracer that can follow the model."""
+    tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
+        ("export", trace_export),
+        ("make_fx", trace_make_fx),
+        ("symbolic", trace_symbolic),
+    ]
+    fixed: dict[str, Argument] = {
+        str(index): item for index, item in enumerate(inputs) if item is None or isinstance(item, int | float | str)
+    }
+    problems: list[str] = []
+    for name, tracer in tracers:
+        try:
+            with _quietly(), torch.no_grad():
+                traced = tracer(model, tuple(inputs))
+            return _to_graph(traced, name, model.training, dict(overrides), fixed)
+        except CannotCapture:
+            raise
+        except Exception as error:  # tracers raise anything; each one's reason is kept for the message
+            problems.append(f"{name}: {_first_line(error)}")
+    raise CannotCapture("no tracer could follow the model: " + "; ".join(problems))
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """A tracer that gives up prints its whole trace; the reason is in its exception, which is kept."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            with contextlib.redirect_stderr(io.StringIO()):
+                yield
+    finally:
+        logging.disable(level)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+def _to_graph(
+    traced: Traced,
+    tracer: Literal["export", "make_fx", "symbolic"],
+    training: bool,
+    overrides: dict[str, int],
+    fixed: dict[str, Argument],
+) -> OpGraph:
+    builder = _Builder(traced, traced.constants)
+    outputs: list[Argument] = []
+    mutations: dict[str, str] = {}
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            _add_placeholder(builder, node)
+        elif node.op == "call_function":
+            _add_call(builder, node)
+        elif node.op == "output":
+            outputs, mutations = _read_outputs(builder, node)
+        elif node.op == "get_attr":
+            _add_constant(builder, node, traced.constants.get(str(node.target)))
+        else:
+            raise CannotCapture(f"the trace holds a {node.op} of {node.target}, which is not an operator")
+    graph = OpGraph(
+        inputs=builder.inputs,
+        state=builder.state,
+        ops=builder.ops,
+        outputs=outputs,
+        tracer=tracer,
+        training=training,
+        output_kind=traced.output_kind,
+        mutations=mutations,
+        overrides=overrides,
+        fixed=fixed,
+    )
+    return _without_dead_code(graph)
+
+
+# ---------------------------------------------------------------- leaves
+
+
+def _add_placeholder(builder: _Builder, node: fx.Node) -> None:
+    kind, source = builder.traced.placeholders[node.name]
+    if kind == "literal":
+        return  # the tracer baked the number into the calls that use it
+    if kind == "constant":
+        _add_constant(builder, node, builder.constants.get(source), source)
+        return
+    value = Value(node.name, spec_of(node.meta["val"]), cast(Role, kind), source)
+    builder.arguments[node] = Ref(node.name)
+    (builder.inputs if kind == "input" else builder.state).append(value)
+
+
+def _add_constant(builder: _Builder, node: fx.Node, tensor: torch.Tensor | None, source: str = "") -> None:
+    if tensor is None:
+        raise CannotCapture(f"the constant {node.name} has no value in the trace")
+    if tensor.numel() > INLINE_ELEMENTS:
+        raise CannotCapture(
+            f"forward uses a constant tensor of shape {list(tensor.shape)} ({source or node.name}) that is not part of "
+            "the model's state: register it as a buffer in __init__"
+        )
+    if tensor.is_complex():
+        raise CannotCapture(f"the constant {source or node.name} is complex")
+    data = [float(item) for item in tensor.detach().cpu().reshape(-1).tolist()]
+    spec = spec_of(tensor.detach().contiguous())
+    builder.state.append(Value(node.name, spec, "constant", source or node.name, data))
+    builder.arguments[node] = Ref(node.name)
+
+
+# ---------------------------------------------------------------- operators
+
+
+def _add_call(builder: _Builder, node: fx.Node) -> None:
+    if node.target is operator.getitem:
+        producer, index = node.args[0], node.args[1]
+        assert isinstance(producer, fx.Node) and isinstance(index, int)
+        builder.arguments[node] = Ref(builder.results[producer][index].name)
+        return
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise CannotCapture(f"{getattr(node.target, '__name__', node.target)} is not an ATen operator")
+    if node.target.namespace != "aten":
+        raise CannotCapture(f"{node.target} is a custom operator, which the library cannot read")
+    kind = node.target._schema.name.removeprefix("aten::")
+    if kind in _ASSERTIONS:
+        return
+    if kind in _CONSTANT_COPIES and _is_inline_constant(builder, node.args[0]):
+        builder.arguments[node] = builder.arguments[cast(fx.Node, node.args[0])]
+        return
+    if kind in _RANDOM:
+        raise CannotCapture(f"the model draws random numbers ({kind}), so no kernel can be proven against it")
+    if kind == "instance_norm" and node.args[3] is not None and node.args[5]:
+        raise CannotCapture("instance_norm updates running statistics, which its operator does not show")
+    if node.target._schema.is_mutable:
+        raise CannotCapture(f"{kind} still writes in place in the functional trace")
+    _add_op(builder, node, str(node.target))
+
+
+def _is_inline_constant(builder: _Builder, argument: Any) -> bool:
+    known = builder.arguments.get(argument) if isinstance(argument, fx.Node) else None
+    return isinstance(known, Ref) and any(value.name == known.ref and value.data is not None for value in builder.state)
+
+
+def _add_op(builder: _Builder, node: fx.Node, target: str) -> None:
+    result = node.meta.get("val")
+    if isinstance(result, torch.Tensor):
+        outputs = [Value(node.name, spec_of(result), "op")]
+        builder.arguments[node] = Ref(node.name)
+    elif isinstance(result, tuple | list) and result:
+        outputs = [Value(f"{node.name}_out{index}", _spec_or_empty(item), "op") for index, item in enumerate(result)]
+        builder.results[node] = outputs
+        builder.arguments[node] = [Ref(value.name) for value in outputs]
+    else:
+        raise CannotCapture(f"{target} gives a {type(result).__name__}, not a tensor: sizes depend on the data")
+    args = [_argument(builder, item) for item in node.args]
+    kwargs = {key: _argument(builder, item) for key, item in node.kwargs.items()}
+    kwargs = {key: item for key, item in kwargs.items() if key not in ("device", "pin_memory", "layout")}
+    shapes = [tuple(item.meta["val"].shape) for item in _tensor_arguments(node)]
+    flops = operator_flops(
+        node.target._schema.name.removeprefix("aten::"),  # type: ignore[union-attr]
+        args,
+        kwargs,
+        shapes,
+        [value.spec.shape for value in outputs],
+    )
+    builder.ops.append(Op(target, args, kwargs, outputs, flops=int(flops), module=_module_path(node)))
+
+
+def _spec_or_empty(item: Any) -> TensorSpec:
+    """A result an operator leaves undefined stands as a 0-element tensor, so that positions keep ATen's order."""
+    return spec_of(item) if isinstance(item, torch.Tensor) else TensorSpec((0,), (1,), "float32")
+
+
+def _tensor_arguments(node: fx.Node) -> list[fx.Node]:
+    """Tensor arguments with their repetitions (mm(x, x) has two), which all_input_nodes would fold."""
+    found: list[fx.Node] = []
+
+    def collect(item: Any) -> None:
+        if isinstance(item, fx.Node):
+            if isinstance(item.meta.get("val"), torch.Tensor):
+                found.append(item)
+        elif isinstance(item, tuple | list):
+            for member in item:
+                collect(member)
+
+    collect(node.args)
+    collect(list(node.kwargs.values()))
+    return found
+
+
+def _argument(builder: _Builder, item: Any) -> Argument:
+    """A JSON-able argument: Refs for tensors, names for dtypes and memory formats."""
+    if isinstance(item, fx.Node):
+        if item not in builder.arguments:
+            raise CannotCapture(f"{item.name} depends on the data, not only on shapes")
+        return builder.arguments[item]
+    if item is None or isinstance(item, bool | int | float | str):
+        return item
+    if isinstance(item, tuple | list):
+        return [_argument(builder, member) for member in item]
+    if isinstance(item, torch.dtype | torch.memory_format | torch.layout):
+        return str(item).removeprefix("torch.")
+    if isinstance(item, torch.device):
+        return item.type
+    if isinstance(item, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise CannotCapture(f"a size depends on the data ({item})")
+    raise CannotCapture(f"an operator takes a {type(item).__name__}, which the graph cannot hold")
+
+
+def _module_path(node: fx.Node) -> str:
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = str(list(stack.values())[-1][0])
+    return path.removeprefix("L['self'].").removeprefix("L__self___")
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def _read_outputs(builder: _Builder, node: fx.Node) -> tuple[list[Argument], dict[str, str]]:
+    returned = node.args[0]
+    items = list(returned) if isinstance(returned, tuple | list) else [returned]
+    outputs: list[Argument] = []
+    mutations: dict[str, str] = {}
+    for position, item in enumerate(items):
+        kind, source = builder.traced.outputs[position]
+        argument = _argument(builder, item)
+        if kind == "mutation":
+            if not isinstance(argument, Ref):
+                raise CannotCapture(f"the buffer {source} is written with a number")
+            mutations[source] = argument.ref
+        elif kind == "result":
+            outputs.append(argument)
+        else:
+            raise CannotCapture(f"forward writes to {kind} {source} in place")
+    if not any(isinstance(item, Ref) for item in outputs):
+        raise CannotCapture("forward returns no tensor")
+    return outputs, mutations
+
+
+def _without_dead_code(graph: OpGraph) -> OpGraph:
+    """Drops operators and state that reach neither an output nor a buffer."""
+    needed = set(graph.output_names) | set(graph.mutations.values())
+    ops: list[Op] = []
+    for op in reversed(graph.ops):
+        if any(value.name in needed for value in op.outputs):
+            needed.update(op.reads)
+            ops.append(op)
+    state = [value for value in graph.state if value.name in needed]
+    return OpGraph(
+        inputs=graph.inputs,
+        state=state,
+        ops=ops[::-1],
+        outputs=graph.outputs,
+        tracer=graph.tracer,
+        training=graph.training,
+        output_kind=graph.output_kind,
+        mutations=graph.mutations,
+        overrides=graph.overrides,
+        fixed=graph.fixed,
+    )

@@ -1,0 +1,36 @@
+"""How long a task may take to show itself, and how large it may be, before it is refused."""
+
+from __future__ import annotations
+
+import os
+
+from foundry.knowledge.errors import UsageError
+from foundry.tools.process.child import machine_memory_bytes
+
+SECONDS = "FOUNDRY_TASK_SECONDS"
+GIGABYTES = "FOUNDRY_TASK_GB"
+DEFAULT_SECONDS = 60.0
+MEMORY_SHARE = 0.5  # of the machine's, for a process that runs the task
+
+
+def task_seconds() -> float:
+    """Seconds for importing the file, its inputs and a few forwards: $FOUNDRY_TASK_SECONDS. Raises UsageError."""
+    return _positive(SECONDS, DEFAULT_SECONDS)
+
+
+def task_memory_bytes() -> int:
+    """Memory of a process that runs the task: $FOUNDRY_TASK_GB, or half of the machine's. Raises UsageError."""
+    return int(1e9 * _positive(GIGABYTES, MEMORY_SHARE * machine_memory_bytes() / 1e9))
+
+
+def _positive(name: str, default: float) -> float:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise UsageError(f"{name}={text} is not a limit", "set a positive number")
+    return value

@@ -1,0 +1,1 @@
+"""`foundry verify`: one pair of files, one report, one receipt."""

@@ -1,0 +1,112 @@
+"""What `foundry verify` does once its arguments are read: the pair, the receipt, one document, one exit code."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.errors import FoundryError, UsageError
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.machine.device import describe
+from foundry.tools.task.file import read_task
+from foundry.tools.task.plain_file import read_source
+from foundry.tools.verify.receipt import (
+    Receipt,
+    check_comparable,
+    check_same_pair,
+    check_writable,
+    compare,
+    read_receipt,
+    write_receipt,
+)
+from foundry.tools.verify.verify import VerifyReport, verify_pair
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments. `seed` None draws a fresh one, so that nobody can prepare for the inputs."""
+
+    task: Path
+    candidate: Path
+    receipt: Path | None = None
+    target: TargetName | Literal["auto"] = "auto"
+    policy: Policy | None = None
+    scale: int | None = None
+    seed: int | None = None
+    min_speedup: float = 0.0
+    compiled: bool = False
+    write_receipt: Path | None = None
+
+
+def run(request: Request) -> tuple[dict[str, Any], int]:
+    """The document of the verification and the exit code: 0 accepted (or confirmed), 1 not.
+
+    Raises FoundryError with the exit code of its kind: 1 for a pair that is not the receipt's, 2 for bad input, 3
+    without a device or compiler, 4 for a receipt that cannot be compared with here.
+    """
+    claimed = read_receipt(request.receipt) if request.receipt else None
+    if request.write_receipt:
+        check_writable(request.write_receipt)
+    task = read_task(request.task, scale=_scale(request, claimed))
+    text = read_source(request.candidate)
+    if claimed is not None:
+        _check_claim(request, claimed, task, text)
+    report = verify_pair(
+        task,
+        text,
+        policy=request.policy or (claimed.policy if claimed else None),
+        target=claimed.device.target if claimed else request.target,
+        seed=secrets.randbits(32) if request.seed is None else request.seed,
+        stage="final" if claimed and claimed.stage == "final" else "full",  # as narrow an interval as was claimed
+        compile_baseline=request.compiled,
+        command=command_line(request, task),
+    )
+    if request.write_receipt and report.receipt:
+        write_receipt(request.write_receipt, report.receipt)
+    proven = report.speedup_ci95[0] if report.speedup_ci95 else 0.0
+    is_enough = report.verdict == "accepted" and proven >= request.min_speedup
+    if claimed is None:
+        return report.to_json(), 0 if is_enough else 1
+    standing, words = _standing(claimed, report)
+    document = {**report.to_json(), "standing": standing, "standing_evidence": words}
+    return document, 0 if is_enough and standing == "confirmed" else 1
+
+
+def command_line(request: Request, task: Task) -> str:
+    """Measures the pair of a receipt again and compares, from the folder in which this was called."""
+    words = ["foundry", "verify", str(request.task), str(request.candidate)]
+    if request.write_receipt:
+        words += ["--receipt", str(request.write_receipt)]
+    else:
+        words += ["--target", request.target, *(["--policy", request.policy] if request.policy else [])]
+    if "SCALE" in task.overrides:
+        words += ["--scale", str(task.overrides["SCALE"])]
+    return shlex.join(words)
+
+
+def _scale(request: Request, claimed: Receipt | None) -> int | None:
+    if request.scale is None and claimed is not None:
+        return claimed.task.overrides.get("SCALE")
+    return request.scale
+
+
+def _check_claim(request: Request, claimed: Receipt, task: Task, text: str) -> None:
+    """Raises FoundryError when another pair, another question or another machine is at hand than the receipt's."""
+    if changed := check_same_pair(claimed, task, text):
+        raise FoundryError(f"not confirmed: {changed}")
+    if request.target not in ("auto", claimed.device.target):
+        raise UsageError(f"--target {request.target}: the receipt is for {claimed.device.target}")
+    if request.policy not in (None, claimed.policy):
+        raise UsageError(f"--policy {request.policy}: the receipt was made under {claimed.policy}")
+    check_comparable(claimed, describe(claimed.device.target))
+
+
+def _standing(claimed: Receipt, report: VerifyReport) -> tuple[str, str]:
+    if report.verdict != "accepted" or report.speedup is None or report.speedup_ci95 is None:
+        first = report.reasons[0] if report.reasons else None
+        return "not confirmed", f"{report.verdict} here{f': {first.gate}: {first.evidence}' if first else ''}"
+    return compare(claimed, report.speedup, report.speedup_ci95, report.accuracy_class)
