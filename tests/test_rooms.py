@@ -1,0 +1,171 @@
+"""The rooms: imports go one way, no room is crowded, the untrusted process runs no code of the trusted one, and what is
+named by a string is there. Imports are read from the source, those inside functions too."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_MODULES = 15  # in one room
+
+# From the bottom up. A module imports from its own room and from rooms above its line in this list, never from below.
+ROOMS = (
+    "knowledge",
+    "knowledge.cards",
+    "knowledge.experience",
+    "knowledge.library.ir",
+    "knowledge.library.rules",
+    "knowledge.library.fusion",
+    "knowledge.library.file",
+    "knowledge.library.cpu",
+    "knowledge.library.cpu.rows",
+    "knowledge.library.cpu.contractions",
+    "knowledge.library.cuda",
+    "knowledge.library.cuda.rows",
+    "knowledge.library.cuda.contractions",
+    "knowledge.library.cuda.convolutions",
+    "knowledge.library",
+    "tools",
+    "tools.process",
+    "tools.machine",
+    "tools.task",
+    "tools.targets",
+    "tools.protocol",
+    "tools.audit.text",
+    "tools.audit.binary",
+    "tools.audit.acts",
+    "tools.audit",
+    "tools.grade.runner",
+    "tools.grade.judge",
+    "tools.grade",
+    "tools.verify",
+    "tools.selftest.faults",
+    "tools.selftest",
+    "agents",
+    "agents.prompts",
+    "agents.experts",
+    "agents.playbook",
+    "agents.chat",
+    "graph.run",
+    "graph.search",
+    "graph.views",
+    "graph",
+    "cli",
+)
+ORDER = {room: number for number, room in enumerate(ROOMS)}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package by its name below `foundry`; a folder's __init__ has the folder's name."""
+    found = {"cli": ROOT / "cli.py"}
+    for top in ("knowledge", "tools", "agents", "graph"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def room_of(module: str) -> str:
+    return module if module == "cli" or modules()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """The modules of the package that a module imports, wherever in its text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("foundry."):
+            base = node.module.removeprefix("foundry").removeprefix(".")
+            for name in node.names:
+                inner = f"{base}.{name.name}".removeprefix(".")
+                yield inner if inner in modules() else base
+        elif isinstance(node, ast.Import):
+            yield from (name.name.removeprefix("foundry.") for name in node.names if name.name.startswith("foundry."))
+
+
+class _WithoutTypes(ast.NodeTransformer):
+    """Leaves out what only a type checker imports."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if is_for_types else self.generic_visit(node)
+
+
+@cache
+def edges(*, types: bool = True) -> frozenset[tuple[str, str]]:
+    """(importing module, imported module) of the package; `types`: also what only a type checker imports."""
+    found = set()
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text())
+        found |= {(name, to) for to in imports_of(tree if types else _WithoutTypes().visit(tree))}
+    return frozenset((name, to) for name, to in found if to in modules())
+
+
+def test_every_room_is_in_the_list_and_says_what_it_is_for() -> None:
+    assert {room_of(name) for name in modules()} == set(ROOMS)
+    for room in set(ROOMS) - {"cli"}:
+        said = ast.get_docstring(ast.parse((ROOT / room.replace(".", "/") / "__init__.py").read_text()))
+        assert said and said.split("\n\n")[0].endswith("."), f"{room}/__init__.py needs its sentence"
+
+
+def test_imports_go_one_way() -> None:
+    """With one order of the rooms and no import against it there is no cycle between rooms either."""
+    wrong = sorted(f"{a} imports {b}" for a, b in edges() if ORDER[room_of(b)] > ORDER[room_of(a)])
+    assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    inside = {(a, b) for a, b in edges(types=False) if a != b}
+    reached = {name: {b for a, b in inside if a == name} for name in modules()}
+    for _ in range(len(reached)):
+        grown = {name: set().union(found, *(reached[to] for to in found)) for name, found in reached.items()}
+        if grown == reached:
+            break
+        reached = grown
+    circles = sorted(name for name, found in reached.items() if name in found)
+    assert not circles
+
+
+def test_no_room_is_crowded() -> None:
+    counts = Counter(room_of(name) for name, path in modules().items() if path.name != "__init__.py")
+    crowded = {room: count for room, count in counts.items() if count > MOST_MODULES}
+    assert not crowded
+
+
+def test_the_untrusted_process_runs_no_code_of_the_judge() -> None:
+    """What runners import, directly or through others, lies outside the judge's room and the grader's."""
+    seen, ahead = set(), [name for name in modules() if room_of(name) == "tools.grade.runner"]
+    assert len(ahead) > 5
+    while ahead:
+        name = ahead.pop()
+        if name not in seen:
+            seen.add(name)
+            ahead += [to for of, to in edges(types=False) if of == name]
+    assert not {name for name in seen if name.startswith(("tools.grade.judge", "tools.verify", "graph", "agents"))}
+    assert not {name for name in seen if room_of(name) == "tools.grade"}
+
+
+def test_everything_that_is_named_by_a_string_is_there() -> None:
+    """Entry points of processes and modules that are preloaded: a move would break them without an import to tell."""
+    named: set[str] = set()
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                named |= set(re.findall(r"^(foundry(?:\.\w+)+(?::\w+)?)$", node.value))
+    assert len(named) > 8
+    for name in named:
+        module, _, function = name.partition(":")
+        found = importlib.util.find_spec(module)
+        assert found is not None, name
+        if function:
+            assert found.origin and f"def {function}(" in Path(found.origin).read_text(), name
+
+
+def test_the_rooms_of_the_architecture_are_these() -> None:
+    shown = re.findall(r"^\| `([\w/]+)/?(?:\.py)?` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert {room.rstrip("/").replace("/", ".") for room in shown} >= set(ROOMS)
