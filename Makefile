@@ -16,7 +16,7 @@ solve: $(VENV)/.run-ready
 test: MARKED := -m "not slow"
 test test-all: $(VENV)/.test-ready
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(MARKED); tests=$$?; \
+	$(BIN)/python -m pytest -n 2 $(MARKED); tests=$$?; \
 	wait $$lint && echo "lint, format and types: clean" || { cat $(VENV)/lint.log; exit 1; }; exit $$tests
 
 lint: $(VENV)/.test-ready

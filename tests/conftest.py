@@ -1,31 +1,69 @@
-"""How the tests are spread over workers (`pytest -n 2 --dist loadgroup`)."""
+"""How the tests are spread over workers: `pytest -n 2` uses this scheduler whatever `--dist` says."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from functools import cache
 
 import pytest
+from tests.exploits.museum import HERE, cases
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
-MUSEUM = "test_museum.py"
+MUSEUM = "tests/exploits/test_museum.py"
 LARGEST = "softmax"  # the task of half of the exhibits: these go to whichever worker is free
+THE_SOLVED_RUN = (  # what reads the fixture `solved`, a run of a minute
+    "tests/cli/test_solve.py",
+    "tests/cli/test_chat_and_trace.py",
+    "tests/cli/test_knowledge.py",
+    "tests/cli/test_verify.py",
+    "tests/cli/test_bad_input.py::test_a_run_that_is_missing_or_corrupt",
+)
+FIRST = (
+    "the solved run",
+    "tests/cli/test_resume.py",
+    "tests/cli/test_bad_input.py",
+    "tests/test_chaos.py",
+)  # long ones
 
 
-@pytest.hookimpl(tryfirst=True)
+def group_of(nodeid: str) -> str:
+    """The tests of one group run on one worker: those of a file, which makes the file's fixtures once; those that read
+    the solved run; the museum's by task, whose workbench takes seconds."""
+    if nodeid.startswith(THE_SOLVED_RUN):
+        return FIRST[0]
+    path, _, test = nodeid.partition("::")
+    if path != MUSEUM:
+        return path
+    name = test.partition("[")[2].rstrip("]")
+    task = _tasks().get(name, "")
+    return nodeid if task == LARGEST else f"museum: {task}"
+
+
+@cache
+def _tasks() -> dict[str, str]:
+    """The task of each exhibit, and of each test that is named after a task."""
+    exhibits = [case for kind in ("cheats", "honest") for target in ("cpu", "cuda") for case in cases(kind, target)]
+    return {case.name: case.task.stem for case in exhibits} | {path.stem: path.stem for path in HERE.glob("tasks/*.py")}
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist is not typed
+    """Whole groups go to workers, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
+    config.option.loadscopereorder = False  # largest first, by number: but the longest have few tests
+    return Groups(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file stay on one worker, which makes the file's fixtures once; those that read the solved run stay
-    together, because the run takes a minute; the museum's stay together by task, whose workbench takes seconds."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None and (group := _group(item)):
-            item.add_marker(pytest.mark.xdist_group(group))
+    """The longest groups first, the museum's single exhibits last, so that no worker waits for the other at the end."""
 
+    def rank(item: pytest.Item) -> tuple[int, bool, bool]:
+        group = group_of(item.nodeid)
+        place = FIRST.index(group) if group in FIRST else len(FIRST)
+        return place, item.nodeid.startswith(MUSEUM), group == item.nodeid
 
-def _group(item: pytest.Item) -> str:
-    """The name of a test's group, "" for a test that may run on any worker."""
-    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
-    if "solved" in fixtures:
-        return "the solved run"
-    if item.path.name != MUSEUM:
-        return item.nodeid.split("::")[0]
-    values = getattr(getattr(item, "callspec", None), "params", {})
-    task: Path | None = values["case"].task if "case" in values else values.get("path")
-    return "" if task is None or task.stem == LARGEST else f"museum: {task.stem}"
+    items.sort(key=rank)
