@@ -19,8 +19,8 @@ def print_kernel(kernel: Kernel, plan: Plan, device: Device, choices: dict[str, 
     """The text of one kernel for the device's target.
 
     On the CPU `functions` are C++ functions and `call` is a C++ statement; in CUDA `functions` are extern "C"
-    __global__ kernels and `call` is a JSON list of launch records (cuda_launch.py). Choices that are not legal for the
-    kernel take their defaults. Raises CannotLower for a kernel beyond its template's limits.
+    __global__ kernels and `call` is a JSON list of launch records (cuda/launches.py). Choices that are not legal for
+    the kernel take their defaults. Raises CannotLower for a kernel beyond its template's limits.
     """
     return printers(device.target)[type(kernel)](kernel, plan, device, choices)
 

@@ -30,7 +30,7 @@ Step = Kernel | TorchCall
 
 
 def cpu_module(entries: Sequence[Entry]) -> Body:
-    """C++ source and holes of `module_cpu.py.txt`; each entry is one captured shape."""
+    """C++ source and holes of `module.py.txt`; each entry is one captured shape."""
     parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)

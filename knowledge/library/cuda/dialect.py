@@ -1,6 +1,6 @@
 """How CUDA C++ spells the scalar operations: types of stored elements, of registers, and the conversions between.
 
-The functions of namespace `math` live in cuda_runtime.cuh; all are IEEE float32 or float64 (no fast-math forms).
+The functions of namespace `math` live in runtime.cuh; all are IEEE float32 or float64 (no fast-math forms).
 """
 
 from __future__ import annotations

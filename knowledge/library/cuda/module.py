@@ -30,7 +30,7 @@ _TORCH_NAMES = frozenset(ITEM_BYTES) | {"contiguous_format", "channels_last", "p
 
 
 def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
-    """CUDA source and holes of `module_cuda.py.txt`; each entry is one captured shape."""
+    """CUDA source and holes of `module.py.txt`; each entry is one captured shape."""
     parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     kernels = "\n".join(part.source for part in parts)

@@ -1,7 +1,7 @@
 """The candidate file: one self-contained Python module with `class ModelNew(Model)`.
 
 Every target's file has the same top (a comment line, the literals FOUNDRY and SOURCE that `ast.literal_eval` reads),
-the task's own model, and a loader; what differs is in `module_<target>.py.txt` and `<target>_module.py`.
+the task's own model, and a loader; what differs is in `<target>/module.py.txt` and `<target>/module.py`.
 """
 
 from __future__ import annotations

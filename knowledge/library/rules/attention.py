@@ -1,4 +1,4 @@
-"""Attention given as one operator; attention spelled out is recognised after fusion (attention_pattern)."""
+"""Attention given as one operator; attention spelled out is recognised after fusion (fusion/attention.py)."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def _binary(builder: Builder, op: Op) -> None:
 
 @rule("max", "min")
 def _max_of_two(builder: Builder, op: Op) -> None:
-    """Only the overload of two tensors; the reductions are registered over it (rules_reduce)."""
+    """Only the overload of two tensors; the reductions are registered over it (reduce.py)."""
     dtype = _result(op)[1]
     left, right = (operand(builder, op, item, dtype) for item in op.args[:2])
     builder.pointwise(op, apply("maximum" if op.kind == "max" else "minimum", left, right))

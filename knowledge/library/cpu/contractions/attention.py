@@ -1,4 +1,4 @@
-"""Attention on the CPU: an `AttentionKernel` as a struct over cpu_attention.cpp; both products use the GEMM tile."""
+"""Attention on the CPU: an `AttentionKernel` as a struct over attention.cpp; both products use the GEMM tile."""
 
 from __future__ import annotations
 

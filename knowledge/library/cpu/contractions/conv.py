@@ -1,4 +1,4 @@
-"""Convolutions on the CPU: a `ConvKernel` as a struct over cpu_conv.cpp, weights packed when they load.
+"""Convolutions on the CPU: a `ConvKernel` as a struct over conv.cpp, weights packed when they load.
 
 "direct" multiplies by shifted views of a staged band; "implicit_gemm" first gathers each tile's patches into aligned
 panels. Both share the staging, the register tile over output channels x pixels, and the epilogue; groups (depthwise

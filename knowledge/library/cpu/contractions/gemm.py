@@ -1,4 +1,4 @@
-"""Matrix products on the CPU: a `GemmKernel` as a struct over the templates cpu_gemm.cpp and cpu_gemm_skinny.cpp.
+"""Matrix products on the CPU: a `GemmKernel` as a struct over the templates gemm.cpp and gemm_skinny.cpp.
 
 Two algorithms. "packed": register tiles over packed panels of B, blocked for the caches. "streamed": a few rows of A
 against a B that is read once where it lies. Accuracy: float32 FMA sums restart every `block_k`.

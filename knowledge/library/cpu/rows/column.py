@@ -1,7 +1,7 @@
 """Row kernels whose contiguous dimension is an outer one: neighbouring rows side by side in vector lanes.
 
 A task owns a tile of rows; every pass walks the reduced dimensions and updates all rows of the tile at once. Chunks of
-the walk carry float32 sums into float64 and let two-sweep reductions reread cached data, as `cpu_row.py` does.
+the walk carry float32 sums into float64 and let two-sweep reductions reread cached data, as `row.py` does.
 """
 
 from __future__ import annotations

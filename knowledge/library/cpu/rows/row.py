@@ -1,7 +1,7 @@
 """Row kernels for the CPU: reductions, softmax, normalisations and losses along rows that are contiguous in memory.
 
 Rows are shared between threads; within one, passes run over vector blocks with independent lanes, chunk by chunk. With
-few long rows the threads share each row instead. Where another dimension is the contiguous one, `cpu_column.py` prints.
+few long rows the threads share each row instead. Where another dimension is the contiguous one, `column.py` prints.
 """
 
 from __future__ import annotations

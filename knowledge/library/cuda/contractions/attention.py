@@ -1,6 +1,6 @@
 """Attention in CUDA: one pass with online softmax, the score matrix never leaves the registers.
 
-Arithmetic in float32 on the ordinary units (tensor cores are not used yet); the kernel stands in `cuda_attention.cu`.
+Arithmetic in float32 on the ordinary units (tensor cores are not used yet); the kernel stands in `attention.cu`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Matrix products in CUDA: shared-memory tiles, register blocking, the epilogue fused, any strides, batches.
 
 Float32 runs on the ordinary multiply-add units in IEEE arithmetic; 16-bit operands are widened when they are read.
-The kernel itself stands in `cuda_gemm.cu`; this file fills in how operands are fetched and what happens to the result.
+The kernel itself stands in `gemm.cu`; this file fills in how operands are fetched and what happens to the result.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def tiled_source(
     tile: str = "",
     afterwards: Sequence[str] = (),
 ) -> str:
-    """The kernel of `cuda_gemm.cu`: `tiles` of the result, `batch` defines what operands and epilogue index besides
+    """The kernel of `gemm.cu`: `tiles` of the result, `batch` defines what operands and epilogue index besides
     m, n and k, `steps` bound the tiles of k. `scalar`: every element of an operand has an address of its own, held
     in registers. `tile` says which of the tiles is the block's; `afterwards` stands before the epilogue."""
     tiling = a.tiling

@@ -1,4 +1,4 @@
-"""Convolutions in CUDA as implicit matrix products: the tiled kernel of `cuda_gemm.cu` with columns that are gathered.
+"""Convolutions in CUDA as implicit matrix products: the kernel of `contractions/gemm.cu` with gathered columns.
 
 acc[channel, (image, position)] = sum over (input channel, tap) of weight * input. Padding is a zero that is never
 read. A transposed convolution is one such product for each phase of its stride, with the taps that reach that phase:

@@ -1,6 +1,6 @@
 """Scans in CUDA: one block a row with a carry from tile to tile, or one thread a row where rows lie side by side.
 
-The text of the row form is `cuda_scan.cu`; `_COLUMN` is the other.
+The text of the row form is `scan.cu`; `_COLUMN` is the other.
 """
 
 from __future__ import annotations

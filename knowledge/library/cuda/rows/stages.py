@@ -1,6 +1,6 @@
 """What a row kernel does, as passes over the row: grouped reductions, stores, and what is worth keeping on chip.
 
-Free of any syntax: `cuda_row.py` chooses the shape, `cuda_row_text.py` writes the kernel.
+Free of any syntax: `row.py` chooses the shape, `row_text.py` writes the kernel.
 """
 
 from __future__ import annotations
