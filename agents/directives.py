@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
 
 from foundry.knowledge.candidate import Choice
+from foundry.knowledge.thought import Directive
 
 FORMS: tuple[tuple[str, str], ...] = (
     ("@tiling block 256", "set a tunable (block, tile, unroll, vector, threads, ...) wherever it exists"),
@@ -28,7 +29,7 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("@fusion apply NAME | drop NAME", "use or do not use an exact rewrite"),
     ("pause | resume | stop", "steer the run"),
     ("budget +20 [evaluations/minutes/tokens/dollars]", "give the run more"),
-    ("status | best | why c17", "ask about the run"),
+    ("status | best | cost | why c17", "ask about the run"),
 )
 
 LONGEST_LINE_CHARS = 2000
@@ -59,50 +60,32 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Understood:
-    """A line that matched a form. `to` is an expert, "all" or "run"; `command["verb"]` says which form.
+class Question:
+    """A line that asks about the run: status, best, cost or why; `candidate` is "" where it names none."""
 
-    Verbs for experts: set (name, value, optionally value2, kernel), avoid (name, value), free (name), keep (name),
-    split (name), apply (name), drop (name). For the run: pause, resume, stop,
-    budget (amount, unit). Questions: status, best, why (candidate).
-    """
-
-    to: str
-    command: dict[str, Choice] = field(default_factory=dict)
-    island: int | None = None
-    is_question: bool = False
-    says: str = ""  # the acknowledgement, one sentence
-
-    @property
-    def verb(self) -> str:
-        return str(self.command["verb"])
+    verb: str
+    candidate: str = ""
 
 
 @dataclass(frozen=True)
 class NotUnderstood:
-    """A line outside the small language. `to` and `island` are still known, so that a model can be asked."""
+    """A line outside the small language: a directive without a command, which a chat model can read, and why."""
 
-    text: str
-    to: str
+    directive: Directive
     reason: str
-    island: int | None = None
-
-    @property
-    def says(self) -> str:
-        return f"{self.reason}\nThe playbook understands:\n{forms()}"
 
 
-Parsed = Understood | NotUnderstood
+Parsed = Directive | Question | NotUnderstood
 
 
 @dataclass(frozen=True)
 class _Form:
     """One thing to say. `rows`: its words in order; `a|b` either, `[...]` may be missing, `[...]*` any number of times,
-    capitals are slots, `...` anything. `says` is the acknowledgement, filled from the command."""
+    capitals are slots, `...` anything. `promise` is what the reader of such a line will do, filled from its command."""
 
     verb: str
     rows: tuple[str, ...]
-    says: str = ""
+    promise: str = ""
     needs: str = ""  # what is missing when a line begins like this form and does not go on like it
 
 
@@ -111,6 +94,7 @@ _KEPT = "[in|inside|within [the] epilogue|prologue|register|registers|kernel] [f
 _QUESTIONS = (
     _Form("status", ("status", "how is|are|does it|we ...", "how far ...")),
     _Form("best", ("[what is|what's|whats] [the] best [so far] [candidate]",)),
+    _Form("cost", ("cost|costs|budget", "what did it cost", "how much did|does it cost")),
     _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...",)),
 )
 _RUN = (
@@ -183,26 +167,45 @@ def forms() -> str:
 
 
 def parse(text: str) -> Parsed:
-    """A line of chat as a command, a question, or NotUnderstood; never raises."""
+    """A line of chat as a directive with its command, a question, or NotUnderstood; never raises."""
     line = " ".join(text[:LONGEST_LINE_CHARS].split())
     addressed = re.match(r"@([\w\-]+)[:,]?\s*(.*)$", line)
     to = _EXPERTS.get(addressed[1].lower(), "") if addressed else ""
     if addressed and not to:
         if addressed[1].lower() not in _expert_names():
-            return NotUnderstood(line, "all", f"There is no expert named {addressed[1]!r}.")
+            return NotUnderstood(Directive(0, "all", text.strip()), f"There is no expert named {addressed[1]!r}.")
         to = addressed[1].lower()
     body = (addressed[2] if addressed else line).rstrip(".!?").strip()
     body, island = _island(body)
+    free = Directive(0, to or "all", text.strip(), {}, island)
     if not body:
-        return NotUnderstood(line, to or "all", "The line says nothing.", island)
+        return NotUnderstood(free, "The line says nothing.")
     said = _tokens(body)
     if found := _match(_QUESTIONS, said):
-        return Understood(to or "run", found[0], island, is_question=True)
+        return Question(str(found["verb"]), str(found.get("candidate", "")))
     if not addressed and (found := _match(_RUN, said)):
-        return Understood("run", found[0], island, says=found[1])
+        return replace(free, to="run", command=found)
     if found := _match(_STEERING, said):
-        return Understood(to or "all", found[0], island, says=_acknowledge(to or "all", found[1], island))
-    return NotUnderstood(line, to or "all", f"I do not understand {body!r}.{_missing(said)}", island)
+        return replace(free, command=found)
+    return NotUnderstood(free, f"I do not understand {body!r}.{_missing(said)}")
+
+
+def promise(directive: Directive) -> str:
+    """The acknowledgement of a command, one sentence."""
+    command = directive.command
+    form = next(form for form in (*_RUN, *_STEERING) if form.verb == directive.verb)
+    in_kernel = f" in {command['kernel']}" if "kernel" in command else ""
+    pair = {"value": f"{command['value']}x{command['value2']}"} if "value2" in command else {}
+    deed = form.promise.format(**{**command, **pair, "in_kernel": in_kernel})
+    if directive.to == "run":
+        return deed
+    where = "" if directive.island is None else f" on island {directive.island}"
+    return f"From the next step, {addressee(directive)}{where} will {deed}."
+
+
+def addressee(directive: Directive) -> str:
+    """Who is meant, in words."""
+    return "every expert" if directive.to in ("", "all") else f"the {directive.to} expert"
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -222,12 +225,6 @@ def _island(body: str) -> tuple[str, int | None]:
     if not found:
         return body, None
     return (body[: found.start()] + body[found.end() :]).strip(), int(found[1])
-
-
-def _acknowledge(to: str, says: str, island: int | None) -> str:
-    who = "every expert" if to == "all" else f"the {to} expert"
-    where = "" if island is None else f" on island {island}"
-    return f"From the next step, {who}{where} will {says}."
 
 
 def _tokens(body: str) -> str:
@@ -264,17 +261,12 @@ def _pattern(row: str) -> re.Pattern[str]:
     return re.compile("".join(parts))
 
 
-def _match(table: tuple[_Form, ...], said: str) -> tuple[dict[str, Choice], str] | None:
-    """The command of the first form that the whole line fits, and its acknowledgement."""
+def _match(table: tuple[_Form, ...], said: str) -> dict[str, Choice] | None:
+    """The command of the first form that the whole line fits."""
     for form in table:
         for row in form.rows:
             if found := _pattern(row).fullmatch(said):
-                command = _command(form.verb, {slot: text for slot, text in found.groupdict().items() if text})
-                in_kernel = f" in {command['kernel']}" if "kernel" in command else ""
-                shown = {**command, "in_kernel": in_kernel}
-                if "value2" in command:
-                    shown["value"] = f"{command['value']}x{command['value2']}"
-                return command, form.says.format(**shown)
+                return _command(form.verb, {slot: text for slot, text in found.groupdict().items() if text})
     return None
 
 

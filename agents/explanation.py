@@ -20,7 +20,7 @@ MOST_NAMES = 24
 def explain(directive: Directive, candidates: Sequence[Lowered], graph: OpGraph | None) -> str:
     """Why no candidate of the run can follow a directive of the small language; "" when one can, when the directive
     speaks of nothing that candidates have, and as long as no candidate is known."""
-    verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+    verb, name = directive.verb, str(directive.command.get("name", ""))
     if not candidates or directive.to == "run":
         return ""
     if verb in ("set", "avoid"):
@@ -38,7 +38,7 @@ def misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
     """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
     known = tunables(candidates)
     lines = [said.reason]
-    if near := nearest(words(said.text), known):
+    if near := nearest(words(said.directive.text), known):
         lines.append(f"Near it: {', '.join(near)}.")
     if known:
         lines.append(f"Tunables of this run: {_some(known)}.")

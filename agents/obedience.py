@@ -131,7 +131,7 @@ class Obedience:
         """(kernel, tunable) -> the value it must have, and who said so; only legal values."""
         found: dict[tuple[str, str], tuple[Choice, Directive]] = {}
         for directive in self.active:
-            if directive.command.get("verb") == "set":
+            if directive.verb == "set":
                 for kernel, tunable, value in targets(self.lowered, directive):
                     if value in tunable.values:
                         found[kernel.name, tunable.name] = (value, directive)
@@ -165,7 +165,7 @@ class Obedience:
     def _required_structure(self) -> Iterator[tuple[Move, Directive]]:
         lowered, graph = self.lowered, self.brief.graph
         for directive in self.active:
-            verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+            verb, name = directive.verb, str(directive.command.get("name", ""))
             if verb == "keep":
                 for value in find_values(lowered.materialised, name, graph):
                     yield Move("fuse", "fusion", value, reason="stays in registers"), directive
@@ -210,7 +210,7 @@ class Obedience:
 
     def _is_followed(self, directive: Directive) -> bool:
         """For verbs without a pin: it names something of this candidate, and needs no move any more."""
-        verb, name = directive.command.get("verb"), str(directive.command.get("name", ""))
+        verb, name = directive.verb, str(directive.command.get("name", ""))
         lowered, graph = self.lowered, self.brief.graph
         if verb == "avoid":
             return bool(find_tunables(lowered, name))

@@ -120,10 +120,21 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Directive:
-    """A user's word to an expert (or to all), read from the inbox at a safe boundary."""
+    """A user's word to an expert (or to all), read from the inbox at a safe boundary.
 
-    id: int
-    to: str  # expert name, "all", or "run" for pause and stop
-    text: str
-    command: dict[str, Choice] = field(default_factory=dict)  # parsed form when the small language matches
+    `command["verb"]` says which form of the steering language the line matched; a line outside it has no command, and
+    only a chat model reads it. Verbs for experts: set (name, value, optionally value2, kernel), avoid (name, value),
+    free (name), keep (name), split (name), apply (name), drop (name). For the run: pause, resume, stop,
+    budget (amount, unit).
+    """
+
+    id: int  # 0 until it is posted
+    to: str  # expert name, "all", or "run"
+    text: str  # as the user typed it
+    command: dict[str, Choice] = field(default_factory=dict)
     island: int | None = None
+
+    @property
+    def verb(self) -> str:
+        """The form of the steering language, "" for free text."""
+        return str(self.command.get("verb", ""))

@@ -1,23 +1,25 @@
 """The inbox of a run: what users say to the experts while it runs, read by the graph at safe boundaries.
 
 A database of its own, because `chat` writes it from another process (an update of a running LangGraph thread's state
-would be lost silently).
+would be lost silently). A line is parsed once, when it is posted: what it means is stored beside it, so that it keeps
+its meaning when the steering language changes.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundry.agents.directives import Understood, parse
 from foundry.graph.run.database import Database
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Directive
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS directives (
-    id INTEGER PRIMARY KEY, recipient TEXT NOT NULL, island INTEGER, text TEXT NOT NULL, posted REAL NOT NULL);
+    id INTEGER PRIMARY KEY, recipient TEXT NOT NULL, island INTEGER, command TEXT NOT NULL, text TEXT NOT NULL,
+    posted REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS acknowledgements (
     directive INTEGER NOT NULL, reader TEXT NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
     PRIMARY KEY (directive, reader));
@@ -43,22 +45,21 @@ class Inbox:
     def __init__(self, path: Path) -> None:
         self._database = Database(path, SCHEMA, what="inbox")
 
-    def post(self, text: str, to: str = "", island: int | None = None) -> int:
-        """Appends a line as the user typed it; `to` and `island` override what the line says. Returns its id.
-        Raises UsageError on an empty one."""
-        if not text.strip():
+    def post(self, said: Directive) -> int:
+        """Appends what a user said and returns its id. Raises UsageError on an empty line."""
+        if not said.text:
             raise UsageError("an empty directive says nothing")
         return self._database.insert(
-            "INSERT INTO directives (recipient, island, text, posted) VALUES (?, ?, ?, ?)",
-            (to, island, text.strip(), time.time()),
+            "INSERT INTO directives (recipient, island, command, text, posted) VALUES (?, ?, ?, ?, ?)",
+            (said.to, said.island, json.dumps(said.command), said.text, time.time()),
         )
 
     def read(self, after: int = 0) -> list[Directive]:
         """Directives posted after the one with id `after`, oldest first."""
         rows = self._database.run(
-            "SELECT id, recipient, island, text FROM directives WHERE id > ? ORDER BY id", (after,)
+            "SELECT id, recipient, text, command, island FROM directives WHERE id > ? ORDER BY id", (after,)
         )
-        return [_directive(*row) for row in rows]
+        return [Directive(number, to, text, json.loads(command), island) for number, to, text, command, island in rows]
 
     def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> bool:
         """True the first time `reader` acknowledges this directive."""
@@ -84,19 +85,13 @@ class Inbox:
         self._database.close()
 
 
-def _directive(number: int, recipient: str, island: int | None, text: str) -> Directive:
-    parsed = parse(text)
-    command = dict(parsed.command) if isinstance(parsed, Understood) else {}
-    return Directive(number, recipient or parsed.to, text, command, island if island is not None else parsed.island)
-
-
 def wanted_state(directives: list[Directive]) -> tuple[str, int]:
     """The latest word to the run: ("go" | "pause" | "stop", id of the directive or 0)."""
     state, number = "go", 0
     for directive in directives:
-        verb = directive.command.get("verb") if directive.to == "run" else None
+        verb = directive.verb if directive.to == "run" else ""
         if verb in ("pause", "stop"):
-            state, number = str(verb), directive.id
+            state, number = verb, directive.id
         elif verb == "resume":
             state, number = "go", directive.id
     return state, number
@@ -107,5 +102,5 @@ def granted(directives: list[Directive], unit: str) -> float:
     return sum(
         float(directive.command["amount"])
         for directive in directives
-        if directive.command.get("verb") == "budget" and directive.command.get("unit") == unit
+        if directive.verb == "budget" and directive.command.get("unit") == unit
     )

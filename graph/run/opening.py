@@ -141,8 +141,8 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     run.set("target", device.target)
     run.set("present", "yes" if device.present else "no")
     run.set("brain", request.model or "playbook")
-    for line in split_instructions(task.options.instructions)[0]:
-        run.inbox.post(line)
+    for directive in split_instructions(task.options.instructions)[0]:
+        run.inbox.post(directive)
     return run
 
 

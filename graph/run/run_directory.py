@@ -22,7 +22,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "2"
+FORMAT = "3"
 SCHEMA = (
     event_log.SCHEMA
     + """
@@ -110,8 +110,12 @@ class RunDirectory:
             raise UsageError(f"{path} is not a run: it holds no run.sqlite", "see `foundry agent runs`")
         run = cls(path)
         if run.get("format") != FORMAT:
+            found = run.get("format") or "unknown"
             run.close()
-            raise UsageError(f"{path} was written in another format", "use the version of foundry that wrote it")
+            raise UsageError(
+                f"{path} has run format {found}, this version reads {FORMAT}",
+                "use the version that wrote it",
+            )
         return run
 
     def lock(self) -> None:

@@ -152,7 +152,7 @@ async def _acknowledge(state: IslandState, services: Services, step: str, gate: 
         directive = known[number]
         why = "" if is_for_run else await _cannot(directive, state, services)
         if services.run.inbox.acknowledge(number, reader, step, why):
-            understood = directive.command.get("verb") in RUN_VERBS if is_for_run else bool(directive.command)
+            understood = directive.verb in RUN_VERBS if is_for_run else bool(directive.command)
             services.log.note(
                 "directive",
                 "taken",

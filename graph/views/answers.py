@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundry.agents.directives import Understood, parse
+from foundry.agents.directives import Question
 from foundry.graph.run.inbox import Acknowledgement
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
@@ -11,28 +11,14 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.thought import Move
 
 
-def answer(run: RunDirectory, question: str) -> str | None:
-    """The answer in plain text, None when the trace has none for this question (a model may be asked then)."""
-    if question.strip().lower().rstrip("?!. ") in (
-        "cost",
-        "costs",
-        "what did it cost",
-        "how much did it cost",
-        "budget",
-    ):
-        return cost(run)
-    parsed = parse(question)
-    if not isinstance(parsed, Understood) or not parsed.is_question:
-        return None
-    if parsed.verb == "status":
-        return status(run)
-    candidate = str(parsed.command.get("candidate", ""))
-    if parsed.verb == "best" or not candidate:
-        return best(run)
-    try:
-        return story(run, candidate)
-    except UsageError as error:
-        return str(error)
+def answer(run: RunDirectory, question: Question) -> str:
+    """The answer in plain text."""
+    if question.verb == "why":
+        try:
+            return story(run, question.candidate)
+        except UsageError as error:
+            return str(error)
+    return {"status": status, "best": best, "cost": cost}[question.verb](run)
 
 
 def status(run: RunDirectory) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundry.agents.directives import NotUnderstood, Understood, parse
+from foundry.agents.directives import NotUnderstood, Question, addressee, parse, promise
 from foundry.agents.explanation import explain, misunderstood
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
@@ -34,25 +34,25 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     """Takes one line of a user. What no kernel of the run can follow is refused with the reason. With a chat model,
     free text goes to the experts, which write kernels of their own, and free questions to the model."""
     parts = parts or Parts()
-    known = answer(run, line)
-    if known is not None:
-        return Reply(known)
-    parsed = parse(line)
-    if isinstance(parsed, Understood) and parsed.to == "run":
-        return _posted(run, line, parsed.says)
-    if run.request.model is not None and isinstance(parsed, NotUnderstood) and line.rstrip().endswith("?"):
-        return _asked(run, line, parts)
+    said = parse(line)
+    if isinstance(said, Question):
+        return Reply(answer(run, said))
+    if isinstance(said, Directive) and said.to == "run":
+        return _post(run, said, promise(said))
+    has_model = run.request.model is not None
+    if has_model and isinstance(said, NotUnderstood) and line.rstrip().endswith("?"):
+        return _ask_model(run, line, parts)
     candidates, graph = known_to(run, parts.library())
-    if isinstance(parsed, NotUnderstood):
-        if run.request.model is None:
-            return Reply(misunderstood(parsed, candidates), understood=False)
-        return _posted(run, line, f"{_addressee(parsed.to)} will read it as it stands.")
-    why = explain(Directive(0, parsed.to, line, parsed.command, parsed.island), candidates, graph)
+    if isinstance(said, NotUnderstood):
+        if not has_model:
+            return Reply(misunderstood(said, candidates), understood=False)
+        return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
+    why = explain(said, candidates, graph)
     if not why:
-        return _posted(run, line, parsed.says)
-    if run.request.model is None:
+        return _post(run, said, promise(said))
+    if not has_model:
         return Reply(why, understood=False)
-    return _posted(run, line, f"{why} {_addressee(parsed.to)} will read it as it stands, and may write such a kernel.")
+    return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
 
 
 def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:
@@ -68,23 +68,26 @@ def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) 
         time.sleep(POLL_S)
 
 
-def _posted(run: RunDirectory, line: str, says: str) -> Reply:
-    number = run.inbox.post(line)
+def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
+    """Puts a directive into the inbox; `outlook` says what will be done with it."""
+    number = run.inbox.post(said)
     if run.is_active:
-        return Reply(f"d{number}: {says} It is taken at the next safe boundary.", number)
+        return Reply(f"d{number}: {outlook} It is taken at the next safe boundary.", number)
     if run.get("status") == "finished":
         hint = f'write it as `instructions = "..."` into {Path(run.request.task).stem}.toml and solve again'
         return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
-    return Reply(f"d{number}: {says} It is taken when the run goes on: foundry agent resume {run.path}.", number)
+    return Reply(f"d{number}: {outlook} It is taken when the run goes on: foundry agent resume {run.path}.", number)
 
 
-def _asked(run: RunDirectory, line: str, parts: Parts) -> Reply:
+def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
     told, problem = asked_of_model(run, line, status(run), parts)
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 
-def _addressee(to: str) -> str:
-    return "Every expert" if to in ("", "all") else f"The {to} expert"
+def _reader(directive: Directive) -> str:
+    """Who will read a directive, as the beginning of a sentence."""
+    name = addressee(directive)
+    return name[0].upper() + name[1:]
 
 
 def typed_lines() -> Iterator[str]:

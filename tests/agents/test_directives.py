@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from foundry.agents.directives import FORMS, NotUnderstood, Understood, forms, parse
+from foundry.agents.directives import FORMS, NotUnderstood, Question, forms, parse, promise
 from foundry.agents.explanation import explain, misunderstood
 from foundry.agents.obedience import Obedience
 from foundry.knowledge.candidate import Recipe
@@ -59,24 +60,26 @@ from foundry.knowledge.thought import Directive
 )
 def test_forms(text: str, to: str, command: dict[str, Any], island: int | None) -> None:
     found = parse(text)
-    assert isinstance(found, Understood) and not found.is_question
-    assert (found.to, found.command, found.island) == (to, command, island)
-    assert found.says.endswith(".")
+    assert isinstance(found, Directive)
+    assert (found.to, found.command, found.island, found.text) == (to, command, island, text)
+    assert promise(found).endswith(".")
 
 
 @pytest.mark.parametrize(
-    ("text", "command"),
+    ("text", "question"),
     [
-        ("status", {"verb": "status"}),
-        ("how is it going?", {"verb": "status"}),
-        ("what is the best so far?", {"verb": "best"}),
-        ("why c17", {"verb": "why", "candidate": "c17"}),
-        ("why was c17 rejected?", {"verb": "why", "candidate": "c17"}),
+        ("status", Question("status")),
+        ("how is it going?", Question("status")),
+        ("what is the best so far?", Question("best")),
+        ("Costs", Question("cost")),
+        ("what did it cost?", Question("cost")),
+        ("how much did it cost?", Question("cost")),
+        ("why c17", Question("why", "c17")),
+        ("why was c17 rejected?", Question("why", "c17")),
     ],
 )
-def test_questions(text: str, command: dict[str, Any]) -> None:
-    found = parse(text)
-    assert isinstance(found, Understood) and found.is_question and found.command == command
+def test_questions(text: str, question: Question) -> None:
+    assert parse(text) == question
 
 
 @pytest.mark.parametrize(
@@ -97,21 +100,21 @@ def test_questions(text: str, command: dict[str, Any]) -> None:
 def test_anything_else_is_said_not_to_be_understood(text: str, to: str, island: int | None) -> None:
     found = parse(text)
     assert isinstance(found, NotUnderstood)
-    assert (found.to, found.island) == (to, island)
-    assert forms() in found.says
+    assert (found.directive.to, found.directive.island, found.directive.command) == (to, island, {})
+    assert found.directive.text == text and found.reason
 
 
 def test_the_documented_forms_are_understood() -> None:
     for form, _ in FORMS:
         for line in form.replace("NAME", "shift_invariance").split(" | "):
             line = line.split(" [")[0]
-            assert isinstance(parse(line), Understood), line
+            assert not isinstance(parse(line), NotUnderstood), line
 
 
 def directive(number: int, text: str) -> Directive:
     found = parse(text)
-    assert isinstance(found, Understood)
-    return Directive(number, found.to, text, found.command, found.island)
+    assert isinstance(found, Directive)
+    return replace(found, id=number)
 
 
 @pytest.mark.parametrize(

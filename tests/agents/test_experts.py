@@ -13,12 +13,12 @@ from typing import Any, get_args
 import pytest
 
 import foundry.agents.experts
-from foundry.agents.directives import Understood, parse
+from foundry.agents.directives import parse
 from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import render, template
 from foundry.agents.route import ROLES, ranking
-from foundry.knowledge.thought import Aspect, Diagnosis, Failure, Limiter, Role
+from foundry.knowledge.thought import Aspect, Diagnosis, Directive, Failure, Limiter, Role
 
 FIFTH = """
 from foundry.agents.expert import Expert
@@ -77,4 +77,4 @@ async def test_a_fifth_expert_is_one_file(toy: Any) -> None:
     assert proposal is not None and proposal.expert == "scheduler"
     assert {move.aspect for move in proposal.moves} == {"parallel"}
     said = parse("@scheduler threads 1")
-    assert isinstance(said, Understood) and said.to == "scheduler"
+    assert isinstance(said, Directive) and said.to == "scheduler"

@@ -17,7 +17,7 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
 from foundry.graph.views import trace
-from foundry.graph.views.answers import answer
+from foundry.graph.views.answers import cost
 from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import Diagnosis, Edit, ExpertName, Proposal
@@ -112,7 +112,7 @@ async def test_what_a_model_takes_to_answer_is_thinking_and_no_overhead(
     run = RunDirectory.inspect(Path(summary.run))
     shown = trace.split_lines(run, EventLog(run.database, reading=True).read(), summary.wall_s)
     assert f"experts thinking {thinking_s:15.1f} s" in "\n".join(shown)
-    assert f"thinking {thinking_s:.1f} s" in (answer(run, "cost") or "")
+    assert f"thinking {thinking_s:.1f} s" in cost(run)
     run.close()
 
 

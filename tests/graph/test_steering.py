@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from foundry.agents.directives import forms
+from foundry.agents.directives import NotUnderstood, Question, forms, parse
 from foundry.cli import app
 from foundry.graph.replay import replay
 from foundry.graph.run.events import Event, EventLog
@@ -22,18 +22,26 @@ from foundry.graph.solve import resume, solve
 from foundry.graph.views.answers import answer
 from foundry.graph.views.conversation import wait_for_acknowledgement
 from foundry.knowledge.task import Task, TaskOptions
+from foundry.knowledge.thought import Directive
 
 MakeRequest = Callable[..., SolveRequest]
 
 
-def post_when(condition: Callable[[Event], bool], runs: Path, *lines: str) -> Callable[[Event], None]:
+def directive(line: str) -> Directive:
+    """A line as `chat` posts it."""
+    said = parse(line)
+    assert not isinstance(said, Question)
+    return said if isinstance(said, Directive) else said.directive
+
+
+def post_when(condition: Callable[[Event], bool], runs: Path, *said: Directive) -> Callable[[Event], None]:
     """A listener that speaks once to the only run in `runs`, through a connection of its own, as `chat` does."""
-    said: list[int] = []
+    posted: list[int] = []
 
     def listen(event: Event) -> None:
-        if not said and condition(event):
+        if not posted and condition(event):
             inbox = Inbox(next(runs.iterdir()) / "inbox.sqlite")
-            said.extend(inbox.post(line) for line in lines)
+            posted.extend(inbox.post(item) for item in said)
             inbox.close()
 
     return listen
@@ -46,7 +54,7 @@ def first_evaluation(event: Event) -> bool:
 async def test_a_directive_is_acknowledged_obeyed_cited_and_replayed(
     make_request: MakeRequest, parts: Any, tmp_path: Path
 ) -> None:
-    listen = post_when(first_evaluation, tmp_path / "runs", "@tiling tile 128 on island 1")
+    listen = post_when(first_evaluation, tmp_path / "runs", directive("@tiling tile 128 on island 1"))
     summary = await solve(make_request(24), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
     taken = EventLog(run.database, reading=True).read(kind="directive")
@@ -81,7 +89,7 @@ async def test_the_task_s_instructions_steer_from_the_first_step(
 async def test_what_the_playbook_does_not_understand_is_said(
     make_request: MakeRequest, parts: Any, tmp_path: Path
 ) -> None:
-    listen = post_when(first_evaluation, tmp_path / "runs", "make it sing")
+    listen = post_when(first_evaluation, tmp_path / "runs", directive("make it sing"))
     summary = await solve(make_request(12), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
     taken = EventLog(run.database, reading=True).read(kind="directive")
@@ -94,13 +102,14 @@ async def test_what_no_kernel_can_follow_is_told_to_whoever_said_it(
 ) -> None:
     """A directive that was posted before the kernels were known is answered when an island takes it."""
     why = "200 is not legal here; k0.tile: 16, 32, 64, 128."
-    listen = post_when(first_evaluation, tmp_path / "runs", "@tiling tile 200", "@tiling tile 64")
+    said = (directive("@tiling tile 200"), directive("@tiling tile 64"))
+    listen = post_when(first_evaluation, tmp_path / "runs", *said)
     summary = await solve(make_request(16), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
     taken = EventLog(run.database, reading=True).read(kind="directive")
     assert {(event.data["directive"], event.data["answer"]) for event in taken} == {("d1", why), ("d2", "")}
     readers = ", ".join(event.data["reader"] for event in taken if event.data["directive"] == "d1")
-    assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in (answer(run, "status") or "")
+    assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in answer(run, Question("status"))
     assert wait_for_acknowledgement(run, 1, 0).endswith(f"\n{why} ({readers})")
     assert summary.notes == [f"d1 (@tiling tile 200): {why}"]
     run.close()
@@ -149,7 +158,7 @@ async def test_with_a_model_what_no_library_kernel_can_follow_is_passed_on(
 
 
 async def test_stop_finishes_with_what_there_is(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
-    listen = post_when(first_evaluation, tmp_path / "runs", "stop")
+    listen = post_when(first_evaluation, tmp_path / "runs", directive("stop"))
     summary = await solve(make_request(1000), listen, parts=parts())
     assert summary.verdict == "accepted"
     assert summary.evaluations < 20
@@ -159,7 +168,7 @@ async def test_stop_finishes_with_what_there_is(make_request: MakeRequest, parts
 async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     make_request: MakeRequest, parts: Any, tmp_path: Path
 ) -> None:
-    listen = post_when(first_evaluation, tmp_path / "runs", "pause")
+    listen = post_when(first_evaluation, tmp_path / "runs", directive("pause"))
     work = asyncio.ensure_future(solve(make_request(16), listen, parts=parts()))
     await asyncio.sleep(1.2)
     run = RunDirectory.inspect(next((tmp_path / "runs").iterdir()))
@@ -167,14 +176,14 @@ async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     await asyncio.sleep(0.5)
     assert run.evaluation_count() == paused_at < 12
     assert not work.done()
-    run.inbox.post("resume")
+    run.inbox.post(directive("resume"))
     run.close()
     summary = await work
     assert summary.evaluations >= 15
 
 
 async def test_more_budget_can_be_granted_while_it_runs(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
-    listen = post_when(first_evaluation, tmp_path / "runs", "budget +10 evaluations")
+    listen = post_when(first_evaluation, tmp_path / "runs", directive("budget +10 evaluations"))
     summary = await solve(make_request(12), listen, parts=parts())
     assert 20 <= summary.evaluations <= 26
 
@@ -187,7 +196,7 @@ async def test_words_said_while_a_run_is_stopped_are_taken_when_it_resumes(
         make_request(20), lambda event: stop.set() if event.step == "i0g2" else None, stop=stop, parts=parts()
     )
     inbox = Inbox(Path(first.run) / "inbox.sqlite")
-    inbox.post("@tiling tile 128")
+    inbox.post(directive("@tiling tile 128"))
     inbox.close()
     await resume(Path(first.run), parts=parts())
     run = RunDirectory.inspect(Path(first.run))
@@ -195,18 +204,48 @@ async def test_words_said_while_a_run_is_stopped_are_taken_when_it_resumes(
     run.close()
 
 
+async def test_a_directive_keeps_its_meaning_when_the_language_changes(make_request: MakeRequest, parts: Any) -> None:
+    """What an earlier version understood is followed by one whose language lacks the line, also in a replay."""
+    stop = asyncio.Event()
+    first = await solve(
+        make_request(20), lambda event: stop.set() if event.step == "i0g2" else None, stop=stop, parts=parts()
+    )
+    line = "@tiling the tiles shall measure 128"
+    assert isinstance(parse(line), NotUnderstood)
+    inbox = Inbox(Path(first.run) / "inbox.sqlite")
+    number = inbox.post(Directive(0, "tiling", line, {"verb": "set", "name": "tile", "value": 128}))
+    inbox.close()
+    await resume(Path(first.run), parts=parts())
+    run = RunDirectory.inspect(Path(first.run))
+    cited = [item for item in run.decisions() if item.proposal and f"d{number}" in item.proposal.cites]
+    run.close()
+    assert cited and all(item.candidate.recipe and item.candidate.recipe.choices["k0"]["tile"] == 128 for item in cited)
+    assert (await replay(Path(first.run), parts())).exact
+
+
+async def test_a_run_of_another_format_is_refused_in_one_line(make_request: MakeRequest, parts: Any) -> None:
+    stop = asyncio.Event()
+    stop.set()
+    first = await solve(make_request(20), stop=stop, parts=parts())
+    run = RunDirectory.inspect(Path(first.run))
+    run.set("format", "2")
+    code, told = chat(run, "status")
+    run.close()
+    assert code == 2 and told.strip().splitlines()[-1].startswith("foundry: ")
+    assert "has run format 2, this version reads " in told and "use the version that wrote it" in told
+
+
 async def test_questions_are_answered_from_the_trace(make_request: MakeRequest, parts: Any) -> None:
     summary = await solve(make_request(24), parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    status = answer(run, "status") or ""
+    status = answer(run, Question("status"))
     assert f"{summary.evaluations} of 24 evaluations" in status
     assert f"Best: {summary.candidate}" in status
-    assert (answer(run, "best") or "").startswith(f"{summary.candidate} was made from c")
+    assert answer(run, Question("best")).startswith(f"{summary.candidate} was made from c")
     failed = next(item for item, _ in run.evaluations() if not item.accepted)
-    why = answer(run, f"why {failed.candidate.id}?") or ""
+    why = answer(run, Question("why", failed.candidate.id))
     assert "did not compile: error: too many registers" in why or "rejected as wrong_result: row 0 differs" in why
     assert "expert proposed" in why
-    assert "0 tokens" in (answer(run, "cost") or "")
-    assert answer(run, "why c9999") == f"run {run.id} has no candidate c9999 (see `foundry agent trace`)"
-    assert answer(run, "what is love") is None
+    assert "0 tokens" in answer(run, Question("cost"))
+    assert answer(run, Question("why", "c9999")) == f"run {run.id} has no candidate c9999 (see `foundry agent trace`)"
     run.close()

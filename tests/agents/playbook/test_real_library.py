@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.directives import Understood, parse
+from foundry.agents.directives import parse
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.route import ranking
 from foundry.knowledge.candidate import Recipe
@@ -100,8 +100,8 @@ async def test_a_step_back_to_a_seed_is_known_before_it_is_taken(toy: Any) -> No
 async def test_directives_shape_real_candidates(toy: Any, text: str) -> None:
     search = Search(toy)
     said = parse(text)
-    assert isinstance(said, Understood)
-    directive = Directive(1, said.to, text, said.command)
+    assert isinstance(said, Directive)
+    directive = replace(said, id=1)
     parent = search.lowered(seeds(search.graph, search.device)[0])
     for number in range(1, 6):
         proposal = await search.step(number, parent, directives=(directive,))

@@ -28,6 +28,7 @@ from foundry.graph.views import conversation
 from foundry.graph.views.answers import cost
 from foundry.graph.views.ending import ending_lines
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.thought import Directive
 
 MakeRequest = Callable[..., SolveRequest]
 QUESTION = "what would you try next?"
@@ -146,7 +147,7 @@ def test_a_question_that_the_budget_does_not_cover_is_not_asked(make_request: Ma
     reply = conversation.say(run, QUESTION)
     assert not reply.understood and "the model's budget is used up: 0 of 200 tokens" in reply.text
     assert not server.requests
-    run.inbox.post("budget +100000 tokens")
+    run.inbox.post(Directive(0, "run", "budget", {"verb": "budget", "amount": 100000, "unit": "tokens"}))
     assert conversation.say(run, QUESTION).text == "Larger tiles."
     run.close()
 
