@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.exploits.museum import HERE, read_case
 
 from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Stage, Verdict
@@ -16,10 +17,9 @@ from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.verify import verify_pair
 
-EXPLOITS = Path(__file__).resolve().parents[2] / "exploits"
-TASK = EXPLOITS / "tasks" / "linear_relu.py"
-IN_CONSTRUCTOR = (EXPLOITS / "cheats" / "cpu" / "stale_weights.py").read_text()
-BY_VERSION = (EXPLOITS / "honest" / "cpu" / "weights_followed_by_version.py").read_text()
+TASK = HERE / "tasks" / "linear_relu.py"
+IN_CONSTRUCTOR = read_case(HERE / "cheats" / "cpu" / "stale_weights.py").text
+BY_VERSION = read_case(HERE / "honest" / "cpu" / "weights_followed_by_version.py").text
 AT_FIRST_FORWARD = BY_VERSION.replace("if self.key != key:", "if self.key is None:")
 REMEDY = "in the first forward, and again whenever a parameter's `_version` or `data_ptr()` is another"
 BUILT = Build(ok=True, seconds=0.0, artifact="library.so")
