@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
+from foundry.agents.obedience import Obedience, applies
 from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Hit, MoveLift
@@ -11,6 +14,18 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, Directive, Role
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Which way along a coordinate of the archive improvement was found; `strength` is from -1 (down) to 1 (up)."""
+
+    coordinate: Literal["d_mem", "d_algo", "d_sync"]
+    strength: float
+
+    @property
+    def direction(self) -> Literal["up", "down"]:
+        return "up" if self.strength > 0 else "down"
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,20 @@ class Brief:
     hits: tuple[Hit, ...] = ()
     lifts: tuple[MoveLift, ...] = ()
     directives: tuple[Directive, ...] = ()
-    hints: tuple[str, ...] = ()  # archive gradients in words
+    hints: tuple[Hint, ...] = ()  # the archive's gradients at the parent's cell, the strongest first
+    stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0
     elites: tuple[Evaluation, ...] = ()  # of this island and migrants, best first: partners for crossover
     tried: frozenset[str] = frozenset()
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+
+    @cached_property
+    def obedience(self) -> Obedience | None:
+        """What the user's directives ask of the parent; None when it is not a library candidate."""
+        if self.lowered is None:
+            return None
+        return Obedience(
+            self.lowered, self.graph, tuple(item for item in self.directives if applies(item, self.island))
+        )
 
     @property
     def graphs(self) -> tuple[OpGraph, ...]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from foundry.agents.brief import Brief
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
@@ -103,18 +102,17 @@ def targets(lowered: Lowered, directive: Directive) -> Iterator[tuple[KernelSumm
 
 @dataclass(frozen=True)
 class Obedience:
-    """The directives in force for `brief.lowered`, resolved to moves."""
+    """The directives to this candidate's island, resolved to moves from the candidate."""
 
-    brief: Brief
     lowered: Lowered
+    graph: OpGraph | None
+    directives: tuple[Directive, ...]
 
     @cached_property
     def active(self) -> tuple[Directive, ...]:
-        """In force on this island, oldest first; a later one about the same name replaces earlier ones."""
+        """In force, oldest first; a later one about the same name replaces earlier ones."""
         latest: dict[tuple[str, str, str], Directive] = {}
-        for directive in sorted(self.brief.directives, key=lambda item: item.id):
-            if not applies(directive, self.brief.island):
-                continue
+        for directive in sorted(self.directives, key=lambda item: item.id):
             command = directive.command
             name, verb = str(command.get("name", "")), str(command.get("verb", ""))
             if verb == "free":
@@ -163,7 +161,7 @@ class Obedience:
         return None
 
     def _required_structure(self) -> Iterator[tuple[Move, Directive]]:
-        lowered, graph = self.lowered, self.brief.graph
+        lowered, graph = self.lowered, self.graph
         for directive in self.active:
             verb, name = directive.verb, str(directive.command.get("name", ""))
             if verb == "keep":
@@ -199,7 +197,7 @@ class Obedience:
 
     def _means(self, move: Move, word: str) -> bool:
         if move.kind in ("split", "fuse"):
-            return bool(find_values([move.name], word, self.brief.graph))
+            return bool(find_values([move.name], word, self.graph))
         return word in move.name.lower()
 
     def holds(self) -> tuple[Directive, ...]:
@@ -211,7 +209,7 @@ class Obedience:
     def _is_followed(self, directive: Directive) -> bool:
         """For verbs without a pin: it names something of this candidate, and needs no move any more."""
         verb, name = directive.verb, str(directive.command.get("name", ""))
-        lowered, graph = self.lowered, self.brief.graph
+        lowered, graph = self.lowered, self.graph
         if verb == "avoid":
             return bool(find_tunables(lowered, name))
         if verb == "keep":

@@ -8,7 +8,6 @@ from typing import get_args
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert, experts
-from foundry.agents.obedience import Obedience
 from foundry.knowledge.thought import Aspect, Diagnosis, ExpertName, Limiter, Role
 
 # How an island's role weights the moves made there, and with them the experts who make them.
@@ -86,7 +85,7 @@ def _others(everyone: Mapping[str, Expert], first: str) -> tuple[ExpertName, ...
 
 def _asked_by_user(brief: Brief, everyone: Mapping[str, Expert]) -> ExpertName | None:
     """The expert of the newest directive that the parent does not follow yet."""
-    needed = {directive.id for _, directive in Obedience(brief, brief.lowered).required} if brief.lowered else set()
+    needed = {directive.id for _, directive in brief.obedience.required} if brief.obedience else set()
     for directive in sorted(brief.directives, key=lambda item: -item.id):
         here = directive.island in (None, brief.island)
         if here and directive.to in everyone and directive.id in needed and everyone[directive.to].aspects:

@@ -211,6 +211,5 @@ class Situation:
 
     @property
     def stagnating(self) -> bool:
-        """Whether the archive's hints say that the island no longer improves."""
-        words = " ".join(self.brief.hints).lower()
-        return any(word in words for word in ("stagnat", "plateau", "no improvement"))
+        """Whether the island no longer improves."""
+        return self.brief.stagnant_generations > 0

@@ -14,7 +14,6 @@ from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.source import folded
 from foundry.agents.chat.words import MOST_MOVES
 from foundry.agents.expert import Expert
-from foundry.agents.obedience import Obedience
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
 from foundry.agents.playbook.ranking import rank
 from foundry.agents.situation import Situation
@@ -35,14 +34,11 @@ class Menu:
     library: MoveLibrary
 
     @cached_property
-    def obedience(self) -> Obedience | None:
-        return Obedience(self.brief, self.brief.lowered) if self.brief.lowered else None
-
-    @cached_property
     def moves(self) -> tuple[Move, ...]:
-        if self.brief.lowered is None or self.obedience is None:
+        lowered, obedience = self.brief.lowered, self.brief.obedience
+        if lowered is None or obedience is None:
             return ()
-        legal = [move for move in self.library.moves(self.brief.lowered) if self.obedience.forbids(move) is None]
+        legal = [move for move in self.library.moves(lowered) if obedience.forbids(move) is None]
         ranked = rank(legal, self.expert, Situation(self.brief, self.diagnosis))
         return tuple(item.move for item in ranked[:MOST_MOVES])
 
@@ -99,12 +95,12 @@ def _edited(edits: Sequence[Edit], parent_text: str) -> str:
 
 def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
     brief = menu.brief
-    if brief.lowered is None or menu.obedience is None:
+    if brief.lowered is None or brief.obedience is None:
         raise AnswerError("the parent is not the kernel library's, so there are no moves: give edits or source")
     unknown = [number for number in numbers if not 0 <= number < len(menu.moves)]
     if unknown:
         raise AnswerError(f"moves: {unknown[0]} is not in the list (0 to {len(menu.moves) - 1})")
-    asked = tuple(move for move, _ in menu.obedience.required)
+    asked = tuple(move for move, _ in brief.obedience.required)
     moves = (*asked, *(menu.moves[number] for number in dict.fromkeys(numbers)))
     settings = [(move.kernel, move.name) for move in moves if move.kind == "set"]
     if len(settings) != len(set(settings)):

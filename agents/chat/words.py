@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.source import shown
@@ -16,6 +16,15 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 48
+# What a step along a coordinate of the archive is in a kernel.
+ADVICE: Mapping[tuple[str, str], str] = {
+    ("d_mem", "up"): "move data better: wider vectors, tiles in cache or shared memory, register blocking, prefetch",
+    ("d_mem", "down"): "a simpler memory path did better: fewer staging levels",
+    ("d_algo", "up"): "change the algorithm: fuse passes, reformulate, apply an exact rewrite",
+    ("d_algo", "down"): "the more direct algorithm did better: undo a reformulation",
+    ("d_sync", "up"): "let threads cooperate more: split reductions over threads or blocks",
+    ("d_sync", "down"): "less synchronisation did better: give each thread work of its own",
+}
 RULES = {
     "fair": "The dominant operations run in the candidate's own kernels; exact algebra; TF32 as eager may use it.",
     "open": "System speed: vendor GEMM and convolution calls and declared approximations are allowed and labelled.",
@@ -179,6 +188,10 @@ def _directives(brief: Brief) -> str:
 
 
 def _hints(brief: Brief) -> str:
-    lines = [f"- {hint}" for hint in brief.hints]
+    still = brief.stagnant_generations
+    lines = [f"- stagnating: no improvement in {still} generations"] if still else []
+    for hint in brief.hints:
+        way = (hint.coordinate, hint.direction)
+        lines.append(f"- {hint.coordinate} {hint.direction} ({hint.strength:+.2f}): {ADVICE[way]}")
     lines += [f"- {item.candidate.id}: {_measured(item)}" for item in brief.elites[:4]]
     return "\n".join(lines) or "none"

@@ -60,10 +60,10 @@ class PlaybookBrain:
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
         """None when the parent is no library candidate or every legal step has been tried."""
-        if brief.lowered is None:
+        if brief.lowered is None or brief.obedience is None:
             return None
         found = brief.diagnosis or diagnose(brief)
-        search = _Search(experts()[expert], Situation(brief, found), brief.lowered, self.library)
+        search = _Search(experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library)
         step = search.repair(found.failure) if found.failure else search.improve()
         return proposal_of(step, experts()[expert], search.situation) if step else None
 
@@ -81,11 +81,8 @@ class _Search:
     expert: Expert
     situation: Situation
     lowered: Lowered
+    obedience: Obedience
     library: MoveLibrary
-
-    @cached_property
-    def obedience(self) -> Obedience:
-        return Obedience(self.situation.brief, self.lowered)
 
     @cached_property
     def stream(self) -> random.Random:

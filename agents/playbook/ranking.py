@@ -71,11 +71,9 @@ def _share(move: Move, situation: Situation) -> float:
 
 
 def _hinted(move: Move, situation: Situation) -> float:
-    """The archive's gradients in words: "d_mem up ..." favours the aspects behind it, "d_mem down ..." the others."""
+    """The archive's gradients: a hint to go up favours the aspects behind its coordinate, one to go down the others."""
     factor = 1.0
     for hint in situation.brief.hints:
-        words = hint.lower()
-        for coordinate, aspects in COORDINATES.items():
-            if coordinate in words and move.aspect in aspects:
-                factor *= 0.8 if f"{coordinate} down" in words else 1.4
+        if move.aspect in COORDINATES[hint.coordinate]:
+            factor *= 1.4 if hint.direction == "up" else 0.8
     return min(2.0, max(0.5, factor))

@@ -35,9 +35,7 @@ async def brief_for(
         state["archive"].values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"]))
     )
     cell = state["population"][state["parent"]][0] if state["parent"] in state["population"] else "000"
-    found = hints(cell, state["transitions"], state["archive"])
-    if state.get("idle", 0) >= services.effort.stagnation:
-        found = (f"stagnating: no improvement in {state['idle']} generations", *found)
+    idle = state.get("idle", 0)
     return Brief(
         task=services.task,
         graph=graphs[0] if graphs else None,
@@ -55,7 +53,8 @@ async def brief_for(
         hits=recalled.hits if recalled else (),
         lifts=recalled.lifts if recalled else (),
         directives=tuple(item for item in services.directives() if item.id in state["active"]),
-        hints=found,
+        hints=hints(cell, state["transitions"], state["archive"]),
+        stagnant_generations=idle if idle >= services.effort.stagnation else 0,
         elites=tuple(
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
         ),

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
+from foundry.agents.brief import Hint
 from foundry.graph.search.archive import Archive, best
 
 FITNESS, RATE, EXPLORATION = 0.4, 0.4, 0.2
@@ -19,18 +21,7 @@ HINT = 0.2  # a gradient below it says nothing
 BLEND = 0.3  # share of the gradients in the weight of a parent, the rest is merit
 KEPT = 256  # transitions an island remembers
 LEVELS = 4
-DIMENSIONS = ("d_mem", "d_algo", "d_sync")
-MEANING = {
-    (
-        "d_mem",
-        "up",
-    ): "move the data better: wider vectors, tiles in cache or shared memory, register blocking, prefetch",
-    ("d_mem", "down"): "a simpler memory path did better: fewer staging levels",
-    ("d_algo", "up"): "change the algorithm: fuse passes, reformulate, apply an exact rewrite",
-    ("d_algo", "down"): "the more direct algorithm did better: undo a reformulation",
-    ("d_sync", "up"): "let threads cooperate more: split reductions over threads or blocks",
-    ("d_sync", "down"): "less synchronisation did better: give each thread work of its own",
-}
+DIMENSIONS: tuple[Literal["d_mem", "d_algo", "d_sync"], ...] = ("d_mem", "d_algo", "d_sync")
 
 # [parent cell, child cell, parent merit, child merit], as it stands in the graph's state
 Transition = tuple[str, str, float, float]
@@ -130,13 +121,9 @@ def choose_parent(
     return stream.choices(ranked, weights)[0]
 
 
-def hints(cell: str, transitions: Sequence[Transition], archive: Archive) -> tuple[str, ...]:
-    """The gradients at a cell in words, strongest first; nothing before there are transitions to read."""
+def hints(cell: str, transitions: Sequence[Transition], archive: Archive) -> tuple[Hint, ...]:
+    """The gradients at a cell that say something, strongest first; none before there are transitions to read."""
     if not transitions:
         return ()
-    found = []
-    for name, value in zip(DIMENSIONS, gradient(cell, transitions, archive), strict=True):
-        if abs(value) >= HINT:
-            direction = "up" if value > 0 else "down"
-            found.append((abs(value), f"{name} {direction} ({value:+.2f}): {MEANING[name, direction]}"))
-    return tuple(text for _, text in sorted(found, reverse=True))
+    found = [Hint(*pair) for pair in zip(DIMENSIONS, gradient(cell, transitions, archive), strict=True)]
+    return tuple(sorted((hint for hint in found if abs(hint.strength) >= HINT), key=lambda hint: -abs(hint.strength)))

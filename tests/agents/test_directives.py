@@ -9,7 +9,6 @@ import pytest
 
 from foundry.agents.directives import FORMS, NotUnderstood, Question, forms, parse, promise
 from foundry.agents.explanation import explain, misunderstood
-from foundry.agents.obedience import Obedience
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Directive
 
@@ -178,6 +177,6 @@ def test_what_is_not_understood_is_answered_with_this_run_s_names(toy: Any, text
 def test_later_directives_win_and_words_find_their_tunables(toy: Any) -> None:
     said = (directive(1, "@tiling tile 64"), directive(2, "@all tile 128"), directive(3, "@tiling avoid threads 2"))
     brief = toy.brief(Recipe("cpu", materialise=("relu",)), directives=said)
-    moves = {(move.kernel, move.name): (move.value, by.id) for move, by in Obedience(brief, brief.lowered).required}
+    moves = {(move.kernel, move.name): (move.value, by.id) for move, by in brief.obedience.required}
     # 128 is not legal for k1, whose block takes 64 or 256; the thread count leaves its avoided default
     assert moves == {("k0", "block"): (128, 2), ("k0", "threads"): (1, 3)}

@@ -16,6 +16,7 @@ from tests.agents.session import QUICK, SHORT, Session, move
 
 from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
+from foundry.agents.brief import Hint
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.source import shown, unfolded
@@ -48,7 +49,8 @@ async def test_a_choice_among_moves_becomes_a_recipe(toy: Any, scripted: Any) ->
 
 async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) -> None:
     session = Session(toy, scripted(answer(move())))
-    await session.propose(directives=(Directive(4, "all", "prefer short code"),), hints=("d_mem up pays",))
+    said = (Directive(4, "all", "prefer short code"),)
+    await session.propose(directives=said, hints=(Hint("d_mem", 0.41),), stagnant_generations=3)
     prompt = session.server.prompt()
     for part in (
         "You are the memory-tiling expert",
@@ -57,7 +59,8 @@ async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) ->
         "unroll = 1 of 1, 2, 4, 8",
         "copy 20 GB/s",
         "d4 to all: prefer short code",
-        "d_mem up pays",
+        "- stagnating: no improvement in 3 generations",
+        "- d_mem up (+0.41): move data better: wider vectors",
         "return x * 2.0",
         "class ModelNew(torch.nn.Module)",
         "The dominant operations run in the candidate's own kernels",

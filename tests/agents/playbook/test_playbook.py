@@ -52,7 +52,7 @@ async def test_search_visits_every_recipe_once_and_then_says_so(toy: Any) -> Non
 
 async def test_proposal_is_the_parent_after_its_moves(toy: Any) -> None:
     for step in range(20):
-        brief = toy.brief(diagnosis=LATENCY, step=f"i0g{step}", hints=("island stagnates",))
+        brief = toy.brief(diagnosis=LATENCY, step=f"i0g{step}", stagnant_generations=3)
         proposal = await propose(toy, "tiling", brief)
         assert proposal is not None
         recipe = brief.lowered.recipe
@@ -153,7 +153,7 @@ async def test_crossover_takes_an_elites_choices(toy: Any) -> None:
     elite = toy.evaluation(toy.recipe(block=256, unroll=8, threads=1), name="c9", candidate_ms=1.0)
     taken = []
     for step in range(60):
-        brief = toy.brief(diagnosis=LATENCY, elites=(elite,), hints=("plateau for 5 generations",), step=f"i0g{step}")
+        brief = toy.brief(diagnosis=LATENCY, elites=(elite,), stagnant_generations=5, step=f"i0g{step}")
         proposal = await propose(toy, "tiling", brief)
         if proposal and "Takes over from c9" in proposal.rationale:
             taken.append(proposal)

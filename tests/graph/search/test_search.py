@@ -32,9 +32,9 @@ def test_gradients_point_where_improvement_came_from() -> None:
         transitions = remember(transitions, ("110", "120", 2.0, 1.2))  # algorithm up: worse
     memory, algorithm, _ = gradient("110", transitions, archive)
     assert memory > 0.4 > 0 > algorithm
-    words = hints("110", transitions, archive)
-    assert words[0].startswith("d_mem up (+0.")
-    assert any(word.startswith("d_algo down (-0.") for word in words)
+    found = hints("110", transitions, archive)
+    assert (found[0].coordinate, found[0].direction) == ("d_mem", "up") and found[0].strength == memory
+    assert ("d_algo", "down") in [(hint.coordinate, hint.direction) for hint in found]
 
 
 def test_without_transitions_there_is_no_hint_and_only_exploration_pulls() -> None:
