@@ -187,8 +187,8 @@ def agent_solve(
     api_key_env: chat_flags.KeyFlag = None,
     price: chat_flags.PriceFlag = None,
     answer_tokens: chat_flags.AnswerTokensFlag = None,
-    request_seconds: chat_flags.RequestSecondsFlag = None,
-    parallel_calls: chat_flags.ParallelFlag = None,
+    request_s: chat_flags.RequestSecondsFlag = None,
+    parallel: chat_flags.ParallelFlag = None,
     temperature: chat_flags.TemperatureFlag = None,
     reasoning_effort: chat_flags.ReasoningFlag = None,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
@@ -208,36 +208,17 @@ def agent_solve(
 ) -> None:
     """Search a fast, proven kernel for a task."""
     from foundry.graph.run.request import Limits, SolveRequest
-    from foundry.knowledge.codec import decode
 
     chat = chat_flags.chat_options(
-        model=model,
-        base_url=base_url,
-        key_env=api_key_env,
-        price=price,
-        answer_tokens=answer_tokens,
-        request_s=request_seconds,
-        parallel=parallel_calls,
-        temperature=temperature,
-        reasoning_effort=reasoning_effort,
+        model, base_url, api_key_env, price, answer_tokens, request_s, parallel, temperature, reasoning_effort
     )
-    fields = {
-        "task": str(task),
-        "target": _choice("--target", target, ("cpu", "cuda", "auto")),
-        "effort": _choice("--effort", effort, ("quick", "standard", "deep")),
-        "seed": seed,
-        "islands": islands,
-        "limits": asdict(Limits(evaluations, minutes, tokens, dollars, target_speedup)),
-        "scale": scale,
-        "policy": _policy(policy),
-        "model": model,
-        "base_url": base_url,
-        "chat": asdict(chat),
-        "store": store,
-        "learn": learn,
-        "runs": str(runs),
-    }
-    request = decode(SolveRequest, json.dumps(fields))
+    machine = _choice("--target", target, ("cpu", "cuda", "auto"))
+    plan = _choice("--effort", effort, ("quick", "standard", "deep"))
+    limits = Limits(evaluations, minutes, tokens, dollars, target_speedup)
+    rules = _policy(policy)
+    request = SolveRequest(
+        str(task), machine, plan, seed, islands, limits, scale, rules, model, base_url, chat, store, learn, str(runs)
+    )
     summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
     _conclude(summary, request.task, as_json, min_speedup)
 

@@ -35,7 +35,11 @@ AnswerTokensFlag = Annotated[
 ]
 RequestSecondsFlag = Annotated[
     float | None,
-    typer.Option(min=0.01, help=f"A request is given up after this many seconds; default: {DEFAULT.request_s:g}."),
+    typer.Option(
+        "--request-seconds",
+        min=0.01,
+        help=f"A request is given up after this many seconds; default: {DEFAULT.request_s:g}.",
+    ),
 ]
 ParallelFlag = Annotated[
     int | None,
@@ -50,7 +54,6 @@ ReasoningFlag = Annotated[
 
 
 def chat_options(
-    *,
     model: str | None,
     base_url: str | None,
     key_env: str | None,
