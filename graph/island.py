@@ -21,7 +21,7 @@ from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
-from foundry.graph.search.state import IslandOutput, IslandState
+from foundry.graph.search.state import IslandOutput, IslandState, step_name
 
 Update = dict[str, Any]
 Step = Callable[[IslandState, Services], Awaitable[Update]]
@@ -67,17 +67,12 @@ def destinations(name: str) -> list[str]:
     return list(dict.fromkeys([following, *([shortcut[name]] if name in shortcut else []), "leave"]))
 
 
-def step_name(state: IslandState) -> str:
-    """`i2g5`: island and generation; it keys the journal and seeds the step's random stream."""
-    return f"i{state['island']}g{state.get('generation', 0)}"
-
-
 def contained(name: str, step: Step) -> Any:
     """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
-        here = think.next_step(state) if name == "select" else step_name(state)
+        here = step_name(state["island"], state["generation"] + 1) if name == "select" else state["step"]
         with services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
@@ -100,7 +95,7 @@ def contained(name: str, step: Step) -> Any:
 async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Reports to the root graph what the next round starts from."""
     services = await services_of(state, runtime)
-    with services.log.at(state["island"], step_name(state)):
+    with services.log.at(state["island"], state["step"]):
         services.log.note_once("note", "island ends", reason=state.get("stop", ""), round=state.get("round", 0))
     return {"islands": {str(state["island"]): think.report(state)}}
 

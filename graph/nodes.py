@@ -15,7 +15,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run
 from foundry.graph.search.lessons import lessons, localised, query, winners
-from foundry.graph.search.state import IslandReport, IslandState, RunState
+from foundry.graph.search.state import IslandReport, IslandState, RunState, step_name
 from foundry.graph.search.think import evaluation_facts
 from foundry.knowledge.candidate import (
     REFERENCE,
@@ -283,6 +283,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 role=role_of(number, round_),
                 round=round_,
                 generation=earlier["generation"],
+                step=step_name(number, earlier["generation"]),
                 archive=archive,
                 population=earlier["population"],
                 dry=earlier["dry"] if round_ == 0 else [],

@@ -18,11 +18,13 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.knowledge.errors import FoundryError, NotComparable, UsageError
+from foundry.knowledge.thought import Diagnosis
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
+IN_STATE = (Diagnosis,)  # the classes of which the graph's state holds objects
 STEPS_AT_MOST = 10_000_000  # the ledger ends a run, not LangGraph's recursion limit
 
 
@@ -140,11 +142,12 @@ async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> bool:
 async def checkpoints(path: Path) -> AsyncIterator[AsyncSqliteSaver]:
     """LangGraph's checkpoints in one SQLite file."""
     import aiosqlite
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     async with aiosqlite.connect(path, timeout=BUSY_MS / 1000, factory=_Rollback) as connection:
         await connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9, which is what we promise
-        yield AsyncSqliteSaver(connection)
+        yield AsyncSqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=IN_STATE))
 
 
 class _Rollback(sqlite3.Connection):

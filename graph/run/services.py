@@ -25,6 +25,7 @@ from foundry.knowledge.thought import Directive
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain
+    from foundry.agents.brief import Brief
     from foundry.knowledge.experience.store import ExperienceStore
 
 
@@ -79,6 +80,7 @@ class Services:
     store: ExperienceStore | None
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
+    briefs: dict[int, Brief] = field(default_factory=dict)  # each island's latest
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
     @property

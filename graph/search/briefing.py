@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 from foundry.agents.brief import Brief
 from foundry.graph.run.services import Recalled, Services
@@ -10,7 +11,6 @@ from foundry.graph.search.archive import candidate_number
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import IslandState
-from foundry.knowledge.candidate import Stage
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import Diagnosis
@@ -18,13 +18,32 @@ from foundry.knowledge.thought import Diagnosis
 SHOWN_ELITES = 6
 
 
-async def brief_for(
-    state: IslandState, services: Services, diagnosis: Diagnosis | None = None, recalled: Recalled | None = None
-) -> Brief:
-    """The brief of the step at hand; `diagnosis` and `recalled` join it once they are known."""
-    step = f"i{state['island']}g{state['generation']}"
-    view = services.journal.plain(f"{step}/gate", "outside", dict)
-    stages: dict[str, Stage] = view["stages"]
+async def brief_for(state: IslandState, services: Services) -> Brief:
+    """The brief of the step at hand, built once a step. A process that goes on with a step that another began builds it
+    again, from the state and the run's records: the same."""
+    brief = services.briefs.get(state["island"])
+    if brief is None or brief.step != state["step"]:
+        brief = await _build_brief(state, services)
+        services.briefs[state["island"]] = brief
+    diagnosis = state["diagnosis"]
+    return brief if diagnosis is None else await add_diagnosis(brief, diagnosis, services)
+
+
+async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) -> Brief:
+    """The brief with the diagnosis and what the store knows about it on graphs like this one."""
+    if brief.diagnosis is None:
+        recalled = Recalled()
+        if brief.graph is not None:
+            limiter = diagnosis.failure or diagnosis.limiter or ""
+            asked = query(brief.graph, services.device, limiter, diagnosis.action)
+            recalled = await services.recall(f"{brief.step}/recalled", asked)
+        brief = replace(brief, diagnosis=diagnosis, hits=recalled.hits, lifts=recalled.lifts)
+        services.briefs[brief.island] = brief
+    return brief
+
+
+async def _build_brief(state: IslandState, services: Services) -> Brief:
+    stages = state["outside"]["stages"]
     parent = services.evaluation(state["parent"], stages.get(state["parent"]))
     lowered: Lowered | None = None
     if parent.candidate.recipe is not None:
@@ -44,29 +63,18 @@ async def brief_for(
         role=state["role"],
         island=state["island"],
         generation=state["generation"],
-        step=step,
+        step=state["step"],
         seed=services.request.seed,
         parent=parent,
         parent_text=services.text(parent),
         lowered=lowered,
-        diagnosis=diagnosis,
-        hits=recalled.hits if recalled else (),
-        lifts=recalled.lifts if recalled else (),
-        directives=tuple(item for item in services.directives() if item.id in state["active"]),
+        diagnosis=None,
+        directives=tuple(item for item in services.directives() if item.id in state["directives"]),
         hints=hints(cell, state["transitions"], state["archive"]),
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
         elites=tuple(
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
         ),
-        tried=services.tried(view["tried"]),
+        tried=services.tried(state["outside"]["tried"]),
         further_graphs=tuple(graphs[1:]),
     )
-
-
-async def recalled_for(step: str, services: Services, diagnosis: Diagnosis) -> Recalled:
-    """What the store knows about this diagnosis on graphs like this one."""
-    graphs = await services.graphs()
-    if not graphs:
-        return Recalled()
-    limiter = diagnosis.failure or diagnosis.limiter or ""
-    return await services.recall(f"{step}/recalled", query(graphs[0], services.device, limiter, diagnosis.action))

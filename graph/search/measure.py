@@ -54,7 +54,7 @@ async def profile(state: IslandState, services: Services) -> Update:
 async def prove(state: IslandState, services: Services) -> Update:
     """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
     found = estimate_of([await screened(state, services)])
-    bar = services.journal.plain(f"{_step(state)}/bar", "outside", lambda: _bar(services))
+    bar = services.journal.plain(f"{state['step']}/bar", "outside", lambda: _bar(services))
     if found is None or not bar["is_open"]:
         return {}
     if bar["best"] and found.chance_beyond(Estimate(*bar["best"]), CLEARLY) < LIKELY:
@@ -87,7 +87,3 @@ async def screened(state: IslandState, services: Services) -> Evaluation:
     candidate = services.candidate(state["candidate"])
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
     return await services.measure.evaluation(candidate, services.run.text(state["text"]), "screen", lowered)
-
-
-def _step(state: IslandState) -> str:
-    return f"i{state['island']}g{state['generation']}"

@@ -6,7 +6,19 @@ from typing import Annotated, TypedDict
 
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
-from foundry.knowledge.thought import ExpertName, Role
+from foundry.knowledge.candidate import Stage
+from foundry.knowledge.thought import Diagnosis, ExpertName, Role
+
+
+class Outside(TypedDict):
+    """What a step takes from outside its island: read once, when the step begins, and kept by the journal."""
+
+    stop: str  # why the search should end, "" while it goes on
+    seen: int  # id of the last directive that was read
+    directives: list[int]  # new ones to this island's experts
+    to_run: list[int]  # new ones to the run
+    tried: int  # a mark: what had been tried by then
+    stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
 
 
 class IslandReport(TypedDict, total=False):
@@ -19,7 +31,7 @@ class IslandReport(TypedDict, total=False):
     population: dict[str, tuple[str, float]]
     dry: list[str]
     transitions: list[Transition]
-    directives: list[int]
+    directives: list[int]  # ids of those that its experts are shown
     inbox_after: int
     reason: str  # why it stopped
 
@@ -54,15 +66,22 @@ class IslandState(IslandReport, total=False):
     broken: str  # a failed candidate that the diagnostician may still repair, or ""
     repairs: int  # repairs in a row
     stop: str  # why the island ends, "" while it goes on
-    # the step at hand
-    parent: str
-    active: list[int]  # ids of directives shown to this step
-    experts: list[ExpertName]  # in the order to ask them
-    candidate: str  # "" when the step gave none
+    # the step at hand: what its nodes hand on
+    step: str  # its name, see step_name
+    outside: Outside  # from select
+    parent: str  # from select
+    diagnosis: Diagnosis | None  # from diagnose
+    experts: list[ExpertName]  # from route, in the order to ask them
+    candidate: str  # from propose, "" when the step gave none
     text: str  # sha256 of the candidate's file
     outcome: str  # why the candidate's tests ended early, "" when it passed them
     proven: bool  # the full protocol was spent on it
     islands: Annotated[dict[str, IslandReport], merge_reports]
+
+
+def step_name(island: int, generation: int) -> str:
+    """`i2g5`: it keys the journal, names the step's proposals and seeds its random streams."""
+    return f"i{island}g{generation}"
 
 
 class IslandOutput(TypedDict, total=False):

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from foundry.agents.brain import NoAnswer
+from foundry.agents.brief import Brief
 from foundry.graph.run.inbox import wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.archive import Gain, cell_of, insert
-from foundry.graph.search.briefing import brief_for, recalled_for
+from foundry.graph.search.briefing import add_diagnosis, brief_for
 from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
-from foundry.graph.search.state import IslandReport, IslandState
+from foundry.graph.search.state import IslandReport, IslandState, Outside, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
@@ -48,14 +49,6 @@ class Thought:
     retry_s: float = 0.0
 
 
-def next_step(state: IslandState) -> str:
-    return f"i{state['island']}g{state.get('generation', 0) + 1}"
-
-
-def this_step(state: IslandState) -> str:
-    return f"i{state['island']}g{state['generation']}"
-
-
 def report(state: IslandState) -> IslandReport:
     """What the next round starts from."""
     return IslandReport(
@@ -77,20 +70,26 @@ def report(state: IslandState) -> IslandReport:
 
 async def select(state: IslandState, services: Services) -> Update:
     """The safe boundary: reads the inbox and the ledger, then chooses the parent of this generation."""
-    step = next_step(state)
-    generation = state.get("generation", 0) + 1
-    if services.journal.lookup(f"{step}/gate") is None and not services.journal.replaying:
+    generation = state["generation"] + 1
+    step = step_name(state["island"], generation)
+    key = f"{step}/outside"
+    if services.journal.lookup(key) is None and not services.journal.replaying:
         await _wait_while_paused(state["island"], services)
-    gate = services.journal.plain(f"{step}/gate", "outside", lambda: _look_around(state, services))
+    outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
     services.log.seen()
     services.ledger.refresh()
-    await _acknowledge(state, services, step, gate)
-    active = [*state["directives"], *gate["directives"]]
-    update: Update = {"generation": generation, "directives": active, "inbox_after": gate["seen"], "active": active}
-    stop = gate["stop"] or _finished(state, services)
+    await _acknowledge(state, services, step, outside)
+    update: Update = {
+        "generation": generation,
+        "step": step,
+        "outside": outside,
+        "directives": [*state["directives"], *outside["directives"]],
+        "inbox_after": outside["seen"],
+    }
+    stop = outside["stop"] or _finished(state, services)
     if stop:
         return {**update, "stop": stop}
-    fresh = {"candidate": "", "text": "", "outcome": "", "proven": False, "experts": []}
+    fresh: Update = {"diagnosis": None, "experts": [], "candidate": "", "text": "", "outcome": "", "proven": False}
     if state.get("broken"):
         return {**update, **fresh, "parent": state["broken"]}
     open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
@@ -105,20 +104,21 @@ async def select(state: IslandState, services: Services) -> Update:
     return {**update, **fresh, "parent": parent}
 
 
-def _look_around(state: IslandState, services: Services) -> dict[str, Any]:
-    """Everything this step takes from outside the island, as one recorded answer."""
+def _look_around(state: IslandState, services: Services) -> Outside:
     directives = services.directives(state["inbox_after"])
     island = state["island"]
     stopped, number = wanted_state(services.directives())
     stop = f"stopped by the user (d{number})" if stopped == "stop" else ""
-    return {
-        "stop": stop or services.ledger.exhausted() or services.ledger.satisfied(services.best()),
-        "seen": max([state["inbox_after"], *(item.id for item in directives)]),
-        "directives": [item.id for item in directives if item.to != "run" and item.island in (None, island)],
-        "to_run": [item.id for item in directives if item.to == "run"],
-        "tried": services.run.tried()[0],
-        "stages": services.run.stages(list(state["population"])),
-    }
+    elites = (elite["candidate"] for elite in state["archive"].values())
+    shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
+    return Outside(
+        stop=stop or services.ledger.exhausted() or services.ledger.satisfied(services.best()),
+        seen=max([state["inbox_after"], *(item.id for item in directives)]),
+        directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
+        to_run=[item.id for item in directives if item.to == "run"],
+        tried=services.run.tried()[0],
+        stages=services.run.stages(list(shown)),
+    )
 
 
 def _finished(state: IslandState, services: Services) -> str:
@@ -143,11 +143,11 @@ async def _wait_while_paused(island: int, services: Services) -> None:
         services.ledger.excuse(island, time.monotonic() - started)
 
 
-async def _acknowledge(state: IslandState, services: Services, step: str, gate: dict[str, Any]) -> None:
+async def _acknowledge(state: IslandState, services: Services, step: str, outside: Outside) -> None:
     """Tells the user that a directive was taken, by whom, and why it cannot be followed where that is so; once."""
     known = {item.id: item for item in services.directives()}
-    for number in [*gate["directives"], *gate["to_run"]]:
-        is_for_run = number in gate["to_run"]
+    for number in [*outside["directives"], *outside["to_run"]]:
+        is_for_run = number in outside["to_run"]
         reader = "run" if is_for_run else f"island {state['island']}"
         directive = known[number]
         why = "" if is_for_run else await _cannot(directive, state, services)
@@ -189,42 +189,38 @@ async def _cannot(directive: Directive, state: IslandState, services: Services) 
 
 async def diagnose(state: IslandState, services: Services) -> Update:
     """What broke or limits the parent, and what the store knows about that."""
-    step = this_step(state)
     brief = await brief_for(state, services)
     with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
         diagnosis = await services.journal.record(
-            f"{step}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)
+            f"{state['step']}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)
         )
         span.data["found"] = diagnosis.failure or diagnosis.limiter
         span.data["evidence"] = diagnosis.evidence
         span.data["action"] = diagnosis.action
-    await recalled_for(step, services, diagnosis)
-    return {}
+    await add_diagnosis(brief, diagnosis, services)
+    return {"diagnosis": diagnosis}
 
 
 async def route(state: IslandState, services: Services) -> Update:
     """Which experts to ask, in order: by diagnosis, role and the user's words."""
     from foundry.agents.route import ranking
 
-    step = this_step(state)
-    diagnosis = await _diagnosis(step, services)
-    brief = await brief_for(state, services, diagnosis, await recalled_for(step, services, diagnosis))
-    return {"experts": list(ranking(brief, diagnosis))}
+    brief = await brief_for(state, services)
+    assert brief.diagnosis is not None
+    return {"experts": list(ranking(brief, brief.diagnosis))}
 
 
 async def propose(state: IslandState, services: Services) -> Update:
     """Asks the experts for one step and claims the candidate it makes."""
-    step = this_step(state)
-    diagnosis = await _diagnosis(step, services)
-    brief = await brief_for(state, services, diagnosis, await recalled_for(step, services, diagnosis))
+    brief = await brief_for(state, services)
     silent: list[Thought] = []
     for expert in state["experts"]:
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
-            thought = await _ask(services, step, expert, brief)
+            thought = await _ask(services, expert, brief)
             proposal = thought.proposal
             span.data["proposal"] = proposal.rationale if proposal else thought.unanswered or "nothing left to try"
         if proposal is not None:
-            return await _write(state, services, proposal, diagnosis, brief.parent_text)
+            return await _write(state, services, proposal, brief.parent_text)
         silent += [thought] if thought.unanswered else []
     if silent:  # the parent is not exhausted; a model that is away is waited for, one that answers nonsense is a miss
         await wait_for_model(services, silent[-1].retry_s)
@@ -232,21 +228,19 @@ async def propose(state: IslandState, services: Services) -> Update:
     return {"dry": [*state["dry"], state["parent"]], "broken": ""}
 
 
-async def _ask(services: Services, step: str, expert: ExpertName, brief: Any) -> Thought:
+async def _ask(services: Services, expert: ExpertName, brief: Brief) -> Thought:
     async def think() -> Thought:
         try:
             return Thought(await services.brain.propose(expert, brief))
         except NoAnswer as error:
             return Thought(None, str(error) or "no answer", error.retry_s or 0.0)
 
-    return await services.journal.record(f"{step}/proposal/{expert}", "thought", Thought, think)
+    return await services.journal.record(f"{brief.step}/proposal/{expert}", "thought", Thought, think)
 
 
-async def _write(
-    state: IslandState, services: Services, proposal: Proposal, diagnosis: Diagnosis, parent_text: str
-) -> Update:
+async def _write(state: IslandState, services: Services, proposal: Proposal, parent_text: str) -> Update:
     """Turns a proposal into a candidate's file and claims it; a file that is there already is a miss."""
-    step = this_step(state)
+    step = state["step"]
     missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
     try:
         text, recipe = await text_of(proposal, parent_text, services)
@@ -272,7 +266,7 @@ async def _write(
         parents=(proposal.parent,),
         proposal=proposal.id,
     )
-    if services.run.add_decision(Decision(step, state["island"], candidate, diagnosis, proposal)):
+    if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
         services.log.note("proposal", proposal.expert, **_shown(candidate, proposal))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
 
@@ -307,19 +301,12 @@ def _shown(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
     }
 
 
-async def _diagnosis(step: str, services: Services) -> Diagnosis:
-    async def forgotten() -> Diagnosis:
-        raise AssertionError(f"{step} has no diagnosis")
-
-    return await services.journal.record(f"{step}/diagnosis", "thought", Diagnosis, forgotten)
-
-
 # learn, migrate
 
 
 async def learn(state: IslandState, services: Services) -> Update:
     """Records the evaluation, its place in the archive and the lesson for the store."""
-    step = this_step(state)
+    step = state["step"]
     candidate = services.candidate(state["candidate"])
     text = services.run.text(candidate.source)
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
@@ -409,8 +396,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
     decision = services.run.decision(candidate.id)
     if not graphs or decision is None or decision.proposal is None:
         return
-    stages = services.journal.plain(f"{this_step(state)}/gate", "outside", dict)["stages"]
-    parent = services.records(state["parent"], stages.get(state["parent"]))
+    parent = services.records(state["parent"], state["outside"]["stages"].get(state["parent"]))
     moves = decision.proposal.moves
     if moves and parent[-1].candidate.recipe is not None:
         before = await services.lower(parent[-1].candidate.recipe)
@@ -418,7 +404,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
     await services.learn(
         lessons(
             run=services.run.id,
-            step=this_step(state),
+            step=state["step"],
             task=services.task.name,
             graph=graphs[0],
             device=services.device,
@@ -433,7 +419,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
 
 async def migrate(state: IslandState, services: Services) -> Update:
     """Offers a new elite to the other islands; takes some of theirs in when this one stagnates."""
-    step = this_step(state)
+    step = state["step"]
     idle = state.get("idle", 0) if state.get("candidate") else state.get("idle", 0) + 1
     name = state.get("candidate", "")
     for cell, elite in state["archive"].items():

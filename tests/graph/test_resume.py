@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foundry.agents.brief import Brief
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume
 from foundry.knowledge.codec import encode
+from foundry.knowledge.thought import Proposal
 
 CHILD = """
 import asyncio, importlib.util, sys
@@ -34,20 +39,72 @@ request = decode(SolveRequest, sys.argv[2])
 parts = module.FakeParts(module.FakeWorkbench(delay_s=0.01, log=Path(sys.argv[3])))
 asyncio.run(solve(request, parts=parts))
 """
+STUCK = """
+import asyncio, sys
+from pathlib import Path
+from tests.graph.conftest import FakeLibrary, FakeParts
+from tests.graph.test_resume import NotingBrain
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.solve import solve
+from foundry.knowledge.codec import decode
+brain = NotingBrain(FakeLibrary(), Path(sys.argv[2]), stuck_at=sys.argv[3])
+asyncio.run(solve(decode(SolveRequest, sys.argv[1]), parts=FakeParts(brain=brain)))
+"""
 
 
-def run_and_kill(request: SolveRequest, log: Path, lines: int) -> Path:
-    """Starts a run, kills it once the machine was asked `lines` questions; returns its directory."""
+class NotingBrain(PlaybookBrain):
+    """Writes down every brief that asks for a proposal, and thinks for ever about that of the step `stuck_at`."""
+
+    def __init__(self, library: Any, notes: Path, stuck_at: str = "") -> None:
+        super().__init__(library)
+        self.notes = notes
+        self.stuck_at = stuck_at
+
+    async def propose(self, expert: str, brief: Brief) -> Proposal | None:
+        shown = f"{replace(brief, tried=frozenset())} {sorted(brief.tried)}"
+        with self.notes.open("a") as handle:
+            handle.write(f"{brief.step} {expert} {shown!r}\n")
+        if brief.step == self.stuck_at:
+            await asyncio.sleep(600)
+        return await super().propose(expert, brief)
+
+
+def kill_when(is_time: Callable[[], bool], log: Path, request: SolveRequest, script: str, *arguments: str) -> Path:
+    """Runs a script that solves `request` and writes to `log`, kills it when it is time; the run directory."""
     log.touch()
-    conftest = Path(__file__).with_name("conftest.py")
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(conftest), encode(request), str(log)])
+    root = Path(__file__).resolve().parents[2]
+    child = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=root)
     deadline = time.monotonic() + 60
-    while len(log.read_text().splitlines()) < lines and time.monotonic() < deadline and child.poll() is None:
+    while not is_time() and time.monotonic() < deadline and child.poll() is None:
         time.sleep(0.005)
     assert child.poll() is None, "the run ended before it could be killed"
     child.send_signal(signal.SIGKILL)
     child.wait()
     return next(Path(request.runs).iterdir())
+
+
+def run_and_kill(request: SolveRequest, log: Path, lines: int) -> Path:
+    """Starts a run, kills it once the machine was asked `lines` questions; returns its directory."""
+    conftest = Path(__file__).with_name("conftest.py")
+    arguments = (CHILD, str(conftest), encode(request), str(log))
+    return kill_when(lambda: len(log.read_text().splitlines()) >= lines, log, request, *arguments)
+
+
+async def test_a_step_that_is_taken_up_again_is_shown_the_same_brief(
+    make_request: Callable[..., SolveRequest], parts: Any, library: Any, tmp_path: Path
+) -> None:
+    """Killed between the diagnosis and the proposal: what the first process had built is built again, to the letter."""
+    before, after, step = tmp_path / "before", tmp_path / "after", "i0g3"
+    request = make_request(16, islands=1)
+    path = kill_when(
+        lambda: f"{step} " in before.read_text(), before, request, STUCK, encode(request), str(before), step
+    )
+    await resume(path, parts=parts(brain=NotingBrain(library(), after)))
+    shown = [line for line in before.read_text().splitlines() if line.startswith(f"{step} ")]
+    again = [line for line in after.read_text().splitlines() if line.startswith(f"{step} ")]
+    assert len(shown) == 1 and "diagnosis=Diagnosis(" in shown[0]
+    assert again[0] == shown[0]
+    assert (await replay(path, parts())).exact
 
 
 @pytest.mark.parametrize("lines", [3, 30, 90], ids=["before the islands", "in the islands", "late"])

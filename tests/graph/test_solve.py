@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from foundry.agents.brief import Brief
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
@@ -23,6 +24,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
+from foundry.knowledge.thought import Diagnosis, Proposal
 
 MakeRequest = Callable[..., SolveRequest]
 
@@ -63,6 +65,31 @@ async def test_given_what_was_recorded_a_run_replays_exactly(make_request: MakeR
     replayed = await replay(Path(summary.run), parts())
     assert replayed.differences == ()
     assert replayed.decisions >= 28
+
+
+async def test_everyone_who_thinks_in_a_step_reads_one_brief(
+    make_request: MakeRequest, parts: Any, library: Any
+) -> None:
+    """The records are read once a step: what the diagnosis saw is what every expert sees, the same objects."""
+    seen: dict[str, list[Brief]] = {}
+
+    class Noting(PlaybookBrain):
+        async def diagnose(self, brief: Brief) -> Diagnosis:
+            seen.setdefault(brief.step, []).append(brief)
+            return await super().diagnose(brief)
+
+        async def propose(self, expert: str, brief: Brief) -> Proposal | None:
+            seen[brief.step].append(brief)
+            own = await super().propose(expert, brief)
+            return own if expert != "tiling" else None  # so that several experts are asked
+
+    await solve(make_request(24), parts=parts(brain=Noting(library())))
+    assert len(seen) > 8 and max(map(len, seen.values())) > 2
+    for first, *later in seen.values():
+        assert all(brief is later[0] and brief.diagnosis is not None for brief in later)
+        assert all(brief.parent is first.parent and brief.tried is first.tried for brief in later)
+        assert all(brief.elites is first.elites and brief.directives is first.directives for brief in later)
+        assert all(brief.obedience is not None and brief.obedience is later[0].obedience for brief in later)
 
 
 async def test_a_replay_tells_where_another_search_differs(make_request: MakeRequest, parts: Any) -> None:
