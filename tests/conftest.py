@@ -1,13 +1,24 @@
-"""How the tests are spread over workers: `pytest -n 2` uses this scheduler whatever `--dist` says."""
+"""How the tests are spread over workers (`pytest -n 2` uses this scheduler whatever `--dist` says), and what is
+made once for many of them because it takes seconds."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 
 import pytest
 from tests.exploits.museum import HERE, cases
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+from foundry.tools.grade.grader import thread_count
+from foundry.tools.machine.ceilings import measured
+from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
 
 MUSEUM = "tests/exploits/test_museum.py"
 LARGEST = "softmax"  # the task of half of the exhibits: these go to whichever worker is free
@@ -67,3 +78,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return place, item.nodeid.startswith(MUSEUM), group == item.nodeid
 
     items.sort(key=rank)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """A warm process for every grader of this worker: PyTorch's import takes three seconds. Whoever uses it ends what
+    it forked, and the process stays."""
+    warm = Zygote.start(threads=thread_count(describe("cpu")))
+    yield warm
+    warm.close()
+
+
+@pytest.fixture(scope="session")
+def make_home(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Makes a $FOUNDRY_HOME in which the CPU's ceilings are known and nothing else: locks of its own, so that nobody
+    else's timing is waited for. Measuring the ceilings takes six seconds, and is done once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    measured_home = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured-home"
+    measured_home.mkdir(exist_ok=True)
+    with (measured_home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("FOUNDRY_HOME", str(measured_home))
+        measured(describe("cpu"))
+
+    def make() -> Path:
+        home = tmp_path_factory.mktemp("home")
+        shutil.copytree(measured_home / "ceilings", home / "ceilings")
+        return home
+
+    return make

@@ -18,6 +18,7 @@ import shutil
 import statistics
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from foundry.tools.grade.folders import TASK, Quarters, quarters
 from foundry.tools.grade.timed_groups import SLOWED, Groups
 from foundry.tools.process.channel import Channel, ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.statistics import ScreenHistory, centre
 from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
@@ -95,13 +97,15 @@ class Grader:
         *,
         seed: int,
         zygote: Zygote,
+        owns_zygote: bool = True,
         run_limit_s: float | None = None,
         load_limit_s: float | None = None,
         memory_bytes: int | None = None,
         lanes: int = LANES,
     ) -> None:
         self.notes = Notes(isolation=zygote.isolation)
-        self._task, self._device, self._seed, self._zygote = task, device, seed, zygote
+        self._task, self._device, self._seed = task, device, seed
+        self._zygote, self._owns_zygote = zygote, owns_zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
@@ -109,6 +113,8 @@ class Grader:
         self._memory_bytes = memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
         self._numbers = itertools.count()
         self._reference: Worker | None = None
+        self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
+        self._closed = False
         self._own_errors: list[list[float]] = []
         self._screens = ScreenHistory(device.target)
         self._lanes = threading.Semaphore(lanes)
@@ -117,8 +123,13 @@ class Grader:
         self._tf32 = device.target == "cuda" and task.options.policy != "strict"
 
     def close(self) -> None:
-        """Ends every process and removes their directories."""
-        self._zygote.close()
+        """Ends every process and removes their directories; of a warm process that others use too, only its own."""
+        self._closed = True
+        if self._owns_zygote:
+            self._zygote.close()
+        for worker in () if self._owns_zygote else tuple(self._forked):
+            if worker.alive:
+                self._zygote.end(worker.pid)
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ------------------------------------------------------------ requests
@@ -228,9 +239,27 @@ class Grader:
 
     # ------------------------------------------------------------ processes
 
+    def _fork(
+        self,
+        entry: str,
+        limits: Limits,
+        directory: Path,
+        sandbox: Sandbox,
+        environment: dict[str, str] | None = None,
+        leases: Sequence[int] = (),
+    ) -> Worker:
+        """A worker that `close` ends too. Raises FoundryError once it is closed, which may be amid a request."""
+        if self._closed:
+            raise FoundryError("the grader is closed", "resume the run")
+        worker = self._zygote.fork(
+            entry, limits, directory=directory, environment=environment, sandbox=sandbox, leases=leases
+        )
+        self._forked.add(worker)
+        return worker
+
     def _about_task(self, question: str, limit_s: float) -> Message:
         limits = self._task_limits(max(limit_s, task_seconds()))
-        worker = self._zygote.fork("foundry.tools.task.intake:serve", limits, directory=self._scratch, sandbox=TASK)
+        worker = self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK)
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             return _ask_about_task(worker, {"do": question, **message}, limit_s)
@@ -255,9 +284,8 @@ class Grader:
                         self._idle.append(judge)
 
     def _open_judge(self) -> Worker:
-        judge = self._zygote.fork(
-            "foundry.tools.grade.judge.judge:serve", self._task_limits(JUDGE_S), directory=self._scratch, sandbox=TASK
-        )
+        limits = self._task_limits(JUDGE_S)
+        judge = self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK)
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
         return judge
@@ -281,13 +309,9 @@ class Grader:
             folder_bytes=2 << 30,
         )
         own = quarters(text, folder) if text else Quarters({"TMPDIR": str(folder)}, TASK, [])
-        return self._zygote.fork(
-            "foundry.tools.grade.runner.runner:serve",
-            limits,
-            directory=folder,
-            environment={**own.environment, **(environment or {})},
-            sandbox=own.sandbox,
-            leases=own.leases,
+        surroundings = {**own.environment, **(environment or {})}
+        return self._fork(
+            "foundry.tools.grade.runner.runner:serve", limits, folder, own.sandbox, surroundings, own.leases
         )
 
     def _resident(self) -> Worker:

@@ -250,9 +250,18 @@ def target_of(device: Device) -> Target:
 
 
 async def open_workbench(
-    task: Task, device: Device, scratch: Path, *, seed: int, allowance: Allowance | None = None
+    task: Task,
+    device: Device,
+    scratch: Path,
+    *,
+    seed: int,
+    allowance: Allowance | None = None,
+    zygote: Zygote | None = None,
 ) -> Workbench:
-    """Starts the warm process (1.5 s); raises MissingTool when torch cannot be imported there."""
-    zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
-    grader = Grader(task, device, scratch, seed=seed, zygote=zygote, **vars(allowance or Allowance()))
+    """Starts the warm process (3 s), or works with the caller's `zygote`, which outlives the workbench. Raises
+    MissingTool when torch cannot be imported there."""
+    allowed, is_shared = vars(allowance or Allowance()), zygote is not None
+    if zygote is None:
+        zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
+    grader = Grader(task, device, scratch, seed=seed, zygote=zygote, owns_zygote=not is_shared, **allowed)
     return LocalWorkbench(task, device, grader)

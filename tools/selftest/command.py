@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import time
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Literal
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
 from foundry.knowledge.task import Task
+from foundry.tools.grade.grader import thread_count
 from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.examination import Compare, Comparer, confirm_correct, examine
 from foundry.tools.selftest.faults.fault import Mutant
 from foundry.tools.selftest.faults.original import original_of
@@ -55,13 +58,13 @@ def self_test(
         raise MissingTool(f"there is no {device.target} device here, so no kernel can be judged on it", "--target cpu")
 
     async def work() -> SelfTestReport:
-        with tempfile.TemporaryDirectory(prefix="foundry-self-test-") as scratch:
-            bench = await open_workbench(task, device, Path(scratch), seed=seed)
-            comparer = Comparer(task, device, Path(scratch))
+        zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
+        with contextlib.closing(zygote), tempfile.TemporaryDirectory(prefix="foundry-self-test-") as scratch:
+            bench = await open_workbench(task, device, Path(scratch), seed=seed, zygote=zygote)
+            comparer = Comparer(task, device, Path(scratch), zygote)
             try:
                 return await self_test_in(bench, task, device, candidate, comparer, faults=faults, seed=seed)
             finally:
-                comparer.close()
                 await bench.aclose()
 
     return asyncio.run(work())

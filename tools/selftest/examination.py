@@ -78,26 +78,20 @@ def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -
 
 
 class Comparer:
-    """Compares two candidates bit for bit in a process that is confined as theirs are, started when it is needed."""
+    """Compares two candidates bit for bit in a process that is confined as theirs are."""
 
-    def __init__(self, task: Task, device: Device, scratch: Path) -> None:
+    def __init__(self, task: Task, device: Device, scratch: Path, zygote: Zygote) -> None:
         self._task, self._device, self._folder = task, device, scratch / "comparing"
-        self._zygote: Zygote | None = None
+        self._zygote = zygote
         self._lock = asyncio.Lock()
 
     async def __call__(self, correct: str, faulty: str) -> str:
         async with self._lock:
             return await asyncio.to_thread(self._ask, correct, faulty)
 
-    def close(self) -> None:
-        if self._zygote is not None:
-            self._zygote.close()
-
     def _ask(self, correct: str, faulty: str) -> str:
         threads = thread_count(self._device)
-        if self._zygote is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._zygote = Zygote.start(threads=threads)
+        self._folder.mkdir(parents=True, exist_ok=True)
         limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))
         own = quarters(faulty, self._folder)
         worker = self._zygote.fork(

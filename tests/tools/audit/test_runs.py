@@ -11,7 +11,7 @@ from foundry.knowledge.candidate import Baseline, Build, Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, needs_watching
 from foundry.tools.audit.acts.earned import earned
-from foundry.tools.grade.grader import Grader, thread_count
+from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.comparison import expect
@@ -88,12 +88,11 @@ def candidate(forward: str, top: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def grader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
+def grader(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
     folder = tmp_path_factory.mktemp("audit")
     (folder / "task.py").write_text(TASK)
-    device = describe("cpu")
-    zygote = Zygote.start(threads=thread_count(device))
-    made = Grader(read_task(folder / "task.py"), device, folder / "scratch", seed=1, zygote=zygote)
+    task = read_task(folder / "task.py")
+    made = Grader(task, describe("cpu"), folder / "scratch", seed=1, zygote=zygote, owns_zygote=False)
     yield made
     made.close()
 

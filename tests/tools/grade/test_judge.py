@@ -75,17 +75,19 @@ def device() -> Device:
 
 
 @pytest.fixture(scope="module")
-def grader(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
+def grader(device: Device, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
     folder = tmp_path_factory.mktemp("judge")
     (folder / "norm_gelu.py").write_text(TASK)
     (folder / "norm_gelu.toml").write_text("[[extra_shapes]]\nROWS = 7\n")
     task = read_task(folder / "norm_gelu.py")
-    zygote = Zygote.start(threads=device.cores)
-    made = Grader(task, device, folder, seed=3, zygote=zygote, run_limit_s=1.5, memory_bytes=1000 << 20)
+    made = Grader(
+        task, device, folder, seed=3, zygote=zygote, owns_zygote=False, run_limit_s=1.5, memory_bytes=1000 << 20
+    )
     yield made
-    left = descendants(zygote._child.pid)
+    own = set(descendants(zygote.pid)) - {zygote.pid}
+    assert own
     made.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in left)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in own) and Path(f"/proc/{zygote.pid}").exists()
 
 
 @pytest.fixture(scope="module")
@@ -144,10 +146,11 @@ GUESSES = {
 }
 
 
-def test_guesses_about_parameters_masks_numbers_and_indices_show(device: Device, tmp_path: Path) -> None:
+def test_guesses_about_parameters_masks_numbers_and_indices_show(
+    device: Device, zygote: Zygote, tmp_path: Path
+) -> None:
     (tmp_path / "masked.py").write_text(MASKED_TASK)
-    zygote = Zygote.start(threads=device.cores)
-    grader = Grader(read_task(tmp_path / "masked.py"), device, tmp_path, seed=3, zygote=zygote)
+    grader = Grader(read_task(tmp_path / "masked.py"), device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
     text = MASKED_TASK.replace("class Model(", "import torch.nn.functional as F\nclass ModelNew(")
     try:
         made = grader.baseline()
@@ -165,11 +168,10 @@ def test_guesses_about_parameters_masks_numbers_and_indices_show(device: Device,
         grader.close()
 
 
-def test_a_task_in_float64_is_judged_in_float64(device: Device, tmp_path: Path) -> None:
+def test_a_task_in_float64_is_judged_in_float64(device: Device, zygote: Zygote, tmp_path: Path) -> None:
     """Its outputs are what errors are computed from: they must not be computed in."""
     (tmp_path / "sums.py").write_text(FLOAT64_TASK)
-    zygote = Zygote.start(threads=device.cores)
-    grader = Grader(read_task(tmp_path / "sums.py"), device, tmp_path, seed=3, zygote=zygote)
+    grader = Grader(read_task(tmp_path / "sums.py"), device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
     try:
         made = grader.baseline()
         assert made.degenerate == "" and made.output_shapes == [(300, 1)]
@@ -326,11 +328,11 @@ def test_a_reference_that_dies_is_replaced_and_not_the_candidates_fault(grader: 
     assert grader.time(candidate("return r"), BUILT, "screen", baseline).problem == ""
 
 
-def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, tmp_path: Path) -> None:
+def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, zygote: Zygote, tmp_path: Path) -> None:
     source = TASK.replace("F.gelu(self.norm(x)) + y", "F.binary_cross_entropy(x.clamp(max=1), y)")
     source = source.replace("torch.randn(ROWS, 512), torch.randn", "torch.rand(ROWS, 512), torch.rand")
     (tmp_path / "loss.py").write_text(source)
-    made = Grader(read_task(tmp_path / "loss.py"), device, tmp_path, seed=3, zygote=Zygote.start(threads=device.cores))
+    made = Grader(read_task(tmp_path / "loss.py"), device, tmp_path, seed=3, zygote=zygote, owns_zygote=False)
     try:
         text = source.replace("class Model(", "class ModelNew(")
         verdict = made.verify(text, BUILT, "full", made.baseline())

@@ -57,12 +57,12 @@ TWICE_AT_MOST = """        if self.kept is None or (self.seen < 2 and not torch.
 
 
 @pytest.fixture(scope="module")
-def graders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Grader]]:
+def graders(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Grader]]:
     """One for the museum's task, whose kernels are compiled, and one for a deeper model."""
     device, folder = describe("cpu"), tmp_path_factory.mktemp("stale")
     (folder / "deeper.py").write_text(NORMALISED)
     made = {
-        name: Grader(read_task(path), device, folder / name, seed=3, zygote=Zygote.start(threads=device.cores))
+        name: Grader(read_task(path), device, folder / name, seed=3, zygote=zygote, owns_zygote=False)
         for name, path in (("linear", TASK), ("deeper", folder / "deeper.py"))
     }
     yield made

@@ -47,10 +47,10 @@ INPUT_WHILE_TIMED = kernel(
 
 
 @pytest.fixture(scope="module")
-def grader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
+def grader(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
     device, folder = describe("cpu"), tmp_path_factory.mktemp("telling")
     (folder / "relu.py").write_text(TASK)
-    made = Grader(read_task(folder / "relu.py"), device, folder, seed=3, zygote=Zygote.start(threads=device.cores))
+    made = Grader(read_task(folder / "relu.py"), device, folder, seed=3, zygote=zygote, owns_zygote=False)
     yield made
     made.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -67,15 +66,9 @@ def candidate(parts: dict[str, str], forward: str, *, top: str = "", init: str =
 
 def opened(folder: Path, parts: dict[str, str], zygote: Zygote) -> tuple[Grader, Baseline]:
     (folder / "timed.py").write_text(source(parts))
-    made = Grader(read_task(folder / "timed.py"), describe("cpu"), folder, seed=5, zygote=zygote)
+    task = read_task(folder / "timed.py")
+    made = Grader(task, describe("cpu"), folder, seed=5, zygote=zygote, owns_zygote=False)
     return made, made.baseline()
-
-
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote.start(threads=describe("cpu").cores)
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

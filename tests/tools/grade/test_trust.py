@@ -71,11 +71,11 @@ def device() -> Device:
 
 
 @pytest.fixture(scope="module")
-def grader(device: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
+def grader(device: Device, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Grader]:
     folder = tmp_path_factory.mktemp("trust")
     (folder / "two.py").write_text(TASK)
-    zygote = Zygote.start(threads=device.cores)
-    made = Grader(read_task(folder / "two.py"), device, folder, seed=3, zygote=zygote, run_limit_s=4.0)
+    task = read_task(folder / "two.py")
+    made = Grader(task, device, folder, seed=3, zygote=zygote, owns_zygote=False, run_limit_s=4.0)
     yield made
     made.close()
 

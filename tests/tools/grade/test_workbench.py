@@ -20,6 +20,7 @@ from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -55,15 +56,16 @@ def write(folder: Path, source: str) -> Task:
     return read_task(folder / "task_file.py")
 
 
-async def opened(folder: Path, source: str = TASK, device: Device | None = None) -> LocalWorkbench:
-    bench = await open_workbench(write(folder, source), device or describe("cpu"), folder / "scratch", seed=1)
+async def opened(zygote: Zygote, folder: Path, source: str = TASK, device: Device | None = None) -> LocalWorkbench:
+    task = write(folder, source)
+    bench = await open_workbench(task, device or describe("cpu"), folder / "scratch", seed=1, zygote=zygote)
     assert isinstance(bench, LocalWorkbench)
     return bench
 
 
-async def test_a_candidate_goes_all_the_way(tmp_path: Path) -> None:
+async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> None:
     device = describe("cpu")
-    bench = await opened(tmp_path, device=Device(**{**vars(device), "ceilings": CEILINGS}))
+    bench = await opened(zygote, tmp_path, device=Device(**{**vars(device), "ceilings": CEILINGS}))
     try:
         intake, baseline = await asyncio.gather(bench.intake(), bench.baseline())
         assert [spec.shape for spec in intake.inputs] == [(200, 300)] == baseline.output_shapes
@@ -86,8 +88,8 @@ async def test_a_candidate_goes_all_the_way(tmp_path: Path) -> None:
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
-async def test_many_candidates_at_once_one_of_them_hanging(tmp_path: Path) -> None:
-    bench = await opened(tmp_path)
+async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_path: Path) -> None:
+    bench = await opened(zygote, tmp_path)
     try:
         await bench.baseline()
         texts = [CANDIDATE + f"\nNUMBER = {number}\n" for number in range(5)]
@@ -123,11 +125,11 @@ async def test_many_candidates_at_once_one_of_them_hanging(tmp_path: Path) -> No
     ],
 )
 async def test_bad_tasks_say_why_in_one_line(
-    tmp_path: Path, change: tuple[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
+    zygote: Zygote, tmp_path: Path, change: tuple[str, str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FOUNDRY_TASK_SECONDS", "3" if "while" in change[1] else "60")
     monkeypatch.setenv("FOUNDRY_TASK_GB", "1.2")
-    bench = await opened(tmp_path, TASK.replace(*change))
+    bench = await opened(zygote, tmp_path, TASK.replace(*change))
     try:
         with pytest.raises(TaskError) as error:
             await bench.baseline()
@@ -144,17 +146,17 @@ async def test_bad_tasks_say_why_in_one_line(
         ("return self.scale * torch.arange(300.0)", "its output does not depend on the inputs"),
     ],
 )
-async def test_degenerate_tasks_are_named(tmp_path: Path, forward: str, reason: str) -> None:
-    bench = await opened(tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
+async def test_degenerate_tasks_are_named(zygote: Zygote, tmp_path: Path, forward: str, reason: str) -> None:
+    bench = await opened(zygote, tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
     try:
         assert (await bench.baseline()).degenerate == reason
     finally:
         await bench.aclose()
 
 
-async def test_a_scalar_loss_is_no_degenerate_task(tmp_path: Path) -> None:
+async def test_a_scalar_loss_is_no_degenerate_task(zygote: Zygote, tmp_path: Path) -> None:
     forward = "return torch.nn.functional.cross_entropy(x * self.scale, x.argmax(dim=1))"
-    bench = await opened(tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
+    bench = await opened(zygote, tmp_path, TASK.replace("return torch.softmax(x * self.scale, dim=1)", forward))
     try:
         baseline = await bench.baseline()
         assert baseline.degenerate == "" and baseline.output_shapes == [()]
@@ -178,9 +180,11 @@ async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: 
     bench._threads.shutdown()
 
 
-async def test_compile_is_reported_or_its_failure_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compile_is_reported_or_its_failure_noted(
+    zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(grader, "COMPILE_BASELINE_S", 0.5)
-    bench = await opened(tmp_path)
+    bench = await opened(zygote, tmp_path)
     try:
         baseline = await bench.compile_baseline(await bench.baseline())
         assert baseline.compile_ms is None
@@ -190,9 +194,9 @@ async def test_compile_is_reported_or_its_failure_noted(tmp_path: Path, monkeypa
         await bench.aclose()
 
 
-async def test_a_device_that_is_not_here_proves_nothing(tmp_path: Path) -> None:
+async def test_a_device_that_is_not_here_proves_nothing(zygote: Zygote, tmp_path: Path) -> None:
     absent = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, present=False)
-    bench = await opened(tmp_path, device=absent)
+    bench = await opened(zygote, tmp_path, device=absent)
     try:
         baseline = await bench.baseline()
         assert baseline.eager_ms == 0.0 and baseline.output_shapes == [(200, 300)]

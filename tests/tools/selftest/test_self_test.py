@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.device import Device
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.selftest.command import self_test
 from foundry.tools.selftest.examination import Comparer
 from foundry.tools.selftest.faults.original import Original
@@ -60,16 +61,15 @@ def test_a_candidate_of_the_users_own_is_mutated_in_its_source(tmp_path: Path, o
     assert report.count("missed") == 0 and report.count("caught") >= 2, report.to_json()["faults"]
 
 
-async def test_the_same_bits_are_told_from_a_difference_in_a_buffer(tmp_path: Path, device: Device) -> None:
+async def test_the_same_bits_are_told_from_a_difference_in_a_buffer(
+    tmp_path: Path, device: Device, zygote: Zygote
+) -> None:
     task = written(tmp_path, STATISTICS)
     correct = STATISTICS.replace("class Model(", "class ModelNew(")
-    comparer = Comparer(task, device, tmp_path)
-    try:
-        assert await comparer(correct, correct + "# the same program\n") == ""
-        assert await comparer(correct, correct.replace("x * 2.0", "x + x")) == ""
-        assert await comparer(correct, correct.replace("self.calls += 1", "self.calls += 2")) == "as given"
-        rare = await comparer(correct, correct.replace("x * 2.0", "torch.where(x.abs() < 9, x * 2, x)"))
-        assert rare not in ("", "as given")
-        assert "ended early" in await comparer(correct, correct.replace("x * 2.0", "__import__('os')._exit(3)"))
-    finally:
-        comparer.close()
+    comparer = Comparer(task, device, tmp_path, zygote)
+    assert await comparer(correct, correct + "# the same program\n") == ""
+    assert await comparer(correct, correct.replace("x * 2.0", "x + x")) == ""
+    assert await comparer(correct, correct.replace("self.calls += 1", "self.calls += 2")) == "as given"
+    rare = await comparer(correct, correct.replace("x * 2.0", "torch.where(x.abs() < 9, x * 2, x)"))
+    assert rare not in ("", "as given")
+    assert "ended early" in await comparer(correct, correct.replace("x * 2.0", "__import__('os')._exit(3)"))

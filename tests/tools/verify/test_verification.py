@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.linux import MEANS
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.receipt import check_same_pair, compare, read_receipt, write_receipt
 from foundry.tools.verify.verdict_lines import verdict_lines
@@ -44,10 +45,9 @@ TIMING = Timing("full", 1.0, 2.0, 2.0, (1.9, 2.1), 12, 0.01, 1.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ceilings and locks of this test's own, so that nobody else's timing is waited for."""
+def home(make_home: Callable[[], Path]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("FOUNDRY_HOME", str(make_home()))
         yield
 
 
@@ -61,9 +61,9 @@ def in_torch(forward: str) -> str:
     return TASK.replace("class Model(", "class ModelNew(").replace("torch.tanh(x * self.gain) * 0.5 + y", forward)
 
 
-async def test_our_own_kernel_is_accepted_with_a_receipt(task: Task, tmp_path: Path) -> None:
+async def test_our_own_kernel_is_accepted_with_a_receipt(task: Task, zygote: Zygote, tmp_path: Path) -> None:
     device = describe("cpu")
-    bench = await open_workbench(task, device, tmp_path, seed=0)
+    bench = await open_workbench(task, device, tmp_path, seed=0, zygote=zygote)
     graphs = (await bench.intake()).graphs
     await bench.aclose()
     text = lower(graphs, seeds(graphs[0], device)[0], task_source=task.source, device=device).source

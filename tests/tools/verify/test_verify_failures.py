@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from foundry.tools.grade.grader import Allowance
 from foundry.tools.grade.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.verify import VerifyReport, verify_in, verify_pair
 
@@ -84,14 +85,18 @@ VERDICTS = {"another shape": "incorrect", "nothing": "incorrect", "text": "incor
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Workbench, Task]]:
+async def bench(
+    tmp_path_factory: pytest.TempPathFactory, make_home: Callable[[], Path], zygote: Zygote
+) -> AsyncIterator[tuple[Workbench, Task]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOUNDRY_HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("FOUNDRY_HOME", str(make_home()))
         folder = tmp_path_factory.mktemp("failures")
         (folder / "tanh.py").write_text(TASK)
         task = read_task(folder / "tanh.py")
         allowance = Allowance(run_limit_s=RUN_S, load_limit_s=LOAD_S, memory_bytes=1 << 30)
-        made = await open_workbench(task, describe("cpu"), folder / "scratch", seed=0, allowance=allowance)
+        made = await open_workbench(
+            task, describe("cpu"), folder / "scratch", seed=0, allowance=allowance, zygote=zygote
+        )
         yield made, task
         await made.aclose()
 
