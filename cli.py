@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -195,12 +195,14 @@ def agent_solve(
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
+    finalists: Annotated[int | None, typer.Option(min=1, help="Proven at the end; default: the effort's.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
     dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost; its price must be known.")] = None,
     target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     store: StoreOption = None,
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
     runs: RunsOption = Path("runs"),
@@ -219,6 +221,7 @@ def agent_solve(
     request = SolveRequest(
         str(task), machine, plan, seed, islands, limits, scale, rules, model, base_url, chat, store, learn, str(runs)
     )
+    request = replace(request, finalists=finalists, compiled=compiled)
     summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
     _conclude(summary, request.task, as_json, min_speedup)
 

@@ -352,7 +352,7 @@ def _ending(reasons: list[str]) -> str:
 
 async def compare(state: RunState, services: Services) -> Update:
     """Times torch.compile beside eager, now that nobody waits for it."""
-    if services.device.present:
+    if services.device.present and services.request.compiled:
         found: Baseline = await services.measure.compile_baseline(await services.measure.baseline())
         if found.compile_note:
             services.log.note_once("note", "torch.compile", reason=found.compile_note)

@@ -73,12 +73,16 @@ class SolveRequest:
     store: str | None = None  # folder or URL of the experience store; None: $FOUNDRY_HOME/experience
     learn: bool = True  # False: neither read nor write the store (a cold run)
     runs: str = "runs"  # folder that holds run directories
+    finalists: int | None = None  # proven at the end; None: the effort's
+    compiled: bool = True  # torch.compile is timed beside eager
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:
             raise UsageError(f"{self.islands} islands", "a number from 1 to 64")
+        if self.finalists is not None and self.finalists < 1:
+            raise UsageError(f"{self.finalists} finalists", "at least one must be proven")
         limits = self.limits
         for name in ("evaluations", "minutes", "tokens", "dollars", "target_speedup"):
             value = getattr(limits, name)
@@ -92,6 +96,10 @@ class SolveRequest:
     @property
     def island_count(self) -> int:
         return self.islands or self.plan.islands
+
+    @property
+    def finalist_count(self) -> int:
+        return self.finalists or self.plan.finalists
 
     @property
     def max_evaluations(self) -> int:

@@ -49,7 +49,7 @@ async def _prove(services: Services) -> Evaluation | None:
     """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up. The
     highest merit by the final timings alone wins: all had the same protocol, and a finalist's earlier timings were
     picked for being high."""
-    count = services.effort.finalists
+    count = services.request.finalist_count
 
     async def choose() -> Finalists:
         return Finalists(tuple(services.run.ranking(2 * count)))

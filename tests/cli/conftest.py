@@ -40,6 +40,7 @@ def get_inputs():
 def get_init_inputs():
     return [256]
 """
+SHORT_END = ("--finalists", "1", "--no-compile")  # the winner is proven all the same; the rest of the end is left out
 TINY = ("--evaluations", "3", "--minutes", "0.2", "--islands", "2")
 LIMIT_S = 300.0
 
@@ -117,9 +118,9 @@ class Cli:
 
 
 @pytest.fixture(scope="session")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """$FOUNDRY_HOME and the build cache of all tests here: the machine's ceilings are measured once."""
-    return tmp_path_factory.mktemp("home")
+def home(make_home: Callable[[], Path]) -> Path:
+    """$FOUNDRY_HOME and the build cache of all tests here."""
+    return make_home()
 
 
 @pytest.fixture
@@ -133,8 +134,8 @@ def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
 
 @dataclass(frozen=True)
 class Solved:
-    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; a chat model
-    drove the second."""
+    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; the first has the
+    whole end of a run, a chat model drove the second."""
 
     cli: Cli
     first: Done
@@ -154,7 +155,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Sol
     step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
-    model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1")
+    model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1", *SHORT_END)
     children = [cli.start(*words, *more) for more in (("--evaluations", "3", "--minutes", "0.5"), model)]
     try:
         ends = [child.communicate(timeout=LIMIT_S) for child in children]

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from .conftest import TOY, Cli, Done, interrupt, rows, until, working_below
+from .conftest import SHORT_END, TOY, Cli, Done, interrupt, rows, until, working_below
 
 EVALUATED = "SELECT candidate, stage, step, at, body FROM evaluations ORDER BY candidate, stage"
-SEARCH = ("--evaluations", "9", "--minutes", "3", "--islands", "2", "--no-learn", "--seed", "5")
+SEARCH = ("--evaluations", "9", "--minutes", "3", "--islands", "2", "--no-learn", "--seed", "5", *SHORT_END)
 
 
 @dataclass

@@ -52,6 +52,17 @@ async def test_a_run_finds_a_faster_kernel_and_leaves_everything_in_its_director
     run.close()
 
 
+async def test_the_end_is_as_short_as_asked_for(make_request: MakeRequest, parts: Any, machine: Any) -> None:
+    """One finalist and no torch.compile; the winner is proven as any other."""
+    bench = machine()
+    summary = await solve(make_request(24, finalists=1, compiled=False), parts=parts(bench))
+    assert [stage for _, stage in bench.timed].count("final") == 1
+    assert summary.verdict == "accepted" and summary.speedup is not None
+    assert summary.compile_ms is None and summary.speedup_vs_compile is None
+    with pytest.raises(UsageError, match="at least one"):
+        make_request(finalists=0)
+
+
 async def test_every_proposal_gives_a_reason_and_names_its_parent(make_request: MakeRequest, parts: Any) -> None:
     summary = await solve(make_request(16), parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
