@@ -156,6 +156,21 @@ def _device_here(run: RunDirectory, begun_on: Device, here: Device) -> Device:
     return here
 
 
+async def _start_machine(
+    run: RunDirectory, parts: Parts, log: EventLog, task: Task, device: Device, scratch: Path
+) -> tuple[Device, Workbench, ExperienceStore | None]:
+    """The device with its ceilings, the workers and the experience store."""
+    with log.at(None, "open"):
+        if device.present and device.ceilings is None:
+            with log.span("tool", "ceilings", category="run"):
+                device = await parts.ceilings(device)
+            run.set("device", encode(device))
+        with log.span("tool", "start workers", category="run"):
+            opening = asyncio.ensure_future(parts.workbench(task, device, scratch, run.request.seed))
+            store = await asyncio.to_thread(parts.store, run.request)  # its imports take as long as the workers
+            return device, await opening, store
+
+
 async def open_services(
     run: RunDirectory,
     parts: Parts,
@@ -183,15 +198,7 @@ async def open_services(
     store = None
     if recorded is None:
         scratch.mkdir(exist_ok=True)
-        with log.at(None, "open"):
-            if device.present and device.ceilings is None:
-                with log.span("tool", "ceilings", category="run"):
-                    device = await parts.ceilings(device)
-                run.set("device", encode(device))
-            with log.span("tool", "start workers", category="run"):
-                opening = asyncio.ensure_future(parts.workbench(task, device, scratch, request.seed))
-                store = await asyncio.to_thread(parts.store, request)  # its imports take as long as the workers
-                workbench = await opening
+        device, workbench, store = await _start_machine(run, parts, log, task, device, scratch)
 
     def hear(said: Call | Notice) -> None:
         record_thought(said, log, run)

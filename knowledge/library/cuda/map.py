@@ -184,6 +184,15 @@ def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> 
     )
 
 
+def _tunables(turned: Turned | None, vectors: list[int]) -> tuple[Tunable, ...]:
+    return (
+        *_tile_tunable(turned),
+        tunable("threads", THREADS, 256, "parallel", "threads of a block: more share its launch, fewer its limits"),
+        tunable("vector", vectors, vectors[-1], "vector", "elements of one memory access"),
+        tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
+    )
+
+
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     turned = _print_turned(kernel, plan, choices)
     if turned is not None:
@@ -225,12 +234,7 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
             "vector": shape.vector,
             "in_flight": shape.unroll,
         },
-        tunables=(
-            *_tile_tunable(find_turned(kernel, shape.space)),
-            tunable("threads", THREADS, 256, "parallel", "threads of a block: more share its launch, fewer its limits"),
-            tunable("vector", vectors, vectors[-1], "vector", "elements of one memory access"),
-            tunable("in_flight", IN_FLIGHT, 1, "memory", "accesses a thread has under way: more hide latency"),
-        ),
+        tunables=_tunables(find_turned(kernel, shape.space), vectors),
         d_mem=1,
         d_algo=1 if len(kernel.ops) > 1 else 0,
         d_sync=0,

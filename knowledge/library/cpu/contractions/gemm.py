@@ -75,7 +75,7 @@ def _algorithm(shape: _Shape) -> Tunable:
 
 
 def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
-    kernel, threads = shape.kernel, shape.threads
+    kernel = shape.kernel
     tile = tiling.tile_tunable(kernel.m, kernel.n, shape.lanes, shape.device)
     first = tiling.Tile.parse(str(tile.default))
     depth = min(kernel.k, tiling.split(kernel.k, DEPTH, 8))
@@ -109,33 +109,43 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     found.append(
         Tunable("order", ("panels_outer", "rows_outer"), "panels_outer", "tile", "which operand stays in L1 in a task")
     )
-    if shape.a.pointer is not None:
-        default = "yes" if _strides_hurt(shape) else "no"
-        found.append(Tunable("pack_a", ("no", "yes"), default, "memory", "copy A's block into L2, or read it in place"))
-    if shape.b.pointer is not None and shape.b.along_column and not kernel.constant_b:
-        few_rows = kernel.m <= 4 * first.rows
-        found.append(
-            Tunable(
-                "pack_b", ("no", "yes"), "no" if few_rows else "yes", "memory", "copy B into panels, or read in place"
-            )
-        )
+    found += _packing_tunables(shape, first)
     found.append(
         tiling.number(
             "prefetch", 0, [0, 4, 8, 16], 0, 16, ("memory", "rows of B fetched ahead; 0 leaves it to hardware")
         )
     )
-    if threads > 1:
+    return (*found, *_thread_tunables(shape))
+
+
+def _packing_tunables(shape: _Shape, tile: tiling.Tile) -> list[Tunable]:
+    """Whether blocks of the operands that could be read where they lie are copied first."""
+    found = []
+    if shape.a.pointer is not None:
+        default = "yes" if _strides_hurt(shape) else "no"
+        found.append(Tunable("pack_a", ("no", "yes"), default, "memory", "copy A's block into L2, or read it in place"))
+    if shape.b.pointer is not None and shape.b.along_column and not shape.kernel.constant_b:
+        few_rows = shape.kernel.m <= 4 * tile.rows
         found.append(
-            Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")
-        )
-        if shape.batch > 1:
-            default = "batch" if shape.batch >= 2 * threads or shape.batch % threads == 0 else "tiles"
-            found.append(
-                Tunable(
-                    "parallel", ("batch", "tiles"), default, "parallel", "threads share one product or take whole ones"
-                )
+            Tunable(
+                "pack_b", ("no", "yes"), "no" if few_rows else "yes", "memory", "copy B into panels, or read in place"
             )
-    return tuple(found)
+        )
+    return found
+
+
+def _thread_tunables(shape: _Shape) -> list[Tunable]:
+    """How the work is dealt out, where there is more than one thread."""
+    if shape.threads == 1:
+        return []
+    found = [Tunable("schedule", ("dynamic", "static"), "dynamic", "parallel", "balance of tasks against their order")]
+    if shape.batch > 1:
+        is_even = shape.batch >= 2 * shape.threads or shape.batch % shape.threads == 0
+        default = "batch" if is_even else "tiles"
+        found.append(
+            Tunable("parallel", ("batch", "tiles"), default, "parallel", "threads share one product or take whole ones")
+        )
+    return found
 
 
 def _strides_hurt(shape: _Shape) -> bool:
@@ -317,6 +327,20 @@ def _packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Ch
     )
 
 
+def _padded_width(shape: _Shape, panel: int) -> int:
+    """Columns of packed B: its last panel, where it is not full, in whole vectors."""
+    rest = shape.kernel.n % panel
+    return shape.kernel.n - rest + tiling.round_up(rest, shape.lanes)
+
+
+def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
+    """Elements of B's copy: none of a weight packed before, only the panel that is not full of a B read in place."""
+    if shape.kernel.constant_b:
+        return 0
+    columns = tiling.round_up(shape.kernel.n % panel, shape.lanes) if is_direct else _padded_width(shape, panel)
+    return tiling.round_up(depth * columns, 16)
+
+
 def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], dict[str, int]]:
     """Template constants and element counts of the scratch."""
     kernel = shape.kernel
@@ -325,8 +349,7 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     rows = min(tiling.round_up(int(values["block_rows"]), tile.rows), tiling.round_up(kernel.m, tile.rows))
     panel = tile.vectors * shape.lanes
     panels = math.ceil(kernel.n / panel)
-    rest = kernel.n % panel
-    width = kernel.n - rest + tiling.round_up(rest, shape.lanes)
+    width = _padded_width(shape, panel)
     by_batch = values.get("parallel") == "batch"
     pack_a = values.get("pack_a", "yes") == "yes"
     direct_b = values.get("pack_b", "yes") == "no"
@@ -336,16 +359,13 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     pitch = tiling.round_up(depth, shape.lanes) + shape.lanes if shape.a.along_column else rows
     a_view = shape.a.pointer.view.strides[-2:] if shape.a.pointer else (0, 0)
     b_row = shape.b.pointer.view.strides[-2] if shape.b.pointer else 0
-    b_space = (
-        0
-        if kernel.constant_b
-        else (min(depth, kernel.k) if staged else kernel.k) * (width - kernel.n + rest if direct_b else width)
-    )
-    sums = math.ceil(kernel.m / tile.rows) * panels * tile.rows * panel if depth < kernel.k else 0
+    b_space = _b_space(shape, panel, min(depth, kernel.k) if staged else kernel.k, direct_b)
+    sums = tiling.round_up(math.ceil(kernel.m / tile.rows) * panels * tile.rows * panel if depth < kernel.k else 0, 16)
     a_space = tiling.round_up((rows * pitch if shape.a.along_column else depth * pitch) if pack_a else 0, 16)
-    b_space, sums = tiling.round_up(b_space, 16), tiling.round_up(sums, 16)
     tasks = shape.batch if by_batch else math.ceil(kernel.m / rows) * panels
     threads = min(shape.threads, max(1, tasks))
+    sets = threads if by_batch else 1
+    elements = threads * a_space + sets * (b_space + sums)
     constants = {
         "MR": tile.rows,
         "NV": tile.vectors,
@@ -370,8 +390,6 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
         "B_SPACE": b_space,
         "SUM_SPACE": sums,
     }
-    sets = threads if by_batch else 1
-    elements = threads * a_space + sets * (b_space + sums)
     return constants, {"width": width, "workspace": elements * shape.float_bytes}
 
 

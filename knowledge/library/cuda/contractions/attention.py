@@ -34,6 +34,10 @@ from foundry.knowledge.library.ir.kernels import AttentionKernel, Expr, Plan, Pr
 
 ROWS = (1, 2, 4, 8)
 WARPS = (2, 4, 8, 16)
+TUNABLES = (
+    tunable("rows", ROWS, 4, "tile", "query rows a warp keeps: each key read serves so many"),
+    tunable("warps", WARPS, 8, "parallel", "warps that share a tile of keys and values"),
+)
 
 
 class _Attention:
@@ -83,6 +87,13 @@ class _Attention:
     def _leaf(self, which: str, expr: Expr) -> str:
         return emitter(self.spaces[which], [], {}).value(expr)
 
+    def _batch(self, tiles: int) -> list[str]:
+        """The block's indices of the batch, where there is one; `tiles`: blocks of one batch element."""
+        if not self.batch_sizes:
+            return []
+        found = f"const int batch = (int)blockIdx.x / {tiles};"
+        return [found, *decompose("batch", self.batch_sizes, self.batch_names, self.index)]
+
     def _mask(self) -> list[str]:
         if self.kernel.mask is None:
             return []
@@ -106,9 +117,6 @@ class _Attention:
         signature, arguments = parameters(self.plan, reads, writes)
         per_block = self.warps * self.rows
         tiles = math.ceil(kernel.rows / per_block)
-        batch = [f"const int batch = (int)blockIdx.x / {tiles};"] if self.batch_sizes else []
-        if self.batch_sizes:
-            batch += decompose("batch", self.batch_sizes, self.batch_names, self.index)
         end = f"math::minimum(COLUMNS, first_row + {per_block})" if kernel.causal else "COLUMNS"
         values: dict[str, object] = {
             "NAME": name,
@@ -123,7 +131,7 @@ class _Attention:
             "COLUMNS": kernel.columns,
             "QUERIES": kernel.rows,
             "TILES": tiles,
-            "BATCH": indent(batch),
+            "BATCH": indent(self._batch(tiles)),
             "SCALE": CUDA_DIALECT.constant(kernel.scale, kernel.dtype),
             "LOAD_Q": self._leaf("q", kernel.q),
             "LOAD_K": self._leaf("k", kernel.k),
@@ -144,10 +152,7 @@ class _Attention:
             call=launches.encode([launch]),
             template="attention",
             choices={"rows": self.rows, "warps": self.warps},
-            tunables=(
-                tunable("rows", ROWS, 4, "tile", "query rows a warp keeps: each key read serves so many"),
-                tunable("warps", WARPS, 8, "parallel", "warps that share a tile of keys and values"),
-            ),
+            tunables=TUNABLES,
             d_mem=2,
             d_algo=2,
             d_sync=2,
