@@ -21,7 +21,7 @@ from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
-from foundry.graph.search.state import IslandOutput, IslandState, step_name
+from foundry.graph.search.state import IslandOutput, IslandState, Stop, step_name
 
 Update = dict[str, Any]
 Step = Callable[[IslandState, Services], Awaitable[Update]]
@@ -47,7 +47,7 @@ def after(name: str) -> Callable[[IslandState], str]:
     """Where an island goes after a node: on, past the tests a candidate can no longer pass, or home."""
 
     def decide(state: IslandState) -> str:
-        if state.get("stop"):
+        if state["stop"]:
             return "leave"
         if name == "migrate":
             return "select"
@@ -83,10 +83,11 @@ def contained(name: str, step: Step) -> Any:
                 raise  # nothing can be recorded any more: the run must stop and say so
             except Diverged as error:
                 services.log.note("note", "replay diverged", reason=str(error))
-                return {"stop": f"diverged: {error}"}
+                return {"stop": Stop(kind="diverged", text=f"diverged: {error}")}
             except Exception as error:
                 services.log.note("note", "island failed", node=name, error=f"{type(error).__name__}: {error}")
-                return {"stop": f"error in {name}: {type(error).__name__}: {error}"}
+                text = f"error in {name}: {type(error).__name__}: {error}"
+                return {"stop": Stop(kind="error", text=text)}
 
     node.__name__ = name
     return node
@@ -96,7 +97,8 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Reports to the root graph what the next round starts from."""
     services = await services_of(state, runtime)
     with services.log.at(state["island"], state["step"]):
-        services.log.note_once("note", "island ends", reason=state.get("stop", ""), round=state.get("round", 0))
+        reason = state["stop"]["text"] if state["stop"] else ""
+        services.log.note_once("note", "island ends", reason=reason, round=state.get("round", 0))
     return {"islands": {str(state["island"]): think.report(state)}}
 
 

@@ -7,7 +7,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from foundry.graph.run.inbox import wanted_state
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Decision
@@ -15,8 +14,8 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run
 from foundry.graph.search.lessons import lessons, localised, query, winners
-from foundry.graph.search.state import IslandReport, IslandState, RunState, step_name
-from foundry.graph.search.think import evaluation_facts
+from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, step_name
+from foundry.graph.search.think import evaluation_facts, ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,
     Audit,
@@ -295,7 +294,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 misses=0,
                 repairs=0,
                 broken="",
-                stop="",
+                stop=None,
             )
         )
     return inputs
@@ -327,27 +326,24 @@ def wants_islands(state: RunState, services: Services) -> bool:
 async def decide(state: RunState, services: Services) -> Update:
     """When the islands are back: another round with other roles, or the end of the search."""
     reports = state.get("islands", {})
-    reasons = {number: report.get("reason", "") for number, report in sorted(reports.items())}
+    stops = {number: stop for number, report in sorted(reports.items()) if (stop := report["stop"])}
+    reasons = {number: stop["text"] for number, stop in stops.items()}
     round_ = state.get("round", 0) + 1
-    again = services.journal.plain(
-        f"decide{round_}", "outside", lambda: _again(services, round_, list(reasons.values()))
-    )
+    again = services.journal.plain(f"decide{round_}", "outside", lambda: _again(services, round_, list(stops.values())))
     services.log.note_once("note", f"round {round_} ends", reasons=reasons, again=again)
     if again:
         return {"round": round_, "ending": ""}
     return {"round": round_, "ending": _ending(list(reasons.values()))}
 
 
-def _again(services: Services, round_: int, reasons: list[str]) -> bool:
-    stopped, _ = wanted_state(services.directives())
-    over = stopped == "stop" or services.ledger.exhausted() or services.ledger.satisfied(services.best())
-    stuck = all(reason.startswith(("error", "exhausted")) for reason in reasons)
-    return not over and not stuck and round_ < services.effort.rounds
+def _again(services: Services, round_: int, stops: list[Stop]) -> bool:
+    stuck = all(stop["kind"] in ("error", "exhausted") for stop in stops)
+    return ordered_stop(services) is None and not stuck and round_ < services.effort.rounds
 
 
 def _ending(reasons: list[str]) -> str:
     """The islands' reasons in one line, the same one once."""
-    return "; ".join(dict.fromkeys(reason for reason in reasons if reason)) or "the islands returned"
+    return "; ".join(dict.fromkeys(reasons)) or "the islands returned"
 
 
 async def compare(state: RunState, services: Services) -> Update:

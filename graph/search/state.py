@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
@@ -10,10 +10,21 @@ from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
 
 
+class Stop(TypedDict):
+    """Why an island ends; `text` says it to people.
+
+    user: told to; budget: spent; satisfied: the best is good enough; plateau: no better candidate for long;
+    exhausted: nothing new to try; diverged: a replay left its recording; error: ours.
+    """
+
+    kind: Literal["user", "budget", "satisfied", "plateau", "exhausted", "diverged", "error"]
+    text: str
+
+
 class Outside(TypedDict):
     """What a step takes from outside its island: read once, when the step begins, and kept by the journal."""
 
-    stop: str  # why the search should end, "" while it goes on
+    stop: Stop | None  # why the search should end, None while it goes on
     seen: int  # id of the last directive that was read
     directives: list[int]  # new ones to this island's experts
     to_run: list[int]  # new ones to the run
@@ -33,7 +44,7 @@ class IslandReport(TypedDict, total=False):
     transitions: list[Transition]
     directives: list[int]  # ids of those that its experts are shown
     inbox_after: int
-    reason: str  # why it stopped
+    stop: Stop | None  # None while it goes on
 
 
 def merge_reports(old: dict[str, IslandReport] | None, new: dict[str, IslandReport] | None) -> dict[str, IslandReport]:
@@ -65,7 +76,6 @@ class IslandState(IslandReport, total=False):
     misses: int  # steps in a row that gave no candidate
     broken: str  # a failed candidate that the diagnostician may still repair, or ""
     repairs: int  # repairs in a row
-    stop: str  # why the island ends, "" while it goes on
     # the step at hand: what its nodes hand on
     step: str  # its name, see step_name
     outside: Outside  # from select

@@ -22,7 +22,7 @@ from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
-from foundry.graph.search.state import IslandReport, IslandState, Outside, step_name
+from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
@@ -61,7 +61,7 @@ def report(state: IslandState) -> IslandReport:
         transitions=state["transitions"],
         directives=state["directives"],
         inbox_after=state["inbox_after"],
-        reason=state.get("stop", ""),
+        stop=state["stop"],
     )
 
 
@@ -86,7 +86,7 @@ async def select(state: IslandState, services: Services) -> Update:
         "directives": [*state["directives"], *outside["directives"]],
         "inbox_after": outside["seen"],
     }
-    stop = outside["stop"] or _finished(state, services)
+    stop = outside["stop"] or _own_stop(state, services)
     if stop:
         return {**update, "stop": stop}
     fresh: Update = {"diagnosis": None, "experts": [], "candidate": "", "text": "", "outcome": "", "proven": False}
@@ -97,7 +97,8 @@ async def select(state: IslandState, services: Services) -> Update:
     if len(correct) > 1:
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
-        return {**update, "stop": "exhausted: every move from every candidate here has been tried"}
+        stop = Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")
+        return {**update, "stop": stop}
     parent = choose_parent(
         correct or open_parents, state["transitions"], state["archive"], services.stream(f"{step}:select")
     )
@@ -107,12 +108,10 @@ async def select(state: IslandState, services: Services) -> Update:
 def _look_around(state: IslandState, services: Services) -> Outside:
     directives = services.directives(state["inbox_after"])
     island = state["island"]
-    stopped, number = wanted_state(services.directives())
-    stop = f"stopped by the user (d{number})" if stopped == "stop" else ""
     elites = (elite["candidate"] for elite in state["archive"].values())
     shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
     return Outside(
-        stop=stop or services.ledger.exhausted() or services.ledger.satisfied(services.best()),
+        stop=ordered_stop(services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
         to_run=[item.id for item in directives if item.to == "run"],
@@ -121,13 +120,25 @@ def _look_around(state: IslandState, services: Services) -> Outside:
     )
 
 
-def _finished(state: IslandState, services: Services) -> str:
-    """Why the island itself has enough, "" when it has not."""
-    if state.get("idle", 0) >= services.effort.plateau:
-        return f"plateau: {state['idle']} generations without a better candidate"
-    if state.get("misses", 0) >= MISSES:
-        return f"exhausted: {state['misses']} proposals in a row gave no new candidate"
-    return ""
+def ordered_stop(services: Services) -> Stop | None:
+    """Why the whole search should end: the user's word, the budget, or a result that is good enough."""
+    wanted, number = wanted_state(services.directives())
+    if wanted == "stop":
+        return Stop(kind="user", text=f"stopped by the user (d{number})")
+    if spent := services.ledger.exhausted():
+        return Stop(kind="budget", text=spent)
+    if enough := services.ledger.satisfied(services.best()):
+        return Stop(kind="satisfied", text=enough)
+    return None
+
+
+def _own_stop(state: IslandState, services: Services) -> Stop | None:
+    """Why the island itself has enough, None when it has not."""
+    if state["idle"] >= services.effort.plateau:
+        return Stop(kind="plateau", text=f"plateau: {state['idle']} generations without a better candidate")
+    if state["misses"] >= MISSES:
+        return Stop(kind="exhausted", text=f"exhausted: {state['misses']} proposals in a row gave no new candidate")
+    return None
 
 
 async def _wait_while_paused(island: int, services: Services) -> None:

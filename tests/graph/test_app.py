@@ -15,7 +15,7 @@ from foundry.graph.island import ORDER
 from foundry.graph.run.opening import create, open_services
 from foundry.graph.run.run_directory import RunDirectory, list_runs
 from foundry.graph.run.services import Services
-from foundry.graph.search.state import IslandState
+from foundry.graph.search.state import IslandState, Stop
 from foundry.graph.solve import silent
 
 
@@ -48,7 +48,7 @@ async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answe
 
     async def asking(state: IslandState, services: Services) -> dict[str, Any]:
         answers.append(interrupt("may I?"))
-        return {"stop": "asked and answered"}
+        return {"stop": Stop(kind="user", text="asked and answered")}
 
     monkeypatch.setitem(island.STEPS, "route", asking)
     run = create(make_request(8, islands=1), parts())
