@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from foundry.agents.brief import Brief
-from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.judgement import AuditEvidence
+from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 Purpose = Literal["diagnose", "propose", "judge", "answer"]
@@ -75,7 +76,7 @@ class Brain(Protocol):
         ...
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
-        """The auditor's opinion of a candidate; it may add a doubt, it cannot lift a failed gate."""
+        """The auditor's opinion of a candidate that the ruling on its records accepts; it may add a doubt."""
         ...
 
     async def answer(self, question: str, context: str) -> str:

@@ -31,7 +31,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.errors import CannotLower, TaskError, UsageError
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
-from foundry.knowledge.roofline import allowed_precision
+from foundry.knowledge.roofline import floors
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
@@ -69,14 +69,13 @@ async def capture(state: RunState, services: Services) -> Update:
         services.log.note_once("note", "not captured", reason=found.capture_note)
         return {"lowerable": False, "ending": f"the task could not be captured: {found.capture_note}"}
     graph = found.graphs[0]
-    allowed = allowed_precision(graph, services.task.options.policy)
     services.log.note_once(
         "note",
         "graph",
         operators=graph.op_counts(),
         flops=graph.flops,
         min_bytes=graph.min_bytes,
-        floor_ms=services.device.floor_ms(graph.flops, graph.min_bytes, allowed),
+        floor_ms=floors(services.device, graph, services.task.options.policy).allowed_ms,
         signature=graph.signature,
         tracer=graph.tracer,
         shapes=len(found.graphs),
@@ -85,7 +84,8 @@ async def capture(state: RunState, services: Services) -> Update:
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference eager and measures its own numerical error. Raises TaskError when the task proves nothing."""
+    """Times the reference eager and measures its own numerical error. Raises TaskError when the task proves nothing:
+    the ruling refuses every kernel on it."""
     if not services.device.present:
         services.log.note_once(
             "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"
@@ -214,7 +214,7 @@ async def _evaluate_seed(services: Services, number: int, decision: Decision) ->
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
         text = services.run.text(candidate.source)
         if services.device.present:
-            evaluation = await services.measure.evaluation(candidate, text, "screen", lowered)
+            evaluation = await services.measure.examine(candidate, text, "screen", lowered=lowered)
         else:
             evaluation = await _only_built(services, candidate, text)
         services.run.add_evaluation(evaluation, "screen", decision.step)
@@ -240,9 +240,9 @@ async def _evaluate_seed(services: Services, number: int, decision: Decision) ->
 
 async def _only_built(services: Services, candidate: Candidate, text: str) -> Evaluation:
     """A candidate for a device that is not here: compiled, its resources known, nothing proven."""
-    build = await services.measure.build(text)
-    verdict = Verdict("unproven", "screen", evidence=f"no {candidate.target} device is here") if build.ok else None
-    return Evaluation(candidate, build, verdict)
+    found = await services.measure.examine(candidate, text, "screen", upto="build")
+    verdict = Verdict("unproven", "screen", evidence=f"no {candidate.target} device is here")
+    return Evaluation(candidate, found.build, verdict) if found.build.ok else found
 
 
 # islands and decisions

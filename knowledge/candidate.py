@@ -1,6 +1,7 @@
-"""A candidate and the frozen records of its path: Candidate -> Build -> Verdict -> Audit -> Timing -> Profile.
+"""A candidate and the records of its path: Candidate -> Build -> Verdict -> Audit -> Timing -> Profile -> Judgement.
 
-Each record is written once. How fast (Timing) and how well proven (Verdict, Audit) never share a field.
+Each record is written once. How fast (Timing) and how well proven (Verdict, Audit) never share a field. What follows
+from the records, accepted or not, is no record: `ruling.rule` reads it from them.
 """
 
 from __future__ import annotations
@@ -145,7 +146,6 @@ class Audit:
     policy: str
     gates: tuple[Gate, ...] = ()
     labels: tuple[str, ...] = ()
-    judgement: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,21 @@ class Profile:
     launches: int
     facts: dict[str, float | str] = field(default_factory=dict)
     allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 where it is unknown
+    traffic_floor_ms: float = 0.0  # to move inputs, parameters and outputs once; 0 where it is unknown
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the auditor thinks of a candidate against which nothing else speaks. `doubt` is a reason to veto, "" when
+    there is none."""
+
+    text: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything known about one candidate; later records are None when an earlier step stopped it."""
+    """Everything known about one candidate at one stage; later records are None when an earlier one stopped it."""
 
     candidate: Candidate
     build: Build
@@ -194,29 +204,7 @@ class Evaluation:
     timing: Timing | None = None
     profile: Profile | None = None
     coordinates: Coordinates | None = None
-
-    @property
-    def accepted(self) -> bool:
-        is_timed_right = self.timing is None or not self.timing.problem
-        return bool(self.verdict and self.verdict.correct and self.audit and self.audit.clean and is_timed_right)
-
-    @property
-    def outcome(self) -> Outcome:
-        """What came of it, whichever record says so: the verdict, the auditor's veto, or a timing that failed."""
-        if not self.build.ok:
-            return "compile_error"
-        if self.verdict is None or not self.verdict.correct:
-            return self.verdict.outcome if self.verdict else "unproven"
-        if self.audit is not None and not self.audit.clean:
-            return "cheating"
-        if self.timing is not None and self.timing.problem:
-            return self.timing.outcome if self.timing.outcome != "correct" else "unproven"
-        return "correct"
-
-    @property
-    def speedup(self) -> float | None:
-        """Over PyTorch eager; None unless correct, clean and timed."""
-        return self.timing.speedup if self.accepted and self.timing else None
+    judgement: Judgement | None = None  # only of finalists
 
 
 @dataclass(frozen=True)
@@ -232,7 +220,6 @@ class Baseline:
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over compile
     compile_note: str = ""  # why torch.compile could not be timed
-    floor_ms: float | None = None  # roofline floor of the graph
 
     @property
     def label(self) -> str:

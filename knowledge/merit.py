@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from foundry.knowledge.candidate import Evaluation, Timing
+from foundry.knowledge.ruling import rule
 
 CAUTION = 1.0  # deviations below the estimate at which candidates are compared
 LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals say
@@ -74,7 +75,7 @@ def estimate(timings: Sequence[Timing]) -> Estimate:
 def estimate_of(records: Sequence[Evaluation]) -> Estimate | None:
     """How fast a candidate is by all its records, None unless each of them accepts it."""
     timings = [record.timing for record in records if record.timing is not None]
-    return estimate(timings) if timings and all(record.accepted for record in records) else None
+    return estimate(timings) if timings and all(rule(record).accepted for record in records) else None
 
 
 def merit(records: Sequence[Evaluation]) -> float:

@@ -1,4 +1,4 @@
-"""Which of a device's measured arithmetic rates bounds a task: the one rule for every roofline floor.
+"""The floors of a task on a device, and which of the device's measured arithmetic rates bounds it: one rule for all.
 
 What a policy allows bounds what any kernel could do: a time below that floor cannot be true, and a search that has
 reached it is done. What a kernel uses bounds the kernel as it is: the share of the floor that is shown. On a CPU all
@@ -8,12 +8,37 @@ rates are one.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
-from foundry.knowledge.device import Precision
+from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.opgraph import DType, OpGraph
 from foundry.knowledge.task import Policy
 
 _HALF: tuple[DType, ...] = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Floors:
+    """Times in ms that the measured ceilings allow at best; None without ceilings. No kernel is faster than
+    `traffic_ms`: inputs, parameters and outputs move once whatever the algorithm. The others count the arithmetic as
+    the task writes it, which another algorithm may avoid."""
+
+    traffic_ms: float | None
+    allowed_ms: float | None  # at the fastest arithmetic that the policy allows
+    used_ms: float | None  # at the arithmetic that the kernel's labels tell
+
+
+def floors(device: Device, graph: OpGraph, policy: Policy, labels: Collection[str] = ()) -> Floors:
+    """The floors of a graph, for a kernel that declares `labels`."""
+
+    def at(precision: Precision) -> float | None:
+        return device.floor_ms(graph.flops, graph.min_bytes, precision)
+
+    return Floors(
+        traffic_ms=device.floor_ms(0.0, graph.min_bytes, "half"),
+        allowed_ms=at(allowed_precision(graph, policy)),
+        used_ms=at(used_precision(graph, labels)),
+    )
 
 
 def allowed_precision(graph: OpGraph, policy: Policy) -> Precision:

@@ -25,11 +25,12 @@ from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Menu, proposal_of
 from foundry.agents.chat.words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.expert import experts
-from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, Ledger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
+from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 REPAIR_CHARS = 8000  # of a bad answer that the repair round shows again
@@ -111,18 +112,16 @@ class ChatModelBrain:
             return step
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
-        """The model may add a doubt to the playbook's judgement, not take one away."""
-        numbers = await self.fallback.judge(evidence)
-        if numbers.doubt or any(not gate.passed for gate in evidence.audit.gates):
-            return numbers
-        candidate = evidence.evaluation.candidate.id
-        asked = _Asked(candidate, "auditor", "judge", judge_prompt(evidence, numbers.text))
+        """The model may add a doubt to the ruling on the records, not take one away."""
+        if not evidence.ruling.accepted:
+            return Judgement()
+        asked = _Asked(evidence.evaluation.candidate.id, "auditor", "judge", judge_prompt(evidence))
         try:
             answer = await self._ask(asked, JudgementAnswer, _reasoned)
         except NoAnswer:
-            return numbers
+            return await self.fallback.judge(evidence)
         doubt = f"{self.name}: {answer.reason}" if answer.doubt else ""
-        return Judgement(f"{numbers.text} {self.name}: {answer.judgement}", doubt)
+        return Judgement(f"{self.name}: {answer.judgement}", doubt)
 
     async def answer(self, question: str, context: str) -> str:
         """Plain text; "" when the model gives none."""

@@ -88,20 +88,21 @@ def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> str:
     )
 
 
-def judge_prompt(evidence: AuditEvidence, numbers: str) -> str:
-    """The user message that asks the auditor for an opinion; `numbers` is the playbook's."""
-    timing = evidence.evaluation.timing
-    gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in evidence.audit.gates]
+def judge_prompt(evidence: AuditEvidence) -> str:
+    """The user message that asks the auditor for an opinion."""
+    timing, audit = evidence.evaluation.timing, evidence.evaluation.audit
+    found = [*(audit.gates if audit else ()), *evidence.ruling.gates]
+    gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in found]
     return render(
         "judge",
         {
             "candidate": evidence.evaluation.candidate.id,
             "task": evidence.task.name,
             "claim": f"a speedup of {timing.speedup:.2f}" if timing else "to be correct",
-            "policy": evidence.audit.policy,
+            "policy": evidence.task.options.policy,
             "rules": RULES[evidence.task.options.policy],
             "gates": "\n".join(gates) or "none ran",
-            "numbers": numbers,
+            "numbers": evidence.ruling.judgement,
             "asked": asked(evidence.task, evidence.graphs),
             "reference": shown(reference(evidence.task)),
             "source": shown(evidence.text),

@@ -6,13 +6,13 @@ this device, never of a data sheet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import get_args
 
 from foundry.agents.brief import Brief
 from foundry.agents.situation import Situation
-from foundry.knowledge.candidate import Evaluation, Gate, Outcome
+from foundry.knowledge.candidate import Evaluation, Outcome
 from foundry.knowledge.cards import cards
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Failure, Limiter
 
 LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
@@ -55,30 +55,15 @@ def diagnose(brief: Brief) -> Diagnosis:
 
 def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
     """What broke and the first line of evidence; None for a correct or merely unproven candidate."""
-    failure = _FAILURES.get(evaluation.outcome)
-    return (failure, _evidence(evaluation) or failure) if failure else None
-
-
-def _evidence(evaluation: Evaluation) -> str:
-    """What the first record that rejects a candidate says."""
-    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
-    if not evaluation.build.ok:
-        return evaluation.build.first_error or "the compiler gave no message"
-    if verdict is not None and not verdict.correct:
-        return verdict.evidence or _failed(verdict.gates)
-    if audit is not None and not audit.clean:
-        return _failed(audit.gates) or audit.judgement
-    return timing.problem if timing is not None else ""
-
-
-def _failed(gates: Sequence[Gate]) -> str:
-    return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in gates if not gate.passed)
+    ruling = rule(evaluation)
+    failure = _FAILURES.get(ruling.outcome)
+    return (failure, ruling.evidence or failure) if failure else None
 
 
 def limiter_of(situation: Situation) -> Diagnosis:
     """Which resource limits a correct candidate."""
-    for rule in (_named_by_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
-        found = rule(situation)
+    for ask in (_named_by_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
+        found = ask(situation)
         if found:
             limiter, evidence = found
             return Diagnosis(
@@ -87,7 +72,7 @@ def limiter_of(situation: Situation) -> Diagnosis:
                 limiter=limiter,
                 evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
                 action=_action(limiter, situation),
-                kernel=_scalar_kernel(situation) if rule is _scalar_loop else situation.dominant,
+                kernel=_scalar_kernel(situation) if ask is _scalar_loop else situation.dominant,
             )
     raise AssertionError("the roofline rule always answers")
 

@@ -7,35 +7,65 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foundry.graph.run.events import EventLog, Span, ToolCategory
+from foundry.graph.run.events import EventLog, ToolCategory
 from foundry.graph.run.journal import Journal
-from foundry.knowledge.candidate import (
-    Audit,
-    Baseline,
-    Build,
-    Candidate,
-    Coordinates,
-    Evaluation,
-    Profile,
-    Stage,
-    Timing,
-    Verdict,
-)
+from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
 
 if TYPE_CHECKING:
+    from foundry.tools.grade.examine import Judge, Step
     from foundry.tools.grade.workbench import Intake, Workbench
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Profiled:
-    """What the workbench's `profile` returns, as one record for the journal."""
+Facts = Callable[[Any], dict[str, object]]
 
-    profile: Profile
-    coordinates: Coordinates
+
+@dataclass(frozen=True)
+class _Asked:
+    """How one step of a candidate's path is journalled and shown in the trace."""
+
+    key: str
+    name: str
+    category: ToolCategory
+    facts: Facts
+
+
+_ASKED: dict[Step, _Asked] = {
+    "build": _Asked(
+        "build/{text}",
+        "build",
+        "compile",
+        lambda it: {"ok": it.ok, "cached": it.cached, "busy_s": it.seconds, "error": it.first_error},
+    ),
+    "baseline": _Asked("baseline", "baseline", "time", lambda it: {"eager_ms": it.eager_ms}),
+    "verify": _Asked(
+        "verify/{stage}/{text}",
+        "verify {stage}",
+        "run",
+        lambda it: {"outcome": it.outcome, "busy_s": it.seconds, "evidence": it.evidence},
+    ),
+    "audit": _Asked(
+        "audit/{stage}/{text}",
+        "audit",
+        "run",
+        lambda it: {"clean": it.clean, "failed": [gate.gate for gate in it.gates if not gate.passed]},
+    ),
+    "time": _Asked(
+        "time/{stage}/{text}",
+        "time {stage}",
+        "time",
+        lambda it: {"speedup": it.speedup, "pairs": it.pairs, "busy_s": it.seconds, "problem": it.problem},
+    ),
+    "profile": _Asked(
+        "profile/{stage}/{text}",
+        "profile",
+        "profile",
+        lambda it: {"rung": it.profile.rung, "fraction_of_floor": it.profile.fraction_of_floor},
+    ),
+}
 
 
 class Measurements:
@@ -64,16 +94,12 @@ class Measurements:
         """Inputs, outputs and graphs of the task; raises TaskError."""
         from foundry.tools.grade.workbench import Intake
 
-        return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: None)
+        return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: {})
 
     async def baseline(self) -> Baseline:
+        asked = _ASKED["baseline"]
         return await self._ask(
-            "baseline",
-            "baseline",
-            "time",
-            Baseline,
-            lambda: self.workbench.baseline(),
-            lambda answer: {"eager_ms": answer.eager_ms},
+            asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
         )
 
     async def compile_baseline(self, baseline: Baseline) -> Baseline:
@@ -88,102 +114,45 @@ class Measurements:
 
     def seeds(self) -> dict[str, int]:
         """The seeds that the grader drew so far, by purpose; later candidates overwrite those of earlier ones."""
-        from foundry.tools.grade.workbench import LocalWorkbench
-
-        machine = self._workbench
-        return dict(machine.notes.seeds) if isinstance(machine, LocalWorkbench) else {}
+        return dict(self._workbench.notes.seeds) if self._workbench else {}
 
     def isolation(self) -> list[str]:
         """The system's means that are active around candidates on this machine."""
-        from foundry.tools.grade.workbench import LocalWorkbench
+        return list(self._workbench.notes.isolation) if self._workbench else []
 
-        machine = self._workbench
-        return list(machine.notes.isolation) if isinstance(machine, LocalWorkbench) else []
+    async def examine(
+        self,
+        candidate: Candidate,
+        text: str,
+        stage: Stage,
+        *,
+        upto: Step = "profile",
+        lowered: Lowered | None = None,
+        incumbent_ms: float | None = None,
+        judge: Judge | None = None,
+    ) -> Evaluation:
+        """The candidate's path up to a step or to where it ends; what was asked before is at hand."""
+        from foundry.tools.grade.examine import examine
 
-    async def build(self, text: str) -> Build:
-        return await self._ask(
-            f"build/{_digest(text)}",
-            "build",
-            "compile",
-            Build,
-            lambda: self.workbench.build(text),
-            lambda answer: {
-                "ok": answer.ok,
-                "cached": answer.cached,
-                "busy_s": answer.seconds,
-                "error": answer.first_error,
-            },
-        )
+        digest = hashlib.sha256(text.encode()).hexdigest()
 
-    async def verify(self, text: str, stage: Stage) -> Verdict:
-        build = await self.build(text)
-        return await self._ask(
-            f"verify/{stage}/{_digest(text)}",
-            f"verify {stage}",
-            "run",
-            Verdict,
-            lambda: self.workbench.verify(text, build, stage),
-            lambda answer: {"outcome": answer.outcome, "busy_s": answer.seconds, "evidence": answer.evidence},
-        )
+        async def ask(step: Step, shape: type[T], work: Callable[[Workbench], Awaitable[T]]) -> T:
+            asked = _ASKED[step]
+            key = asked.key.format(stage=stage, text=digest)
+            name = asked.name.format(stage=stage)
+            return await self._ask(key, name, asked.category, shape, lambda: work(self.workbench), asked.facts)
 
-    async def audit(self, text: str, stage: Stage) -> Audit:
-        build, verdict = await self.build(text), await self.verify(text, stage)
-        return await self._ask(
-            f"audit/{stage}/{_digest(text)}",
-            "audit",
-            "run",
-            Audit,
-            lambda: self.workbench.audit(text, build, verdict, self._policy),
-            lambda answer: {"clean": answer.clean, "failed": [gate.gate for gate in answer.gates if not gate.passed]},
-        )
-
-    async def time(self, text: str, stage: Stage, incumbent_ms: float | None = None) -> Timing:
-        build = await self.build(text)
-        return await self._ask(
-            f"time/{stage}/{_digest(text)}",
-            f"time {stage}",
-            "time",
-            Timing,
-            lambda: self.workbench.time(text, build, stage, incumbent_ms=incumbent_ms),
-            lambda answer: {
-                "speedup": answer.speedup,
-                "pairs": answer.pairs,
-                "busy_s": answer.seconds,
-                "problem": answer.problem,
-            },
-        )
-
-    async def profile(self, text: str, stage: Stage, lowered: Lowered | None) -> Profiled:
-        build, timing = await self.build(text), await self.time(text, stage)
-
-        async def ask() -> Profiled:
-            return Profiled(*await self.workbench.profile(text, build, timing, lowered))
-
-        return await self._ask(
-            f"profile/{_digest(text)}",
-            "profile",
-            "profile",
-            Profiled,
+        return await examine(
+            candidate,
+            text,
+            stage,
+            self._policy,
             ask,
-            lambda answer: {"rung": answer.profile.rung, "fraction_of_floor": answer.profile.fraction_of_floor},
+            upto=upto,
+            lowered=lowered,
+            incumbent_ms=incumbent_ms,
+            judge=judge,
         )
-
-    async def evaluation(self, candidate: Candidate, text: str, stage: Stage, lowered: Lowered | None) -> Evaluation:
-        """The candidate's path up to where it fails, from the journal where a node has asked before."""
-        build = await self.build(text)
-        if not build.ok:
-            return Evaluation(candidate, build)
-        verdict = await self.verify(text, stage)
-        if not verdict.correct:
-            return Evaluation(candidate, build, verdict)
-        audit = await self.audit(text, stage)
-        if not audit.clean:
-            return Evaluation(candidate, build, verdict, audit)
-        timing = await self.time(text, stage)
-        if timing.problem:
-            return Evaluation(candidate, build, verdict, audit, timing)
-        profiled = await self.profile(text, stage, lowered)
-        return Evaluation(candidate, build, verdict, audit, timing, profiled.profile, profiled.coordinates)
 
     async def _ask(
         self,
@@ -192,23 +161,15 @@ class Measurements:
         category: ToolCategory,
         shape: type[T],
         produce: Callable[[], Awaitable[T]],
-        facts: Callable[[T], dict[str, object] | None],
+        facts: Facts,
     ) -> T:
         async def measured() -> T:
             with self._log.span("tool", name, category=category) as span:
                 answer = await produce()
-                _note_facts(span, facts(answer))
+                span.data.update({key: value for key, value in facts(answer).items() if value is not None})
                 return answer
 
         if key not in self._answers:
             self._answers[key] = await self._journal.record(key, "measure", shape, measured)
         found: T = self._answers[key]
         return found
-
-
-def _note_facts(span: Span, facts: dict[str, object] | None) -> None:
-    span.data.update({name: value for name, value in (facts or {}).items() if value is not None})
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.judgement import AuditEvidence
 from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.think import evaluation_facts
-from foundry.knowledge.candidate import Evaluation, Gate, Resources
+from foundry.knowledge.candidate import Evaluation, Judgement, Resources
 from foundry.knowledge.experience.record import SEED
-from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.merit import estimate_of, merit
-from foundry.knowledge.roofline import allowed_precision
+from foundry.knowledge.ruling import rule
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,6 @@ class Finalists:
     """Ids of the candidates that may be proven, best first: a decision of the search, so a replay compares it."""
 
     candidates: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What the physical floor is after a second look at the ceilings where a timing lay below it."""
-
-    floor_ms: float | None
 
 
 async def finish_run(services: Services, ending: str) -> str:
@@ -62,7 +54,7 @@ async def _prove(services: Services) -> Evaluation | None:
         if proven and not services.journal.plain(f"final/{name}/time", "outside", partial(_is_time, services, number)):
             break
         evaluation = await _prove_one(services, name)
-        if evaluation.accepted:
+        if rule(evaluation).accepted:
             proven.append(evaluation)
     return max(proven, key=lambda evaluation: merit([evaluation]), default=None)
 
@@ -85,56 +77,30 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     candidate = services.candidate(name)
     text = services.run.text(candidate.source)
     step = f"final/{name}"
+
+    async def judge(evaluation: Evaluation) -> Judgement:
+        return await _judged(services, evaluation, text)
+
     with services.log.at(None, step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
-        evaluation = await services.measure.evaluation(candidate, text, "final", lowered)
+        evaluation = await services.measure.examine(candidate, text, "final", lowered=lowered, judge=judge)
         services.journal.plain(f"final/{name}/seeds", "measure", services.measure.seeds)
-        evaluation = await judged(services, evaluation, text, lowered)
         services.run.add_evaluation(evaluation, "final", step)
         services.log.note_once("evaluation", name, **evaluation_facts(evaluation), expert="final")
     return evaluation
 
 
-async def judged(services: Services, evaluation: Evaluation, text: str, lowered: Lowered | None) -> Evaluation:
-    """The evaluation with the auditor's judgement; a doubt vetoes, and no judgement lifts a failed gate."""
-    audit = evaluation.audit
-    if audit is None:
-        return evaluation
-    floor_ms = None
-    graphs = tuple(await services.graphs())
-    if lowered is not None:
-        allowed = allowed_precision(graphs[0], services.task.options.policy)
-        floor_ms = services.device.floor_ms(lowered.flops, lowered.traffic_bytes, allowed)
-    evidence = AuditEvidence(services.task, services.device, evaluation, audit, text, lowered, floor_ms, graphs)
+async def _judged(services: Services, evaluation: Evaluation, text: str) -> Judgement:
+    """The auditor's opinion of a finalist that everything else accepts; a doubt vetoes it."""
+    found = rule(evaluation)
+    evidence = AuditEvidence(services.task, evaluation, found, text, tuple(await services.graphs()))
     with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
         judgement = await services.journal.record(
             f"judge/{evaluation.candidate.id}", "thought", Judgement, lambda: services.brain.judge(evidence)
         )
-        span.data["judgement"] = judgement.text
+        span.data["judgement"] = judgement.text or found.judgement
         span.data["doubt"] = judgement.doubt
-    gates = [*audit.gates, *await _timing_gates(services, evaluation)]
-    if judgement.doubt:
-        gates.append(Gate("judgement", False, judgement.doubt))
-    clean = audit.clean and all(gate.passed for gate in gates)
-    return replace(evaluation, audit=replace(audit, clean=clean, gates=tuple(gates), judgement=judgement.text))
-
-
-async def _timing_gates(services: Services, evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Whether the final timing can be true: outputs of timed calls, both clocks, the physical floor."""
-    from foundry.tools.verify.verify import checked_floor_ms, timing_gates
-
-    timing, graphs = evaluation.timing, await services.graphs()
-    if timing is None:
-        return ()
-    if not graphs:
-        return timing_gates(timing, None)
-
-    async def floor() -> Floor:
-        return Floor(await checked_floor_ms(services.device, graphs[0].min_bytes, timing))
-
-    key = f"floor/{evaluation.candidate.id}"
-    found = await services.journal.record(key, "measure", Floor, floor)
-    return timing_gates(timing, found.floor_ms)
+    return judgement
 
 
 async def _export(services: Services, winner: Evaluation) -> None:

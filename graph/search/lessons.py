@@ -13,6 +13,7 @@ from foundry.knowledge.experience.store import record_id, shape_class
 from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Move
 
 
@@ -98,7 +99,7 @@ def lessons(
             limiter=(diagnosis.failure or diagnosis.limiter or "") if diagnosis else "",
             evidence=diagnosis.evidence if diagnosis else "",
             move=key,
-            outcome=latest.outcome,
+            outcome=rule(latest).outcome,
             parent_speedup=before.speedup if before else None,
             child_speedup=after.speedup if after else None,
             child_ci95=(after.low, after.high) if after else None,
@@ -119,5 +120,5 @@ def _deed(key: str, share: float) -> str:
 
 def _effect(before: Estimate | None, after: Estimate | None, child: Evaluation) -> str:
     if after is None:
-        return f"gave {child.outcome}"
+        return f"gave {rule(child).outcome}"
     return f"went from {before.speedup:.2f}x to {after.speedup:.2f}x" if before else f"reached {after.speedup:.2f}x"

@@ -1,16 +1,21 @@
 """The tests an island puts a candidate through: build, verify, audit, time, profile, prove.
 
-Each node asks for one measurement and says in `outcome` why the candidate ends there, "" while it goes on.
+Each node asks the one path (tools/grade/examine.py) for one more step and says in `outcome` why the candidate ends
+there, "" while it goes on.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foundry.graph.run.services import Services
 from foundry.graph.search.state import IslandState
-from foundry.knowledge.candidate import Evaluation
+from foundry.knowledge.candidate import Evaluation, Stage
 from foundry.knowledge.merit import Estimate, estimate_of
+from foundry.knowledge.ruling import objection
+
+if TYPE_CHECKING:
+    from foundry.tools.grade.examine import Step
 
 CLEARLY = 1.03  # a candidate deserves the full protocol when it is so much faster than the best so far,
 LIKELY = 0.84  # with this probability
@@ -21,53 +26,58 @@ Update = dict[str, Any]
 
 async def build(state: IslandState, services: Services) -> Update:
     """Compiles the candidate."""
-    built = await services.measure.build(services.run.text(state["text"]))
-    return {"outcome": "" if built.ok else "compile_error"}
+    return await _screen(state, services, "build")
 
 
 async def verify(state: IslandState, services: Services) -> Update:
     """Checks its results, by the quick screen."""
-    verdict = await services.measure.verify(services.run.text(state["text"]), "screen")
-    return {"outcome": "" if verdict.correct else verdict.outcome}
+    return await _screen(state, services, "verify")
 
 
 async def audit(state: IslandState, services: Services) -> Update:
     """Asks the auditor's executable gates."""
-    found = await services.measure.audit(services.run.text(state["text"]), "screen")
-    return {"outcome": "" if found.clean else "cheating"}
+    return await _screen(state, services, "audit")
 
 
 async def time(state: IslandState, services: Services) -> Update:
     """Times it against the baseline, a few pairs."""
-    best = services.best()
-    incumbent = best.timing.candidate_ms if best and best.timing else None
-    timing = await services.measure.time(services.run.text(state["text"]), "screen", incumbent)
-    return {"outcome": "untimed" if timing.problem else ""}
+    return await _screen(state, services, "time")
 
 
 async def profile(state: IslandState, services: Services) -> Update:
     """Finds what limits it and where in the archive it belongs."""
-    await screened(state, services)
-    return {}
+    return await _screen(state, services, "profile")
 
 
 async def prove(state: IslandState, services: Services) -> Update:
     """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
-    found = estimate_of([await screened(state, services)])
+    found = estimate_of([await examined(state, services, "screen")])
     bar = services.journal.plain(f"{state['step']}/bar", "outside", lambda: _bar(services))
     if found is None or not bar["is_open"]:
         return {}
     if bar["best"] and found.chance_beyond(Estimate(*bar["best"]), CLEARLY) < LIKELY:
         return {}
+    return {"proven": True, "outcome": _objection(await examined(state, services, "full"))}
+
+
+async def examined(state: IslandState, services: Services, stage: Stage, upto: Step = "profile") -> Evaluation:
+    """What the path says of the step's candidate, up to one of its steps or to where it ends."""
+    candidate = services.candidate(state["candidate"])
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+    best = services.best() if (stage, upto) == ("screen", "time") else None
+    incumbent_ms = best.timing.candidate_ms if best and best.timing else None  # a screen ends early for a slower one
     text = services.run.text(state["text"])
-    verdict = await services.measure.verify(text, "full")
-    if not verdict.correct:
-        return {"proven": True, "outcome": verdict.outcome}
-    audited = await services.measure.audit(text, "full")
-    if not audited.clean:
-        return {"proven": True, "outcome": "cheating"}
-    timing = await services.measure.time(text, "full")
-    return {"proven": True, "outcome": "untimed" if timing.problem else ""}
+    return await services.measure.examine(candidate, text, stage, upto=upto, lowered=lowered, incumbent_ms=incumbent_ms)
+
+
+async def _screen(state: IslandState, services: Services, upto: Step) -> Update:
+    return {"outcome": _objection(await examined(state, services, "screen", upto))}
+
+
+def _objection(evaluation: Evaluation) -> str:
+    """Why the candidate's tests end here, "" while they go on."""
+    found = objection(evaluation)
+    return found.outcome if found else ""
 
 
 def _bar(services: Services) -> dict[str, Any]:
@@ -80,10 +90,3 @@ def _bar(services: Services) -> dict[str, Any]:
         "is_open": not late and services.run.count("full") < services.effort.proofs,
         "best": [known.log_speedup, known.deviation] if known else [],
     }
-
-
-async def screened(state: IslandState, services: Services) -> Evaluation:
-    """What the screen says of the step's candidate, from the journal where the nodes have asked."""
-    candidate = services.candidate(state["candidate"])
-    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
-    return await services.measure.evaluation(candidate, services.run.text(state["text"]), "screen", lowered)

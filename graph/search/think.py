@@ -21,12 +21,14 @@ from foundry.graph.search.briefing import add_diagnosis, brief_for
 from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
+from foundry.graph.search.measure import examined
 from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
 from foundry.knowledge.merit import CORRECT, WRONG, merit
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, edited
 
 GAIN = 1.005  # the merit that counts as a better candidate
@@ -319,13 +321,11 @@ async def learn(state: IslandState, services: Services) -> Update:
     """Records the evaluation, its place in the archive and the lesson for the store."""
     step = state["step"]
     candidate = services.candidate(state["candidate"])
-    text = services.run.text(candidate.source)
-    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
-    evaluation = await services.measure.evaluation(candidate, text, "screen", lowered)
+    evaluation = await examined(state, services, "screen")
     services.run.add_evaluation(evaluation, "screen", step)
     records = [evaluation]
     if state.get("proven"):
-        evaluation = await services.measure.evaluation(candidate, text, "full", lowered)
+        evaluation = await examined(state, services, "full")
         services.run.add_evaluation(evaluation, "full", step)
         records.append(evaluation)
     value = merit(records)
@@ -370,9 +370,9 @@ def _kept(population: dict[str, tuple[str, float]]) -> dict[str, tuple[str, floa
 
 def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
     """What the trace and the live progress show of an evaluation."""
-    timing, profile = evaluation.timing, evaluation.profile
+    timing, profile, ruling = evaluation.timing, evaluation.profile, rule(evaluation)
     return {
-        "outcome": evaluation.outcome,
+        "outcome": ruling.outcome,
         "speedup": timing.speedup if timing else None,
         "speedup_ci95": list(timing.speedup_ci95) if timing else None,
         "candidate_ms": timing.candidate_ms if timing else None,
@@ -380,20 +380,8 @@ def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
         "fraction_of_floor": profile.fraction_of_floor if profile else None,
         "cell": cell_of(evaluation.coordinates) if evaluation.coordinates else None,
         "gain": gain,
-        "evidence": _evidence(evaluation),
+        "evidence": ruling.evidence,
     }
-
-
-def _evidence(evaluation: Evaluation) -> str:
-    """The first failing fact, "" for a candidate without one."""
-    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
-    if evaluation.build.first_error:
-        return evaluation.build.first_error
-    if audit is not None and not audit.clean:
-        return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
-    if timing is not None and timing.problem:
-        return timing.problem
-    return verdict.evidence if verdict else ""
 
 
 def _expert_of(services: Services, candidate: Candidate) -> str:

@@ -8,6 +8,7 @@ from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 
 
@@ -111,13 +112,11 @@ def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
     lines = []
     if not evaluation.build.ok:
         return [f"It did not compile: {evaluation.build.first_error}"]
-    verdict, audit, timing, profile = evaluation.verdict, evaluation.audit, evaluation.timing, evaluation.profile
+    verdict, timing, profile, ruling = evaluation.verdict, evaluation.timing, evaluation.profile, rule(evaluation)
     if verdict is not None and not verdict.correct:
-        failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in verdict.gates if not gate.passed)
-        return [f"It was rejected as {evaluation.outcome}: {verdict.evidence or failed}"]
-    if audit is not None and not audit.clean:
-        failed = "; ".join(f"{gate.gate}: {gate.evidence}" for gate in audit.gates if not gate.passed)
-        return [f"The auditor vetoed it: {failed}"]
+        return [f"It was rejected as {ruling.outcome}: {ruling.evidence}"]
+    if ruling.outcome == "cheating":
+        return [f"The auditor vetoed it: {ruling.evidence}"]
     if verdict is not None:
         lines.append(f"It is correct (class {verdict.accuracy_class}, checked at: {', '.join(stages)}).")
     if timing is not None and timing.problem:

@@ -15,6 +15,7 @@ from foundry.graph.run.events import Event, time_split
 from foundry.graph.run.run_directory import STAGES, RunDirectory
 from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.ruling import rule
 
 SHOWN = (
     "outcome",
@@ -92,7 +93,7 @@ def story(run: RunDirectory, candidate: str) -> list[str]:
         lines += [f"  move {move.key}: {move.was} -> {move.value}  {move.reason}" for move in proposal.moves]
         lines += [f"  follows {', '.join(proposal.cites)}"] if proposal.cites else []
     for stage, evaluation in stages:
-        lines += [f"{stage}:", *(f"  {line}" for line in _measured(evaluation))]
+        lines += [f"{stage}:", *(f"  {line}" for line in [*_measured(evaluation), *_ruled(evaluation)])]
     parents = {found.candidate.id: found.candidate.parents for found, _ in run.evaluations()}
     offspring = [name for name, elders in parents.items() if candidate in elders]
     lines.append("lineage: " + " <- ".join(lineage(parents, candidate)))
@@ -207,8 +208,6 @@ def _measured(evaluation: Evaluation) -> Iterable[str]:
     if audit:
         yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
         yield from _failed(audit.gates)
-        if audit.judgement:
-            yield f"  judgement: {audit.judgement}"
     timing, profile = evaluation.timing, evaluation.profile
     if timing:
         low, high = timing.speedup_ci95
@@ -224,6 +223,11 @@ def _measured(evaluation: Evaluation) -> Iterable[str]:
     if evaluation.coordinates:
         cell = evaluation.coordinates
         yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
+
+
+def _ruled(evaluation: Evaluation) -> Iterable[str]:
+    ruling = rule(evaluation)
+    yield f"ruling: {ruling.verdict} {ruling.judgement or ruling.evidence}".rstrip()
 
 
 def _failed(gates: tuple[Gate, ...]) -> Iterable[str]:

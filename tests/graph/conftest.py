@@ -38,7 +38,8 @@ from foundry.knowledge.thought import Move
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
-    from foundry.tools.grade.workbench import Intake, Workbench
+    from foundry.tools.grade.grader import Notes
+    from foundry.tools.grade.workbench import Intake, Profiled, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -144,6 +145,12 @@ class FakeWorkbench:
                 handle.write(what + "\n")
         await asyncio.sleep(self.delay_s)
 
+    @property
+    def notes(self) -> Notes:
+        from foundry.tools.grade.grader import Notes
+
+        return Notes()
+
     async def intake(self) -> Intake:
         from foundry.tools.grade.workbench import Intake
 
@@ -152,11 +159,11 @@ class FakeWorkbench:
 
     async def baseline(self) -> Baseline:
         await self._work("baseline")
-        return Baseline(10.0, 0.02, [(1024, 1024)], floor_ms=1.0)
+        return Baseline(10.0, 0.02, [(1024, 1024)])
 
     async def compile_baseline(self, baseline: Baseline) -> Baseline:
         await self._work("compile_baseline")
-        return Baseline(10.0, 0.02, [(1024, 1024)], compile_ms=8.0, compile_speedup=1.25, floor_ms=1.0)
+        return Baseline(10.0, 0.02, [(1024, 1024)], compile_ms=8.0, compile_speedup=1.25)
 
     async def build(self, text: str) -> Build:
         await self._work(f"build {_digest(text)}")
@@ -185,13 +192,13 @@ class FakeWorkbench:
         ci = (value * (1 - half), value * (1 + half))
         return Timing(stage, 10.0 / value, 10.0, value, ci, 9, 0.02, 1.0, self.delay_s)
 
-    async def profile(
-        self, text: str, build: Build, timing: Timing, lowered: Lowered | None
-    ) -> tuple[Profile, Coordinates]:
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
+        from foundry.tools.grade.workbench import Profiled
+
         rewrites, choices = json.loads(text.splitlines()[0].removeprefix("# kernel "))
         coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))
         floor = 1.0 / timing.candidate_ms
-        return Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates
+        return Profiled(Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates)
 
     async def aclose(self) -> None:
         await self._work("closed")

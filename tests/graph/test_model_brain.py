@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foundry.agents.brief import Brief
-from foundry.agents.judgement import AuditEvidence, Judgement
+from foundry.agents.judgement import AuditEvidence
 from foundry.graph.replay import replay
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
@@ -19,7 +19,9 @@ from foundry.graph.solve import solve
 from foundry.graph.views import trace
 from foundry.graph.views.answers import cost
 from foundry.graph.views.ending import ending_lines
+from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Edit, ExpertName, Proposal
 
 MakeRequest = Callable[..., SolveRequest]
@@ -123,7 +125,9 @@ async def test_a_doubt_of_the_auditor_vetoes(make_request: MakeRequest, parts: A
     assert summary.verdict == "nothing accepted"
     assert summary.kernel is None and summary.speedup is None
     run = RunDirectory.inspect(Path(summary.run))
-    audits = [item.audit for item, stage in run.evaluations() if stage == "final"]
+    finals = [item for item, stage in run.evaluations() if stage == "final"]
     run.close()
-    assert audits and all(audit and not audit.clean for audit in audits)
-    assert all(audit and audit.gates[-1].evidence == "the result is cached" for audit in audits)
+    assert finals and all(item.audit and item.audit.clean for item in finals), "the auditor's record was rewritten"
+    rulings = [rule(item) for item in finals]
+    assert all((found.verdict, found.evidence) == ("rejected", "judgement: the result is cached") for found in rulings)
+    assert all("read it" in found.judgement for found in rulings)

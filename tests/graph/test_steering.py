@@ -21,6 +21,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.graph.views.answers import answer
 from foundry.graph.views.conversation import wait_for_acknowledgement
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.thought import Directive
 
@@ -242,7 +243,7 @@ async def test_questions_are_answered_from_the_trace(make_request: MakeRequest, 
     assert f"{summary.evaluations} of 24 evaluations" in status
     assert f"Best: {summary.candidate}" in status
     assert answer(run, Question("best")).startswith(f"{summary.candidate} was made from c")
-    failed = next(item for item, _ in run.evaluations() if not item.accepted)
+    failed = next(item for item, _ in run.evaluations() if not rule(item).accepted)
     why = answer(run, Question("why", failed.candidate.id))
     assert "did not compile: error: too many registers" in why or "rejected as wrong_result: row 0 differs" in why
     assert "expert proposed" in why

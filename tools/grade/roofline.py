@@ -1,20 +1,18 @@
 """What limits a correct candidate, from its time, the graph and the compiler's report: the rungs without a profiler.
 
-Rates are analytic: operations and compulsory bytes of the graph as rewritten, over the measured time. A kernel that
-moves more than it must shows a lower rate, which is the point.
+Rates are analytic: operations and compulsory bytes of the graph, over the measured time. A kernel that moves more than
+it must shows a lower rate, which is the point.
 """
 
 from __future__ import annotations
 
 import re
 
-from foundry.knowledge.candidate import Build, Profile, Timing
+from foundry.knowledge.candidate import Audit, Build, Profile, Timing
 from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.roofline import allowed_precision, used_precision
-from foundry.knowledge.task import Policy
-from foundry.tools.audit.policies import practices
+from foundry.knowledge.roofline import Floors, used_precision
 from foundry.tools.audit.text.source import Finding, foundry_literals, read_source
 from foundry.tools.grade.coordinates import native_code
 
@@ -22,23 +20,24 @@ from foundry.tools.grade.coordinates import native_code
 def profile(
     text: str,
     build: Build,
+    audit: Audit,
     timing: Timing,
     device: Device,
     graph: OpGraph | None = None,
     lowered: Lowered | None = None,
     *,
-    policy: Policy,
+    floors: Floors | None = None,
 ) -> Profile:
-    """The analytic profile of a timed candidate under a policy.
+    """The analytic profile of a timed candidate whose `audit` names its labels; `floors` are its task's.
 
     Rung "roofline" on a CPU, "ptxas" where the compiler reported each kernel's registers. Without a graph rates are 0
     and the fraction of the floor is 0 (unknown); without ceilings the floor is 0.
     """
-    flops, traffic_bytes = _work(graph, lowered)
+    flops, traffic_bytes = (graph.flops, graph.min_bytes) if graph is not None else (0, 0)
     seconds = timing.candidate_ms / 1e3
-    used = used_precision(graph, _labels(text))
-    floor_ms = device.floor_ms(flops, traffic_bytes, used) or 0.0
-    allowed = allowed_precision(graph, policy) if graph is not None else used
+    used = used_precision(graph, audit.labels)
+    known = floors or Floors(None, None, None)
+    floor_ms = known.used_ms or 0.0
     facts = {**_roofline_facts(device, flops, traffic_bytes, seconds, used), **_build_facts(build)}
     return Profile(
         rung="ptxas" if build.resources.kernels else "roofline",
@@ -48,21 +47,9 @@ def profile(
         floor_ms=floor_ms,
         launches=launches(text, lowered),
         facts=facts,
-        allowed_floor_ms=device.floor_ms(flops, traffic_bytes, allowed) or 0.0,
+        allowed_floor_ms=known.allowed_ms or 0.0,
+        traffic_floor_ms=known.traffic_ms or 0.0,
     )
-
-
-def _work(graph: OpGraph | None, lowered: Lowered | None) -> tuple[int, int]:
-    """FLOPs and compulsory bytes of the graph as this candidate computes it."""
-    if lowered is not None:
-        return lowered.flops, lowered.traffic_bytes
-    return (graph.flops, graph.min_bytes) if graph is not None else (0, 0)
-
-
-def _labels(text: str) -> set[str]:
-    """What the file declares of itself, and what its kernels show."""
-    source = read_source(text)
-    return set() if isinstance(source, Finding) else practices(source)
 
 
 def _roofline_facts(

@@ -13,6 +13,7 @@ from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
 from foundry.knowledge.device import TargetName
+from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, UNDISTURBED
 from foundry.tools.protocol.statistics import (
@@ -32,13 +33,6 @@ GIVE_UP_FACTOR = 1.2
 SLOWED = 1.3  # times that the baseline is slower beside a candidate than before it, to look again
 CLEARLY_SLOWED = 1.2  # at least, with 95 % confidence
 AGREEING = 0.75  # share of the groups that must show the same oddity: a busy machine shows it in some
-CLOCK_RANGE = (0.75, 1.33)  # the judge's clock over the runner's
-CLOCK_MIN_MS = 0.5  # below this a message between processes weighs as much as the call
-
-
-def clocks_agree(timing: Timing) -> bool:
-    """Whether the candidate's process told the time that the judge's clock saw."""
-    return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
 
 
 def is_doubtful(timing: Timing) -> bool:

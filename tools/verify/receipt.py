@@ -24,6 +24,7 @@ import foundry
 from foundry.knowledge.candidate import Baseline, DistributionError, Evaluation, Stage, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import NotComparable, UsageError
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import AccuracyClass, Policy, Task
 from foundry.tools.process.linux import MEANS
 from foundry.tools.protocol.rules import PROTOCOL_VERSION
@@ -184,7 +185,8 @@ def make_receipt(
     `seconds` by step; by default what the records themselves say.
     """
     verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
-    if verdict is None or audit is None or timing is None or not evaluation.accepted:
+    ruling = rule(evaluation, degenerate=baseline.degenerate)
+    if verdict is None or audit is None or timing is None or not ruling.accepted:
         raise UsageError("only a candidate that was verified, audited, timed and accepted has a receipt")
     if not math.isfinite(timing.speedup_ci95[1]):
         raise UsageError("a timing of so few pairs has no interval, so there is no receipt")
@@ -204,9 +206,9 @@ def make_receipt(
         "accuracy_class": verdict.accuracy_class,
         "outcome": verdict.outcome,
         "errors": [_error_fields(error) for error in verdict.errors],
-        "gates": [gate.shown for gate in (*verdict.gates, *audit.gates)],
+        "gates": [gate.shown for gate in (*verdict.gates, *audit.gates, *ruling.gates)],
         "labels": list(audit.labels),
-        "judgement": audit.judgement,
+        "judgement": ruling.judgement,
         "timing": _timing_fields(timing, baseline, evaluation),
         "seeds": dict(seeds),
         "seconds": {name: round(value, 3) for name, value in split.items()},
@@ -229,7 +231,7 @@ def content_digest(document: Mapping[str, Any]) -> str:
 
 
 def _timing_fields(timing: Timing, baseline: Baseline, evaluation: Evaluation) -> dict[str, Any]:
-    floor_ms = evaluation.profile.floor_ms if evaluation.profile else baseline.floor_ms
+    floor_ms = evaluation.profile.floor_ms or None if evaluation.profile else None
     return {
         "baseline_ms": timing.baseline_ms,
         "candidate_ms": timing.candidate_ms,

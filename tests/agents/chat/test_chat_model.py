@@ -22,9 +22,10 @@ from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.source import shown, unfolded
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import Ledger
-from foundry.knowledge.candidate import Audit, Gate
+from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Edit
 
 FASTER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
@@ -244,17 +245,17 @@ async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: An
 
 
 async def test_the_auditors_model_adds_doubt_and_never_clears_a_gate(toy: Any, scripted: Any) -> None:
-    brief = toy.brief()
-    clean = Audit(True, "fair", (Gate("alias", True, "fresh outputs"),))
-    evidence = AuditEvidence(brief.task, brief.device, toy.evaluation(toy.recipe()), clean, FASTER, brief.lowered, 1.7)
+    clean = toy.evaluation(toy.recipe())
+    evidence = AuditEvidence(toy.brief().task, clean, rule(clean), FASTER)
     doubting = Session(toy, scripted(answer({"judgement": "It caches.", "doubt": True, "reason": "line 5 keeps y"})))
     judged = await doubting.brain.judge(evidence)
     assert judged.doubt == "scripted-1: line 5 keeps y" and "It caches." in judged.text
     groundless = Session(toy, scripted(answer({"judgement": "Hm.", "doubt": True, "reason": ""})))
     assert (await groundless.brain.judge(evidence)).doubt == ""
-    failed = replace(evidence, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
+    vetoed = replace(clean, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
+    failed = AuditEvidence(evidence.task, vetoed, rule(vetoed), FASTER)
     praising = Session(toy, scripted(answer({"judgement": "Fine.", "doubt": False, "reason": ""})))
-    assert (await praising.brain.judge(failed)).text.startswith("Vetoed") and not praising.server.requests
+    assert await praising.brain.judge(failed) == Judgement() and not praising.server.requests
 
 
 async def test_a_cap_is_told_once_and_counts_no_failed_step(toy: Any, scripted: Any) -> None:

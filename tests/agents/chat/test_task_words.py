@@ -11,10 +11,10 @@ import pytest
 
 from foundry.agents.chat.words import contract, diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.judgement import AuditEvidence
-from foundry.knowledge.candidate import Audit
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis
 from foundry.tools.task.capture import capture
@@ -67,8 +67,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Task, tuple[OpGraph
 def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tuple[OpGraph, ...]]) -> None:
     task, (own, *further) = asked
     brief = replace(toy.brief(task=task, graph=own, further_graphs=tuple(further)), diagnosis=WRONG)
-    evidence = AuditEvidence(task, brief.device, brief.parent, Audit(True, "strict"), "", graphs=asked[1])
-    for prompt in (step_prompt(brief, WRONG, ()), diagnose_prompt(brief, WRONG), judge_prompt(evidence, "")):
+    evidence = AuditEvidence(task, brief.parent, rule(brief.parent), "", graphs=asked[1])
+    for prompt in (step_prompt(brief, WRONG, ()), diagnose_prompt(brief, WRONG), judge_prompt(evidence)):
         for fact in (
             "Sizes: SCALE = 3, set for this run",
             "\nSCALE = 3\n",  # in the reference itself

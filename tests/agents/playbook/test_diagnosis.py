@@ -8,8 +8,6 @@ from typing import Any, get_args
 
 import pytest
 
-from foundry.agents.experts.auditor import judge_by_numbers
-from foundry.agents.judgement import AuditEvidence
 from foundry.agents.playbook.diagnosis import diagnose
 from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
@@ -85,7 +83,7 @@ def test_a_kernel_whose_loop_is_scalar_is_named(toy: Any, tmp_path: Path, monkey
     diagnosis = found(toy, scalar)
     assert (diagnosis.limiter, diagnosis.kernel) == ("instruction_mix", "k0")
     assert "the loop of k0 is scalar" in diagnosis.evidence and "along another axis" in diagnosis.action
-    made = profile(candidate(PAIRS), scalar.build, slow.timing, toy.brief().device, policy="fair")
+    made = profile(candidate(PAIRS), scalar.build, slow.audit, slow.timing, toy.brief().device)
     assert made.facts["scalar_loops"] == "k0"
     assert packed.build.ok and "scalar" not in found(toy, packed).evidence
     saturated = found(toy, replace(toy.evaluation(toy.recipe(), candidate_ms=2.0), build=scalar.build))
@@ -156,32 +154,3 @@ def test_every_limiter_and_failure_has_a_card_that_a_person_can_use() -> None:
 def test_a_bad_card_is_named(name: str, text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse(name, text)
-
-
-def evidence(
-    toy: Any, *, candidate_ms: float = 2.0, wall_ratio: float = 1.0, floor_ms: float = 1.7, gate: bool = True
-) -> Any:
-    tested = toy.evaluation(toy.recipe(), candidate_ms=candidate_ms)
-    assert tested.timing is not None
-    tested = replace(tested, timing=replace(tested.timing, wall_ratio=wall_ratio))
-    audit = Audit(gate, "fair", (Gate("cached_result", gate, "second call took 0.1 % of the first"),))
-    brief = toy.brief()
-    return AuditEvidence(brief.task, brief.device, tested, audit, "", brief.lowered, floor_ms)
-
-
-def test_the_auditor_says_why_there_is_no_time(toy: Any) -> None:
-    given = evidence(toy)
-    untimed = replace(given.evaluation, timing=no_timing("final", "the process died", 0.1, outcome="crash"))
-    judgement = judge_by_numbers(replace(given, evaluation=untimed))
-    assert "It could not be timed: the process died" in judgement.text and judgement.doubt == ""
-
-
-def test_the_auditor_repeats_failed_gates_and_doubts_impossible_numbers(toy: Any) -> None:
-    failed = judge_by_numbers(evidence(toy, gate=False))
-    assert failed.text.startswith("Vetoed by 1 of 1 gates") and "0.1 % of the first" in failed.text
-    fine = judge_by_numbers(evidence(toy))
-    assert fine.doubt == "" and "of the roofline floor of its arithmetic" in fine.text
-    assert "1.90 times faster than the roofline floor" in judge_by_numbers(evidence(toy, floor_ms=3.8)).doubt
-    assert judge_by_numbers(evidence(toy, floor_ms=2.2)).doubt == ""  # within the 15 % by which ceilings may err
-    assert "clock" in judge_by_numbers(evidence(toy, wall_ratio=3.0)).doubt
-    assert judge_by_numbers(evidence(toy, candidate_ms=0.1, floor_ms=0.1, wall_ratio=3.0)).doubt == ""

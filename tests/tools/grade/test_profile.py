@@ -9,9 +9,10 @@ from typing import cast
 
 import pytest
 
-from foundry.knowledge.candidate import Build, Coordinates, Resources, Timing
+from foundry.knowledge.candidate import Audit, Build, Coordinates, Profile, Resources, Timing
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
+from foundry.knowledge.roofline import floors
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
 from foundry.tools.audit.text.native_rules import runtime_headers
@@ -32,9 +33,27 @@ DEVICE = Device(
     ceilings=Ceilings(1e10, 1e11, 1e11, 1e11, 1e11, 0.001, "2026-01-01"),
 )  # fmt: skip
 
+BUILT = Build(True, 0.1)
+
 
 def timing(milliseconds: float) -> Timing:
     return Timing("full", milliseconds, 10.0, 10.0 / milliseconds, (1.0, 2.0), 10, 0.01, 1.0)
+
+
+def profiled(
+    text: str,
+    milliseconds: float,
+    device: Device,
+    graph: OpGraph | None = None,
+    policy: Policy = "fair",
+    build: Build = BUILT,
+) -> Profile:
+    """The profile of a file whose audit found the labels that its text shows, as in a workbench."""
+    source = read_source(text)
+    assert isinstance(source, CandidateSource)
+    labels = tuple(sorted(practices(source)))
+    found = floors(device, graph, policy, labels) if graph else None
+    return profile(text, build, Audit(True, policy, labels=labels), timing(milliseconds), device, graph, floors=found)
 
 
 def candidate(source: str) -> str:
@@ -42,7 +61,7 @@ def candidate(source: str) -> str:
 
 
 def test_the_roofline_of_a_memory_bound_kernel() -> None:
-    made = profile(candidate(""), Build(True, 0.1), timing(1.6), DEVICE, GRAPH, policy="fair")
+    made = profiled(candidate(""), 1.6, DEVICE, GRAPH)
     assert made.rung == "roofline"
     assert made.floor_ms == pytest.approx(0.8)  # 8 MB at 10 GB/s
     assert made.fraction_of_floor == pytest.approx(0.5)
@@ -85,7 +104,7 @@ def test_the_floor_is_of_the_arithmetic_that_the_kernel_uses(name: str) -> None:
     dtype, after, label, floor_ms = USED[name]
     graph = product_graph(cast(DType, dtype), cast(DType, after))
     text = DECLARED.format(label=label) + candidate("")
-    made = profile(text, Build(True, 0.1), timing(4.0), GPU, graph, policy="fair")
+    made = profiled(text, 4.0, GPU, graph)
     assert made.floor_ms == pytest.approx(floor_ms)
     assert made.fraction_of_floor == pytest.approx(floor_ms / 4.0)
     assert made.facts["arithmetic_floor_ms"] == pytest.approx(floor_ms)
@@ -96,7 +115,7 @@ def test_tf32_in_inline_assembly_counts_as_declared() -> None:
     source = read_source(text)
     assert isinstance(source, CandidateSource)
     assert [gate.gate for gate in policy_gates(practices(source), "strict")] == ["tf32"]
-    made = profile(text, Build(True, 0.1), timing(4.0), GPU, product_graph("float32", "float32"), policy="fair")
+    made = profiled(text, 4.0, GPU, product_graph("float32", "float32"))
     assert made.floor_ms == pytest.approx(2.005 / 8)
 
 
@@ -112,20 +131,20 @@ def test_tf32_in_inline_assembly_counts_as_declared() -> None:
 def test_the_policy_bounds_what_is_possible(dtype: DType, policy: Policy, floor_ms: float) -> None:
     """A policy that allows TF32 allows a kernel that takes its products through the 16-bit units."""
     graph = product_graph(dtype, "float32")
-    made = profile(candidate(""), Build(True, 0.1), timing(4.0), GPU, graph, policy=policy)
+    made = profiled(candidate(""), 4.0, GPU, graph, policy)
     assert made.allowed_floor_ms == pytest.approx(floor_ms)
 
 
 def test_a_compilers_report_is_the_next_rung() -> None:
     resources = Resources(40, 0, 4096, 0.5, 16, {}, {"k": {"registers": 40}})
-    made = profile(candidate(""), Build(True, 0.1, resources=resources), timing(1.0), DEVICE, GRAPH, policy="fair")
+    made = profiled(candidate(""), 1.0, DEVICE, GRAPH, build=Build(True, 0.1, resources=resources))
     assert made.rung == "ptxas"
     assert made.facts["occupancy"] == 0.5
 
 
 def test_without_graph_or_ceilings_nothing_is_invented() -> None:
     bare = Device("cpu", "test", "x86-64", 2, 1 << 20, 16, 1 << 30)
-    made = profile(candidate(""), Build(True, 0.1), timing(1.0), bare, policy="fair")
+    made = profiled(candidate(""), 1.0, bare)
     assert (made.achieved_bytes_per_s, made.floor_ms, made.fraction_of_floor) == (0.0, 0.0, 0.0)
 
 

@@ -18,6 +18,7 @@ from foundry.knowledge.candidate import (
     DistributionError,
     Evaluation,
     Gate,
+    Profile,
     Timing,
     Verdict,
 )
@@ -40,15 +41,16 @@ from foundry.tools.verify.receipt import (
 
 PUBLISHED = Path(receipts.__file__).with_name("receipt.schema.json")
 TEXT = "class ModelNew: ...\n"
-BASELINE = Baseline(4.0, 0.01, [(3, 4)], compile_ms=3.0, compile_speedup=1.3, floor_ms=1.0)
+BASELINE = Baseline(4.0, 0.01, [(3, 4)], compile_ms=3.0, compile_speedup=1.3)
 TASK = Task("softmax", "softmax.py", "class Model: ...\n", "abc", TaskOptions(extra_shapes=({"ROWS": 7},)))
 DEVICE = Device("cpu", "Test CPU", "x86-64-v4", 2, 1 << 25, 64, 1 << 34, facts={"compiler": "g++ 12"})
 EVALUATION = Evaluation(
     Candidate("c1", 0, 3, "cpu", "library", "00"),
     Build(True, 1.0),
     Verdict("correct", "final", (Gate("x3", True, "fine"),), "ieee", (DistributionError("x3", 1e-7, 2e-7, 0.1, 0.1),)),
-    Audit(True, "fair", (Gate("provenance", True, "nothing"),), ("layout",), "clean"),
+    Audit(True, "fair", (Gate("provenance", True, "nothing"),), ("layout",)),
     Timing("final", 2.0, 4.0, 2.0, (1.9, 2.1), 12, 0.02, 1.0, samples=[[4.0, 2.0]] * 12),
+    Profile("roofline", 1e9, 1e9, 0.5, 1.0, 1),
 )
 
 

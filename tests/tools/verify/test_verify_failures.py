@@ -118,7 +118,8 @@ async def test_it_fails_in_one_clear_line(bench: tuple[Workbench, Task], name: s
 async def test_an_honest_file_is_still_judged_and_nobody_is_left(bench: tuple[Workbench, Task]) -> None:
     machine, task = bench
     report = await verify_in(machine, task, HONEST, "fair", "screen")
-    assert report.verdict == "rejected" and report.speedup is not None  # PyTorch itself, right and timed
+    assert report.verdict == "rejected" and report.evaluation.audit is not None  # PyTorch itself, right and audited
+    assert report.evaluation.timing is None and report.speedup is None and "time" not in report.seconds
     running = descendants(os.getpid())  # the tests, the warm process, at most two judges, the reference
     assert len(running) <= 5, running
 

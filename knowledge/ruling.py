@@ -1,0 +1,183 @@
+"""The one ruling: what a candidate's records say together. `foundry verify`, the search, the end of a run and the
+receipt all ask `rule`, so that no kernel is accepted by one of them and refused by another.
+
+A ruling is computed from records and never stored: the same records give the same ruling wherever they are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from foundry.knowledge.candidate import Audit, Evaluation, Gate, Outcome, Timing, Verdict
+
+RulingWord = Literal["accepted", "rejected", "incorrect", "failed"]
+
+# A ceiling is the best rate that we measured, not the machine's last word: measured again it differs by up to 15 %.
+FLOOR_SLACK = 1.15
+# The judge's clock over the candidate's own. Honest kernels lie between 0.9 and 1.1 on a quiet machine; outside this
+# range, symmetric as a ratio, a third of the time is seen by one clock only. Below CLOCK_MIN_MS the message between
+# the two processes weighs as much as the call, so that the ratio says nothing.
+CLOCK_RANGE = (0.75, 1.33)
+CLOCK_MIN_MS = 0.5
+
+_WORDS: dict[Outcome, RulingWord] = {
+    "wrong_result": "incorrect",
+    "inaccurate": "incorrect",
+    "nondeterministic": "incorrect",
+    "stale_weights": "incorrect",
+    "cheating": "rejected",
+}
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What came of a candidate. `outcome` is the finer word that the search learns from: "correct" when accepted."""
+
+    verdict: RulingWord
+    outcome: Outcome
+    reasons: tuple[Gate, ...] = ()  # what speaks against it; none when it is accepted
+    gates: tuple[Gate, ...] = ()  # what the ruling itself looked at: the times, the task, the auditor's doubt
+    judgement: str = ""  # the numbers in words, and the auditor's opinion
+    evidence: str = ""  # the first failing fact, or all gates that veto, in one line; "" when it is accepted
+
+    @property
+    def accepted(self) -> bool:
+        return self.verdict == "accepted"
+
+
+def rule(evaluation: Evaluation, *, degenerate: str = "") -> Ruling:
+    """The ruling on all records; `degenerate` says why the task proves nothing (Baseline.degenerate)."""
+    return objection(evaluation, degenerate=degenerate) or _unfinished(evaluation) or _accepted(evaluation)
+
+
+def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
+    """The ruling when a record speaks against the candidate; None while none does, and the next one may be asked for.
+
+    The first that objects decides: what comes after it was not measured.
+    """
+    if not evaluation.build.ok:
+        why = evaluation.build.first_error or "the compiler gave no message"
+        return _failed("compile_error", Gate("builds", False, why))
+    if degenerate:  # nothing that is said of a kernel holds on such a task
+        gate = Gate("task can prove something", False, degenerate)
+        return Ruling("rejected", "unproven", (gate,), (gate,), evidence=degenerate)
+    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
+    if verdict is not None and not verdict.correct:
+        return _of_verdict(verdict)
+    if audit is not None and not audit.clean:
+        return _vetoed(evaluation, tuple(gate for gate in audit.gates if not gate.passed))
+    if timing is not None and timing.problem:
+        return _of_timing(timing)
+    gates = _gates(evaluation)
+    reasons = tuple(gate for gate in gates if not gate.passed)
+    return _vetoed(evaluation, reasons, gates) if reasons else None
+
+
+def clocks_agree(timing: Timing) -> bool:
+    """Whether the candidate's process told the time that the judge's clock saw."""
+    return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
+
+
+def is_possible(candidate_ms: float, traffic_floor_ms: float | None) -> bool:
+    """Whether a kernel can be that fast: the floor is that of moving inputs, parameters and outputs once. The roofline
+    with arithmetic sets no such limit, because another algorithm (Winograd, Strassen) needs less of it."""
+    return not traffic_floor_ms or candidate_ms * FLOOR_SLACK >= traffic_floor_ms
+
+
+def _failed(outcome: Outcome, gate: Gate) -> Ruling:
+    return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), evidence=gate.evidence)
+
+
+def _of_verdict(verdict: Verdict) -> Ruling:
+    failing = tuple(gate for gate in verdict.gates if not gate.passed)
+    other = Gate("builds" if verdict.outcome == "compile_error" else "runs", False, verdict.evidence)
+    evidence = verdict.evidence or _in_words(failing)
+    return Ruling(_WORDS.get(verdict.outcome, "failed"), verdict.outcome, failing or (other,), evidence=evidence)
+
+
+def _of_timing(timing: Timing) -> Ruling:
+    """A timing that failed: the candidate cheated while it was timed, or it died."""
+    outcome = timing.outcome if timing.outcome != "correct" else "unproven"
+    name = timing.gate or ("timed outputs" if outcome == "cheating" else "timing")
+    gate = Gate(name, False, timing.problem)
+    words = f"It could not be timed: {timing.problem}"
+    return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), (gate,), words, timing.problem)
+
+
+def _vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple[Gate, ...] = ()) -> Ruling:
+    count = len(evaluation.audit.gates if evaluation.audit else ()) + len(gates)
+    words = _in_words(reasons)
+    text = f"Vetoed by {len(reasons)} of {count} gates. {words}"
+    if evaluation.judgement is not None:
+        text += f" {evaluation.judgement.text}"
+    return Ruling("rejected", "cheating", reasons, gates, text.strip(), words)
+
+
+def _in_words(gates: tuple[Gate, ...]) -> str:
+    return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in gates)
+
+
+def _unfinished(evaluation: Evaluation) -> Ruling | None:
+    """A path that was not walked to its end proves nothing."""
+    missing = {"verified": evaluation.verdict, "audited": evaluation.audit, "timed": evaluation.timing}
+    step = next((step for step, record in missing.items() if record is None), "")
+    return _failed("unproven", Gate("runs", False, f"it was not {step}")) if step else None
+
+
+def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
+    """Whether the timing can be true (its outputs were right, both clocks agree, it is not beyond the machine), and
+    the auditor's doubt."""
+    gates = []
+    timing, profile, judgement = evaluation.timing, evaluation.profile, evaluation.judgement
+    if timing is not None:
+        gates.append(Gate("timed outputs", True, "outputs of timed calls agree with PyTorch's on the same inputs"))
+    if timing is not None and timing.candidate_ms >= CLOCK_MIN_MS:
+        words = f"the judge's own clock measured {timing.wall_ratio:.3f} times what the candidate's process reported"
+        gates.append(Gate("clock", clocks_agree(timing), words))
+    if timing is not None and profile is not None and profile.traffic_floor_ms:
+        floor_ms = profile.traffic_floor_ms
+        words = f"{timing.candidate_ms:.4g} ms against {floor_ms:.4g} ms to move inputs and outputs once on this device"
+        gates.append(Gate("physical floor", is_possible(timing.candidate_ms, floor_ms), words))
+    if judgement is not None and judgement.doubt:
+        gates.append(Gate("judgement", False, judgement.doubt))
+    return tuple(gates)
+
+
+def _accepted(evaluation: Evaluation) -> Ruling:
+    gates = _gates(evaluation)
+    words = [_all_pass(evaluation.audit, gates), _accuracy(evaluation), _speed(evaluation), _labels(evaluation)]
+    words += [evaluation.judgement.text] if evaluation.judgement else []
+    return Ruling("accepted", "correct", (), gates, " ".join(" ".join(words).split()))
+
+
+def _all_pass(audit: Audit | None, gates: tuple[Gate, ...]) -> str:
+    return f"All {len(audit.gates) + len(gates)} gates of policy {audit.policy} pass." if audit else ""
+
+
+def _accuracy(evaluation: Evaluation) -> str:
+    verdict = evaluation.verdict
+    if verdict is None or not verdict.errors:
+        return ""
+    worst = max(verdict.errors, key=lambda row: row.norm_error / max(row.baseline_norm_error, 1e-300))
+    return (
+        f"Worst norm error {worst.norm_error:.2g} on {worst.distribution} inputs against PyTorch's own "
+        f"{worst.baseline_norm_error:.2g} (class {verdict.accuracy_class or 'unknown'})."
+    )
+
+
+def _speed(evaluation: Evaluation) -> str:
+    timing, profile = evaluation.timing, evaluation.profile
+    if timing is None:
+        return ""
+    low, high = timing.speedup_ci95
+    text = f"Speedup {timing.speedup:.2f} ({low:.2f} to {high:.2f}, {timing.pairs} pairs)"
+    if profile is not None and profile.fraction_of_floor > 0:
+        text += f", {100 * profile.fraction_of_floor:.0f} % of the roofline floor of its arithmetic"
+        if profile.fraction_of_floor > FLOOR_SLACK:
+            text += ", which it can only pass by an algorithm with less arithmetic"
+    return text + (", not proven faster than the baseline." if low <= 1 else ".")
+
+
+def _labels(evaluation: Evaluation) -> str:
+    return f"Declared: {', '.join(evaluation.audit.labels)}." if evaluation.audit and evaluation.audit.labels else ""

@@ -1,0 +1,71 @@
+"""The one path of a candidate: build -> verify -> audit -> time -> profile -> judge. Free of torch.
+
+`foundry verify` and the search's nodes walk it; each asks the machine in its own way, through one hook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal, Protocol, TypeVar
+
+from foundry.knowledge.candidate import Audit, Baseline, Build, Candidate, Evaluation, Judgement, Stage, Timing, Verdict
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.ruling import objection
+from foundry.knowledge.task import Policy
+from foundry.tools.grade.workbench import Profiled, Workbench
+
+Step = Literal["build", "baseline", "verify", "audit", "time", "profile"]
+Judge = Callable[[Evaluation], Awaitable[Judgement]]
+Record = TypeVar("Record")
+
+
+class Ask(Protocol):
+    """How the path asks a machine for one record: at once, or from a journal that may know it already."""
+
+    async def __call__(
+        self, step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]
+    ) -> Record: ...
+
+
+async def examine(
+    candidate: Candidate,
+    text: str,
+    stage: Stage,
+    policy: Policy,
+    ask: Ask,
+    *,
+    upto: Step = "profile",
+    lowered: Lowered | None = None,
+    incumbent_ms: float | None = None,
+    judge: Judge | None = None,
+) -> Evaluation:
+    """What is known of a candidate once the path has ended: at the first record that objects to it, at step `upto`,
+    or at its end. `judge` is asked last, for a candidate against which nothing speaks. Raises TaskError.
+
+    On a task that proves nothing (Baseline.degenerate) a build is all that is asked for.
+    """
+    build = await ask("build", Build, lambda bench: bench.build(text))
+    known = Evaluation(candidate, build)
+    if upto == "build" or objection(known):
+        return known
+    baseline = await ask("baseline", Baseline, lambda bench: bench.baseline())
+    if upto == "baseline" or baseline.degenerate:
+        return known
+    verdict = await ask("verify", Verdict, lambda bench: bench.verify(text, build, stage))
+    known = Evaluation(candidate, build, verdict)
+    if upto == "verify" or objection(known):
+        return known
+    audit = await ask("audit", Audit, lambda bench: bench.audit(text, build, verdict, policy))
+    known = Evaluation(candidate, build, verdict, audit)
+    if upto == "audit" or objection(known):
+        return known
+    timing = await ask("time", Timing, lambda bench: bench.time(text, build, stage, incumbent_ms=incumbent_ms))
+    known = Evaluation(candidate, build, verdict, audit, timing)
+    if upto == "time" or timing.problem:
+        return known
+    found = await ask("profile", Profiled, lambda bench: bench.profile(text, build, audit, timing, lowered))
+    known = Evaluation(candidate, build, verdict, audit, timing, found.profile, found.coordinates)
+    if judge is None or objection(known):
+        return known
+    judgement = await judge(known)
+    return Evaluation(candidate, build, verdict, audit, timing, found.profile, found.coordinates, judgement)
