@@ -34,6 +34,17 @@ def explain(directive: Directive, candidates: Sequence[Lowered], graph: OpGraph 
     return ""
 
 
+def stands_for(directive: Directive, candidates: Sequence[Lowered]) -> str:
+    """Which tunables a name was taken for where none is called so, one sentence; "" when every one is."""
+    if directive.verb not in ("set", "avoid"):
+        return ""
+    command = directive.command
+    name, kernel = str(command["name"]), str(command.get("kernel", ""))
+    found = _each([tunable.name for _, tunable in find_tunables(item, name, kernel)] for item in candidates)
+    others = [tunable for tunable in found if name.rstrip("s") not in tunable.lower()]
+    return f"Where no tunable is called {name}, it stands for {_some(others)}." if others else ""
+
+
 def misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
     """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
     known = tunables(candidates)
@@ -83,7 +94,8 @@ def _about_tunable(directive: Directive, name: str, candidates: Sequence[Lowered
         values = legal.setdefault(f"{summary.name}.{tunable.name}", [])
         values += [text for text in map(str, tunable.values) if text not in values]
     asked = f"{command['value']}x{command['value2']}" if "value2" in command else command.get("value")
-    return f"{asked} is not legal here; {'; '.join(f'{where}: {_some(values)}' for where, values in legal.items())}."
+    refusal = f"{asked} is not legal here; {'; '.join(f'{where}: {_some(values)}' for where, values in legal.items())}."
+    return " ".join(filter(None, (stands_for(directive, candidates), refusal)))
 
 
 def _each(rows: Iterable[Iterable[str]]) -> list[str]:

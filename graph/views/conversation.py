@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.agents.directives import NotUnderstood, Question, addressee, parse, promise
-from foundry.agents.explanation import explain, misunderstood
+from foundry.agents.explanation import explain, misunderstood, stands_for
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.thinking import asked_of_model
@@ -49,7 +49,7 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
         return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
     why = explain(said, candidates, graph)
     if not why:
-        return _post(run, said, promise(said))
+        return _post(run, said, " ".join(filter(None, (promise(said), stands_for(said, candidates)))))
     if not has_model:
         return Reply(why, understood=False)
     return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foundry.agents.directives import FORMS, NotUnderstood, Question, forms, parse, promise
-from foundry.agents.explanation import explain, misunderstood
+from foundry.agents.explanation import explain, misunderstood, stands_for
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Directive
 
@@ -129,7 +129,11 @@ def directive(number: int, text: str) -> Directive:
         ),
         ("@tiling block 64 in k7", "No kernel called k7 is in this run; there are k0."),
         ("@tiling passes=many", "many is not legal here; k0.passes: two, online."),
-        ("@tiling tile 100x64", "100x64 is not legal here; k0.block: 16, 32, 64, 128, 256."),
+        (
+            "@tiling tile 100x64",
+            "Where no tunable is called tile, it stands for block. "
+            "100x64 is not legal here; k0.block: 16, 32, 64, 128, 256.",
+        ),
         ("@tiling avoid block 100", ""),  # nobody uses it anyway
         ("@tiling avoid warps 4", "No tunable called warps is in this run; there are block, unroll, passes, threads."),
         ("@tiling free warps", ""),
@@ -142,6 +146,21 @@ def directive(number: int, text: str) -> Directive:
 def test_a_directive_that_cannot_be_followed_is_explained(toy: Any, text: str, why: str) -> None:
     brief = toy.brief()
     assert explain(directive(1, text), [brief.lowered], brief.graph) == why
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("@tiling block 64", ""),
+        ("@tiling thread 1", ""),
+        ("@tiling tile 64", "Where no tunable is called tile, it stands for block."),
+        ("@tiling avoid chunk 64", "Where no tunable is called chunk, it stands for block."),
+        ("@tiling chunk 64 in k7", ""),
+        ("@fusion split relu", ""),
+    ],
+)
+def test_a_name_that_is_taken_for_another_is_said(toy: Any, text: str, told: str) -> None:
+    assert stands_for(directive(1, text), [toy.brief().lowered]) == told
 
 
 def test_a_directive_is_held_against_every_kernel_that_the_run_knows(toy: Any) -> None:

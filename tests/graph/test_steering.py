@@ -141,7 +141,12 @@ async def test_chat_says_yes_only_to_what_this_run_can_follow(make_request: Make
     assert code == 0 and told.startswith(
         "d1: From the next step, the tiling expert will use unroll 4 where it is legal."
     )
-    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4"]
+    taken = "Where no tunable is called block, it stands for chunk. "
+    code, told = chat(run, "@tiling block 256")
+    assert code == 2 and told.startswith(f"{taken}256 is not legal here; ")
+    code, told = chat(run, "@tiling block 8192")
+    assert code == 0 and f"will use block 8192 where it is legal. {taken}" in told
+    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4", "@tiling block 8192"]
     run.close()
 
 
