@@ -28,6 +28,7 @@ from foundry.tools.machine.ceilings import ceilings, measured_alone
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import Target
+from foundry.tools.task.limits import check_limits
 
 Result = TypeVar("Result")
 FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
@@ -285,7 +286,8 @@ async def open_workbench(
     zygote: Zygote | None = None,
 ) -> Workbench:
     """Starts the warm process (3 s), or works with the caller's `zygote`, which outlives the workbench. Raises
-    MissingTool when torch cannot be imported there."""
+    MissingTool when torch cannot be imported there, UsageError for limits that are none."""
+    check_limits()
     allowed, is_shared = vars(allowance or Allowance()), zygote is not None
     if zygote is None:
         zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))

@@ -23,6 +23,12 @@ def task_memory_bytes() -> int:
     return int(1e9 * _positive(GIGABYTES, MEMORY_SHARE * machine_memory_bytes() / 1e9))
 
 
+def check_limits() -> None:
+    """Raises UsageError for a limit that is none, before a process is started that would be held to it."""
+    task_seconds()
+    task_memory_bytes()
+
+
 def _positive(name: str, default: float) -> float:
     text = os.environ.get(name, "")
     if not text:
