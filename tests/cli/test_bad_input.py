@@ -15,17 +15,10 @@ from .conftest import TOY, Cli, Done, Solved, rows, working_below
 
 FORWARD = "return torch.relu(x * 2.0 + self.bias)"
 INPUTS = "return [torch.randn(ROWS * SCALE, 256)]"
-BAD = [
+BAD = [  # one of each place: the task's code raises, its process dies, its outputs will not do
     (INPUTS, "raise ValueError('no data here')", ["toy.py", "line 18", "get_inputs", "no data here"]),
-    (INPUTS, "return [torch.randn(ROWS, 255)]", ["toy.py", "line 14", "forward", "255"]),
-    (INPUTS, "return [torch.randn(0, 256)]", ["input 0", "no elements"]),
-    (INPUTS, "return [torch.empty(1 << 38)]", ["line 18", "memory"]),
-    (FORWARD, "x * 2.0", ["None"]),
-    (FORWARD, "return x / 0.0 * 0.0", ["NaN"]),
-    (FORWARD, "return x + torch.rand_like(x)", ["random"]),
-    (FORWARD, "import os; return x + int.from_bytes(os.urandom(2), 'big')", ["not deterministic"]),
-    ("import torch\n", "import sys; sys.exit(3)\nimport torch\n", ["line 1", "SystemExit"]),
     ("ROWS = 64", "import os; os.kill(os.getpid(), 11)", ["SIGSEGV"]),
+    (FORWARD, "import os; return x + int.from_bytes(os.urandom(2), 'big')", ["not deterministic"]),
 ]
 
 

@@ -12,10 +12,11 @@ from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Stage, Verdict
 from foundry.knowledge.cards import cards
 from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
-from foundry.tools.verify.verify import verify_pair
+from foundry.tools.verify.verify import verify_in
 
 TASK = HERE / "tasks" / "linear_relu.py"
 IN_CONSTRUCTOR = read_case(HERE / "cheats" / "cpu" / "stale_weights.py").text
@@ -127,8 +128,11 @@ def test_a_plain_mistake_is_none_of_it(graders: dict[str, Grader]) -> None:
         assert verdict.outcome in ("wrong_result", "inaccurate") and "stale" not in verdict.evidence
 
 
-def test_foundry_verify_says_it(tmp_path: Path) -> None:
-    report = verify_pair(read_task(TASK), IN_CONSTRUCTOR, target="cpu", stage="screen")
+async def test_foundry_verify_says_it(zygote: Zygote, tmp_path: Path) -> None:
+    task = read_task(TASK)
+    bench = await open_workbench(task, describe("cpu"), tmp_path, seed=0, zygote=zygote)
+    report = await verify_in(bench, task, IN_CONSTRUCTOR, "fair", "screen")
+    await bench.aclose()
     assert report.verdict == "incorrect"
     assert [reason.gate for reason in report.reasons] == ["randomised parameters: prepared weights"]
     assert REMEDY in report.reasons[0].evidence

@@ -112,6 +112,9 @@ async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_p
         await bench.aclose()
 
 
+FORWARD, INPUTS = "return torch.softmax(x * self.scale, dim=1)", "return [torch.randn(200, 300)]"
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -121,6 +124,19 @@ async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_p
         (("return [torch.randn", "k = [torch.ones(2**22) for i in range(500)]; return [torch.randn"), "memory"),
         (("return torch.softmax(", "import os; os._exit(3)\n        return torch.softmax("), "exited with code 3"),
         (("torch.softmax(x * self.scale, dim=1)", "x.new_empty(0)"), "empty"),
+        (
+            (INPUTS, "raise ValueError('no data here')"),
+            "task_file.py, line 14: get_inputs() failed: ValueError: no data here",
+        ),
+        ((INPUTS, "return [torch.randn(200, 299)]"), "task_file.py, line 11: Model.forward failed"),
+        ((INPUTS, "return [torch.randn(0, 300)]"), "input 0 of get_inputs() has no elements"),
+        ((INPUTS, "return [torch.empty(1 << 38)]"), "memory"),
+        ((FORWARD, "x * 2.0"), "None"),
+        ((FORWARD, "return x / 0.0 * 0.0"), "NaN"),
+        ((FORWARD, "return x + torch.rand_like(x)"), "random"),
+        ((FORWARD, "import os; return x + int.from_bytes(os.urandom(2), 'big')"), "not deterministic"),
+        (("import torch\n", "import sys; sys.exit(3)\nimport torch\n"), "line 2"),
+        (("class Model", "import os; os.kill(os.getpid(), 11)\nclass Model"), "SIGSEGV"),
     ],
 )
 async def test_bad_tasks_say_why_in_one_line(

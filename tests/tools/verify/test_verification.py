@@ -21,7 +21,7 @@ from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.receipt import check_same_pair, compare, read_receipt, write_receipt
 from foundry.tools.verify.verdict_lines import verdict_lines
-from foundry.tools.verify.verify import VerifyReport, verify_pair
+from foundry.tools.verify.verify import VerifyReport, verify_in, verify_pair
 
 TASK = """
 import torch
@@ -60,6 +60,15 @@ def in_torch(forward: str) -> str:
     return TASK.replace("class Model(", "class ModelNew(").replace("torch.tanh(x * self.gain) * 0.5 + y", forward)
 
 
+async def judged(task: Task, text: str, scratch: Path, zygote: Zygote) -> VerifyReport:
+    """What `verify_pair` does once its processes are there."""
+    bench = await open_workbench(task, describe("cpu"), scratch, seed=0, zygote=zygote)
+    try:
+        return await verify_in(bench, task, text, "fair", "screen")
+    finally:
+        await bench.aclose()
+
+
 async def test_our_own_kernel_is_accepted_with_a_receipt(task: Task, zygote: Zygote, tmp_path: Path) -> None:
     device = describe("cpu")
     bench = await open_workbench(task, device, tmp_path, seed=0, zygote=zygote)
@@ -85,18 +94,23 @@ async def test_our_own_kernel_is_accepted_with_a_receipt(task: Task, zygote: Zyg
 @pytest.mark.parametrize(
     ("text", "verdict", "gate", "evidence"),
     [
-        (in_torch("torch.tanh(x * self.gain) * 0.5 + y"), "rejected", "", "tanh"),
         (in_torch("torch.tanh(x) * 0.5 + y"), "incorrect", "randomised parameters", "first wrong element"),
         (in_torch("(torch.tanh(x * self.gain) * 0.5 + y) / 0.0"), "incorrect", "as given", "inf, want"),
-        ("class ModelNew(:", "failed", "builds", "line 1"),
         (in_torch("torch.ops.no.such(x)"), "failed", "as given", "AttributeError"),
     ],
 )
-def test_what_is_not_accepted_says_why(task: Task, text: str, verdict: str, gate: str, evidence: str) -> None:
-    report = verify_pair(task, text, target="cpu", stage="screen")
+async def test_what_is_not_accepted_says_why(
+    task: Task, zygote: Zygote, tmp_path: Path, text: str, verdict: str, gate: str, evidence: str
+) -> None:
+    report = await judged(task, text, tmp_path, zygote)
     assert report.verdict == verdict
     found = [reason for reason in report.reasons if gate in reason.gate and evidence in reason.evidence]
     assert found, report.reasons
+
+
+def test_what_is_rejected_has_no_receipt(task: Task) -> None:
+    report = verify_pair(task, in_torch("torch.tanh(x * self.gain) * 0.5 + y"), target="cpu", stage="screen")
+    assert report.verdict == "rejected" and any("tanh" in reason.evidence for reason in report.reasons)
     assert report.receipt is None
 
 
@@ -148,9 +162,9 @@ def test_a_hopeless_file_fails_before_any_process_starts(task: Task, text: str, 
     assert evidence in report.reasons[0].evidence
 
 
-def test_a_task_that_proves_nothing_is_never_a_win(tmp_path: Path) -> None:
+async def test_a_task_that_proves_nothing_is_never_a_win(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "zero.py").write_text(TASK.replace("torch.tanh(x * self.gain) * 0.5 + y", "x * 0.0 * self.gain"))
-    report = verify_pair(read_task(tmp_path / "zero.py"), in_torch("torch.zeros_like(x)"), target="cpu", stage="screen")
+    report = await judged(read_task(tmp_path / "zero.py"), in_torch("torch.zeros_like(x)"), tmp_path, zygote)
     assert report.verdict == "rejected"
     assert any(reason.evidence == "zeros are accepted as its output" for reason in report.reasons)
 

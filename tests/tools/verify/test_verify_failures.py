@@ -17,7 +17,7 @@ from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
-from foundry.tools.verify.verify import VerifyReport, verify_in, verify_pair
+from foundry.tools.verify.verify import VerifyReport, verify_in
 
 TASK = """
 import torch
@@ -125,10 +125,13 @@ async def test_an_honest_file_is_still_judged_and_nobody_is_left(bench: tuple[Wo
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_a_failed_build_says_what_the_compiler_said(verbose: bool, tmp_path: Path) -> None:
+async def test_a_failed_build_says_what_the_compiler_said(verbose: bool, zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "tanh.py").write_text(TASK)
+    task = read_task(tmp_path / "tanh.py")
     build = f"load_inline('none', '', extra_cflags=['-no-such-flag'], verbose={verbose})"
     text = before(f"from torch.utils.cpp_extension import load_inline\n{build}")
-    report = verify_pair(read_task(tmp_path / "tanh.py"), text, target="cpu", stage="screen")
+    machine = await open_workbench(task, describe("cpu"), tmp_path, seed=0, zygote=zygote)
+    report = await verify_in(machine, task, text, "fair", "screen")
+    await machine.aclose()
     assert report.verdict == "failed"
     assert "error: unrecognized command-line option" in report.reasons[0].evidence, report.reasons
