@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
         graphs = await services.graphs()
         try:
             for recipe in services.library.seeds(graphs[0], services.device)[: services.effort.seeds]:
-                lowered = await services.lower(recipe)
+                lowered = await services.lower(_as_the_policy_asks(recipe, services))
                 library.append((lowered.source, lowered.recipe, "library"))
         except CannotLower as error:
             problem = "" if library else f"the kernel library cannot write this task: {error}"
@@ -168,7 +169,8 @@ async def _recalled(services: Services) -> list[tuple[str, Recipe | None, str]]:
         if recipe is None:
             continue
         try:
-            bare = await services.lower(Recipe(recipe.target, recipe.materialise, recipe.rewrites))
+            recipe = _as_the_policy_asks(recipe, services)
+            bare = await services.lower(replace(recipe, choices={}))
             lowered = await services.lower(localised(recipe, bare.kernels))
         except CannotLower as error:
             services.log.note_once("note", "recalled recipe does not fit", record=hit.record.id, reason=str(error))
@@ -183,6 +185,10 @@ def _read_start(start: str, services: Services) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the starting kernel {path}: {error}") from error
+
+
+def _as_the_policy_asks(recipe: Recipe, services: Services) -> Recipe:
+    return replace(recipe, ieee_only=services.task.options.policy == "strict")
 
 
 def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:

@@ -41,6 +41,7 @@ class Recipe:
     materialise: tuple[str, ...] = ()  # values written to memory although they could stay fused
     rewrites: tuple[str, ...] = ()  # exact algebraic rewrites applied, by name
     choices: dict[str, dict[str, Choice]] = field(default_factory=dict)  # kernel name -> tunable -> value
+    ieee_only: bool = False  # float32 products in IEEE arithmetic, as policy strict asks
 
     @property
     def digest(self) -> str:

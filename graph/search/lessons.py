@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Evaluation, Recipe
 from foundry.knowledge.device import Device
@@ -38,7 +39,7 @@ def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
     choices: dict[str, dict[str, Choice]] = {
         names[kernel]: dict(values) for kernel, values in recipe.choices.items() if kernel in names
     }
-    return Recipe(recipe.target, recipe.materialise, recipe.rewrites, choices)
+    return replace(recipe, choices=choices)
 
 
 def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> list[Hit]:

@@ -135,7 +135,7 @@ def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
 
 
 def seeds(graph: OpGraph, device: Device) -> tuple[Recipe, ...]:
-    """Three to five diverse recipes, the safest first. Raises CannotLower when even the first cannot be lowered."""
+    """Three to six diverse recipes, the safest first. Raises CannotLower when even the first cannot be lowered."""
     base = Recipe(device.target)
     first = print_plan(graph, base, device)
     tunables = {kernel.name: text.tunables for kernel, text in first.kernel_pairs()}

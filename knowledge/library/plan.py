@@ -196,4 +196,5 @@ def _assembled(
         rewrites=tuple(dict.fromkeys(builder.applicable)),
         write_backs=write_backs,
         fixed=graph.fixed,
+        ieee_only=recipe.ieee_only,
     )

@@ -10,11 +10,14 @@ from foundry.knowledge.library.ir.kernels import Plan, Tunable
 
 
 def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
-    """Defaults; the smallest tiles and vectors; nothing fused; larger tiles with every rewrite."""
+    """Defaults; products as accurate as float32; the smallest tiles and vectors; nothing fused; larger tiles with
+    every rewrite."""
+    accurate = {name: _chosen(items, _more_accurate) for name, items in tunables.items()}
     small = {name: _chosen(items, _smallest) for name, items in tunables.items()}
     large = {name: _chosen(items, _next_larger) for name, items in tunables.items()}
     candidates = [
         base,
+        replace(base, choices=_without_empty(accurate)),
         replace(base, materialise=planned.fused) if planned.fused else base,
         replace(base, choices=_without_empty(small)),
         replace(base, choices=_without_empty(large), rewrites=planned.rewrites),
@@ -50,3 +53,8 @@ def _smallest(tunable: Tunable) -> Choice | None:
 def _next_larger(tunable: Tunable) -> Choice | None:
     larger = [value for value in _numbers(tunable) if isinstance(tunable.default, int) and value > tunable.default]
     return larger[0] if larger and tunable.aspect in ("tile", "vector", "memory") else None
+
+
+def _more_accurate(tunable: Tunable) -> Choice | None:
+    """The precision after the default: the task's own bound may refuse the fastest one."""
+    return tunable.values[1] if tunable.aspect == "precision" and len(tunable.values) > 1 else None

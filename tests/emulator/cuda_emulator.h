@@ -441,3 +441,5 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
 using std::max;
 using std::min;
+
+#include "warp_products.h"

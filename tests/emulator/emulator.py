@@ -20,7 +20,7 @@ from pathlib import Path
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.cuda.launches import Launch
 
-HEADER = Path(__file__).with_name("cuda_emulator.h")
+HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "warp_products.h")]
 COMPILE_LIMIT_S = 120
 FLAGS = ("-std=c++17", "-O2", "-fopenmp", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _DYNAMIC_SHARED = re.compile(
@@ -49,7 +49,7 @@ def header_folder() -> Path:
     and what it includes is most of what compiling a small kernel costs."""
     folder = tempfile.TemporaryDirectory(prefix="emulator-")
     atexit.register(folder.cleanup)
-    header = Path(shutil.copy(HEADER, folder.name))
+    header, *_ = [Path(shutil.copy(path, folder.name)) for path in HEADERS]
     command = ["g++", *FLAGS, "-x", "c++-header", str(header), "-o", f"{header}.gch"]
     subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_LIMIT_S)  # without it, it is only slower
     return header.parent

@@ -33,7 +33,8 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     """CUDA source and holes of `module.py.txt`; each entry is one captured shape."""
     parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
-    kernels = "\n".join(part.source for part in parts)
+    shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
+    kernels = "\n".join([*shared, *[part.source for part in parts]])
     sixteen = "#define FOUNDRY_SIXTEEN_BIT\n" if re.search(r"__half|__nv_bfloat16", kernels) else ""
     dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
     forwards = [f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]

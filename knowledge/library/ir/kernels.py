@@ -376,6 +376,7 @@ class Plan:
     rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
     write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
+    ieee_only: bool = False  # no product of float32 in TF32
 
 
 # ---------------------------------------------------------------- what printers declare

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches
-from foundry.knowledge.library.cuda.contractions.gemm import epilogue_lines
+from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch

@@ -1,4 +1,4 @@
-"""Convolutions in CUDA as implicit matrix products: the kernel of `contractions/gemm.cu` with gathered columns.
+"""Convolutions in CUDA as implicit matrix products: the kernels of `contractions/tiled.py` with gathered columns.
 
 acc[channel, (image, position)] = sum over (input channel, tap) of weight * input. Padding is a zero that is never
 read. A transposed convolution is one such product for each phase of its stride, with the taps that reach that phase:
@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
-from foundry.knowledge.library.cuda.contractions.gemm import Tile, edges, epilogue_lines, tiled_source
-from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
+from foundry.knowledge.library.cuda.contractions.gemm import choose_tiling, chosen, labels
+from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
+from foundry.knowledge.library.cuda.contractions.mma_tiles import MmaTiling
+from foundry.knowledge.library.cuda.contractions.operands import Tile, edges
+from foundry.knowledge.library.cuda.contractions.tiled import (
+    epilogue_lines,
+    shared_bytes,
+    shared_texts,
+    slab_bytes,
+    slab_epilogue,
+    slab_pitch,
+    tiled_source,
+)
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch
@@ -120,13 +131,17 @@ class _Conv:
         last = self.found.axes[2]
         self.vector = 4 if len(last.parts) == 1 and last.parts[0].step == 1 and last.count % 4 == 0 else 1
 
-    def _tiling(self, device: Device, choices: dict[str, Choice]) -> tuple[Tiling, tuple[Tunable, ...]]:
+    def _tiling(self, device: Device, choices: dict[str, Choice]) -> tuple[Tiling | MmaTiling, tuple[Tunable, ...]]:
         kernel = self.kernel
         zero = Const(0.0, kernel.dtype)
         batch = (kernel.groups, len(self.phases))
         shape = GemmKernel(kernel.name, batch, self.m, self.n, max(1, self.k), zero, zero, (), kernel.dtype)
         kept = {name: value for name, value in choices.items() if name != "splits"}
-        tiling, tunables = choose(shape, device, kept, scalar=True)
+        ieee_only = self.space.plan.ieee_only
+        buffers = self.space.plan.buffers
+        stored = {buffers[name].dtype for name in (kernel.x, kernel.weight)}
+        dtype = stored.pop() if len(stored) == 1 and "float64" not in stored else kernel.dtype
+        tiling, tunables = choose_tiling(shape, dtype, device, kept, scalar=True, ieee_only=ieee_only)
         return replace(tiling, splits=1), tuple(item for item in tunables if item.name != "splits")
 
     @property
@@ -147,9 +162,12 @@ class _Conv:
                 "a", inside, tiling, kind, self.weight_index, "m", vector, lambda held: [f"{held}[i] = {read};"]
             )
         where = f"({self._group} * {self.m} + m) * {self.k} + k"
-        value = self.space.weight_value(f"b_{self.kernel.weight}[{where}]")
         inside = (*limit, *edges(("k", self.k, tiling.tile_k)))
-        return Tile("a", inside, tiling, kind, self.weight_index, "k", 1, lambda held: [f"{held}[i].at[0] = {value};"])
+        wide = self.k % 4 == 0 and self.space.plan.buffers[self.kernel.weight].dtype == "float32"
+        value = self.space.weight_value(f"b_{self.kernel.weight}[{where}]")
+        read = f"held_a[i] = load_vec<4>(b_{self.kernel.weight} + {where});" if wide else f"held_a[i].at[0] = {value};"
+        vector = 4 if wide else 1
+        return Tile("a", inside, tiling, kind, self.weight_index, "k", vector, lambda held: [read])
 
     def _tests(self, position: str) -> list[str]:
         """What must hold of an input for it to exist, unless all do. `position`: an axis' text, {d} its number."""
@@ -274,6 +292,8 @@ class _Conv:
         """(what stands between the products and the stores, the stores at (m, n .. n + 3))."""
         stores, plan, space = self.kernel.stores, self.space.plan, self.space.outputs()
         tests = list(edges(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
+        if isinstance(self.tiling, MmaTiling) and self.vector == 1:
+            return self._slab(self.tiling, tests)
         if self.vector == 4:
             lines, more = self._output("n")
             assert not more
@@ -305,11 +325,28 @@ class _Conv:
             "__syncwarp();",
         ]
 
+    def _slab(self, tiling: MmaTiling, tests: list[str]) -> tuple[list[str], list[str]]:
+        """The same for tensor cores, where rows of a warp's sums go through shared memory."""
+        lines, more = self._output("column_n")
+        tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
+        space, plan = self.space.outputs(), self.space.plan
+        channel = f"const int channel = {self._group} * {self.m} + (int)row_m;"
+        stores = epilogue_lines(space, self.kernel.stores, plan, "value", 1, "", "")
+        before = [
+            "__syncthreads();",
+            f"float* const slab = reinterpret_cast<float*>(tiles) + warp * {16 * slab_pitch(tiling)};",
+        ]
+        return before, slab_epilogue(tiling, self.index, lines, [*tests, *more], [channel, *stores])
+
     # ------------------------------------------------------------ the whole
 
-    def _shared_bytes(self) -> int:
-        turned = self.tiling.threads // 32 * 4 * _TURN_PITCH * self.space.item_bytes if self.vector == 1 else 0
-        return max(self.tiling.shared_bytes(self.space.item_bytes), turned)
+    def _shared_bytes(self, a: Tile, b: Tile) -> int:
+        turned = 0
+        if self.vector == 1 and isinstance(self.tiling, MmaTiling):
+            turned = slab_bytes(self.tiling)
+        elif self.vector == 1:
+            turned = self.tiling.threads // 32 * 4 * _TURN_PITCH * self.space.item_bytes
+        return max(shared_bytes(a, b), turned)
 
     def print(self) -> PrintedKernel:
         tiling, phases, name = self.tiling, len(self.phases), self.space.name
@@ -321,15 +358,17 @@ class _Conv:
             arguments = [cuda_launch.workspace(0), *arguments]
         before, epilogue = self._epilogue()
         all_tiles = tiles[0] * tiles[1]
+        a, b = self._weights(), self._gathered()
         source = tiled_source(
-            *(name, signature, self._weights(), self._gathered(), self.index, tiles, self._block(all_tiles)),
+            *(name, signature, a, b, self.index, tiles, self._block(all_tiles)),
             *(("0", steps), epilogue),
             tile=f"(int)blockIdx.x / {phases} % {all_tiles}" if phases > 1 else "",
             scalar=False,
             afterwards=before,
+            is_slab=isinstance(tiling, MmaTiling) and self.vector == 1,
         )
         grid = (all_tiles * phases * self.kernel.groups, 1, 1)
-        launches = [Launch(name, grid, (tiling.threads, 1, 1), tuple(arguments), self._shared_bytes())]
+        launches = [Launch(name, grid, (tiling.threads, 1, 1), tuple(arguments), self._shared_bytes(a, b))]
         weights = self.kernel.in_channels * self.m * self.space.taps
         source = self._tables() + source
         if self.packed:
@@ -341,8 +380,10 @@ class _Conv:
             functions=source,
             call=cuda_launch.encode(launches),
             template="conv",
-            choices={key: value for key, value in asdict(tiling).items() if key != "splits"},
+            choices=chosen(tiling, self.tunables),
             tunables=self.tunables,
+            labels=labels(tiling),
+            shared=shared_texts(tiling),
             d_mem=3 if tiling.stages > 1 else 2,
             d_algo=1 if len(self.kernel.ops) > 1 else 0,
             d_sync=1,

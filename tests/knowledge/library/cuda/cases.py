@@ -37,6 +37,8 @@ from foundry.knowledge.opgraph import DType, contiguous_strides
 
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 F: DType = "float32"
+# Of the norm: TF32 keeps 11 significant bits of an operand, 16-bit results 11 and 8.
+PRECISION_TOLERANCE = {"tf32": 6e-4, "float16": 1e-3, "bfloat16": 5e-3}
 
 
 @dataclass
@@ -48,6 +50,7 @@ class Case:
     outputs: dict[str, torch.Tensor]
     choices: dict[str, Choice] = field(default_factory=dict)
     tolerance: float = 2e-6  # of the norm
+    ieee_only: bool = True  # no product on tensor cores
 
     def plan(self) -> Plan:
         buffers = {}
@@ -56,7 +59,7 @@ class Case:
         for name, tensor in self.outputs.items():
             buffers[name] = _buffer(name, tensor, "output", "")
         views = tuple(OutputView(name, tuple(t.shape), tuple(t.stride())) for name, t in self.outputs.items())
-        return Plan(buffers, (self.kernel,), views, "tuple")
+        return Plan(buffers, (self.kernel,), views, "tuple", ieee_only=self.ieee_only)
 
     def check(self, found: dict[str, torch.Tensor], label: str = "") -> None:
         for key, truth in self.outputs.items():
@@ -319,11 +322,15 @@ def loss(length: int, **choices: Choice) -> Case:
 # ---------------------------------------------------------------- matrix products
 
 
-def gemm(m: int, n: int, k: int, batch: tuple[int, ...] = (), *, flip: str = "", **choices: Choice) -> Case:
-    """relu(a b + bias) * residual; `flip` names the matrices stored transposed."""
+def gemm(
+    m: int, n: int, k: int, batch: tuple[int, ...] = (), *, flip: str = "", dtype: DType = F, **choices: Choice
+) -> Case:
+    """relu(a b + bias); `flip` names the matrices stored transposed. A `precision` among the choices allows tensor
+    cores."""
 
     def matrix(rows: int, columns: int, name: str) -> tuple[torch.Tensor, tuple[int, ...]]:
         stored = torch.randn(*batch, columns, rows) if name in flip else torch.randn(*batch, rows, columns)
+        stored = stored.to(getattr(torch, dtype))
         strides = contiguous_strides(tuple(stored.shape))
         return stored, (*strides[:-2], strides[-1], strides[-2]) if name in flip else strides
 
@@ -331,25 +338,17 @@ def gemm(m: int, n: int, k: int, batch: tuple[int, ...] = (), *, flip: str = "",
     bias = torch.randn(n)
     out = contiguous_strides((*batch, m, n))
     zeros = (0,) * len(batch)
-    acc = op("add", Named("acc", F), load("bias", *zeros, 0, 1))
-    stores = (Store("y", View(0, out), op("relu", acc)),)
-    kernel = GemmKernel(
-        "product",
-        batch,
-        m,
-        n,
-        k,
-        Load("a", View(0, a_strides), F),
-        Load("b", View(0, b_strides), F),
-        stores,
-        F,
-        ops=("mm", "relu"),
-    )
+    acc = op("relu", op("add", Named("acc", F), load("bias", *zeros, 0, 1)))
+    stores = (Store("y", View(0, out), acc if dtype == F else Apply("cast", (acc,), dtype)),)
+    operands = Load("a", View(0, a_strides), dtype), Load("b", View(0, b_strides), dtype)
+    kernel = GemmKernel("product", batch, m, n, k, *operands, stores, dtype, ops=("mm", "relu"))
     left, right = (t.mT if name in flip else t for t, name in ((a, "a"), (b, "b")))
-    truth = torch.relu(left.double() @ right.double() + bias.double()).float()
+    truth = torch.relu(left.double() @ right.double() + bias.double()).to(getattr(torch, dtype))
     # Rounding errors of a running sum of k products grow like its square root.
-    tolerance = 1e-6 * (1 + math.sqrt(k) / 16)
-    return Case(kernel, {"a": a, "b": b, "bias": bias}, {"y": truth}, dict(choices), tolerance)
+    tolerance = PRECISION_TOLERANCE.get(str(choices.get("precision", "")), 1e-6 * (1 + math.sqrt(k) / 16))
+    return Case(
+        kernel, {"a": a, "b": b, "bias": bias}, {"y": truth}, dict(choices), tolerance, "precision" not in choices
+    )
 
 
 def gemm_prologue() -> Case:

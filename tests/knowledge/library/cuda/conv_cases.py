@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from tests.knowledge.library.cuda.cases import Case, F, load, op
+from tests.knowledge.library.cuda.cases import PRECISION_TOLERANCE, Case, F, load, op
 
 from foundry.knowledge.library.ir.kernels import Apply, ConvKernel, Expr, Named, Store, View
 from foundry.knowledge.opgraph import DType, contiguous_strides
@@ -76,8 +76,8 @@ def conv(
         stores,
         wide,
     )
-    tolerance = {"float16": 1e-3, "bfloat16": 5e-3}.get(dtype, 2e-6)
-    return Case(kernel, inputs, outputs, dict(choices), tolerance)
+    tolerance = max(PRECISION_TOLERANCE.get(key, 2e-6) for key in (dtype, str(choices.get("precision", ""))))
+    return Case(kernel, inputs, outputs, dict(choices), tolerance, "precision" not in choices)
 
 
 def _stores(shape: tuple[int, ...], dtype: DType, wide: DType, residual: bool) -> tuple[Store, ...]:
@@ -172,10 +172,29 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     **{f"conv_t_{name}": partial(make, transposed=True, algorithm="direct") for name, make in _TRANSPOSED.items()},
     **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
     **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
+    # On tensor cores: stores of four and of one, edges of all kinds, phases, groups, an infinite weight.
+    "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32"),
+    "mma_conv_odd": lambda: conv(2, 5, 33, (9, 7), (3, 3), padding=1, residual=True, precision="tf32x3"),
+    "mma_conv_strided": lambda: conv(
+        2, 6, 20, (11, 9), (3, 2), stride=2, dilation=2, padding=2, groups=2, last=True, precision="tf32x3"
+    ),
+    "mma_conv_three": lambda: conv(
+        1, 3, 24, (5, 6, 7), (2, 3, 2), precision="tf32x3", tile_m=64, tile_n=64, warp_m=32, warp_n=32
+    ),
+    "mma_conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4, precision="tf32"),
+    "mma_conv_infinite": lambda: infinite_weight(algorithm=TILED, precision="tf32x3"),
+    **{
+        f"mma_conv_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=TILED, precision="tf32x3")
+        for name in ("one_three", "two_two", "two_odd", "two_mixed", "three_two")
+    },
 }
 CONVOLUTIONS_SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "conv_half": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1, dtype="float16"),
     "conv_t_bfloat16": lambda: conv(2, 6, 24, (5, 8), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16"),
+    "mma_conv_half": lambda: conv(2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16"),
+    "mma_conv_t_bfloat16": lambda: conv(
+        2, 6, 24, (5, 7), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16", precision="bfloat16"
+    ),
     "conv_depthwise_half": lambda: conv(2, 6, 6, (9, 16), (3, 3), padding=1, groups=6, dtype="float16", residual=True),
     "conv_t_depthwise_bfloat16": lambda: conv(
         2, 6, 6, (9, 16), (3, 3), stride=2, groups=6, transposed=True, output_padding=1, dtype="bfloat16"

@@ -18,7 +18,7 @@ import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
 from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, TILED, conv
-from tests.knowledge.library.cuda.test_kernels import CHILD, candidate, run_candidate, storage
+from tests.knowledge.library.cuda.test_kernels import CHILD, SIXTEEN, candidate, run_candidate, storage
 
 from foundry.knowledge.library.cuda.convolutions.space import conv_space
 from foundry.knowledge.library.cuda.dialect import runtime_header
@@ -33,6 +33,7 @@ from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
 
 PARTS = 4
+_EVERY = CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT
 _NAMES = sorted(CONVOLUTIONS)
 
 
@@ -45,19 +46,20 @@ def _renamed(launch: Launch, case: str) -> Launch:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     torch.manual_seed(7)
-    cases = {name: CONVOLUTIONS[name]() for name in _NAMES[part::PARTS]}
-    texts, launches, workspace = [runtime_header()], [], 0
+    cases = {name: _EVERY[name]() for name in sorted(_EVERY)[part::PARTS]}
+    texts, launches, workspace = [SIXTEEN, runtime_header()], [], 0
     for name, case in cases.items():
         printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
         for key, wanted in case.choices.items():
             assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
+        texts += [text for text in printed.shared if text not in texts]
         texts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
         launches += [_renamed(launch, name) for launch in decode(printed.call)]
         workspace = max(workspace, printed.workspace_bytes)
         for key, tensor in case.inputs.items():
             numpy.save(tmp_path / f"{name}.{key}.npy", storage(tensor))
         for key, tensor in case.outputs.items():
-            numpy.save(tmp_path / f"{name}.{key}.npy", numpy.full_like(storage(tensor), math.nan))
+            numpy.save(tmp_path / f"{name}.{key}.npy", storage(torch.full_like(tensor, math.nan)))
     library, names = build_emulation("\n".join(texts), launches, tmp_path)
     outputs = [f"{name}.{key}" for name, case in cases.items() for key in case.outputs]
     order = json.dumps({"names": names, "outputs": outputs, "workspace": workspace})
@@ -68,17 +70,19 @@ def test_emulated(part: int, tmp_path: Path) -> None:
 
 
 def _output(folder: Path, case: str, key: str, truth: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(numpy.load(folder / f"{case}.{key}.npy")).as_strided(truth.shape, truth.stride())
+    flat = torch.from_numpy(numpy.load(folder / f"{case}.{key}.npy")).view(truth.dtype)
+    return flat.as_strided(truth.shape, truth.stride())
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_compiles_without_spills(tmp_path: Path) -> None:
-    """What the emulator accepts, nvcc must too; here also the 16-bit types that the emulator lacks."""
-    parts = ["#define FOUNDRY_SIXTEEN_BIT", runtime_header()]
+    """What the emulator accepts, nvcc must too."""
+    parts = [SIXTEEN, runtime_header()]
     chosen = [name for name in _NAMES if not name.startswith("conv_t_one")]
     for name in [*chosen[::3], *CONVOLUTIONS_SIXTEEN_BIT]:
         case = (CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT)[name]()
         printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        parts += [text for text in printed.shared if text not in parts]
         parts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
     source = tmp_path / "all.cu"
     source.write_text("\n".join(parts))

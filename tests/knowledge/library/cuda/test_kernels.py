@@ -25,6 +25,7 @@ from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
 
+SIXTEEN = "#define FOUNDRY_SIXTEEN_BIT"
 CHILD = """
 import json, sys, numpy
 from pathlib import Path
@@ -39,28 +40,31 @@ for name in order["outputs"]:
 
 
 def storage(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
-    """A dense tensor's elements in memory order."""
-    return torch.as_strided(tensor, (tensor.numel(),), (1,)).numpy().copy()
+    """A dense tensor's elements in memory order; NumPy has no bfloat16, so its bits."""
+    flat = torch.as_strided(tensor, (tensor.numel(),), (1,))
+    return (flat.view(torch.int16) if tensor.dtype == torch.bfloat16 else flat).numpy().copy()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *SIXTEEN_BIT])
 def test_emulated(name: str, tmp_path: Path) -> None:
     torch.manual_seed(7)
-    case = CASES[name]()
+    case = (CASES | SIXTEEN_BIT)[name]()
     printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
-    library, names = build_emulation(f"{runtime_header()}\n{printed.functions}", decode(printed.call), tmp_path)
+    text = "\n".join([SIXTEEN, runtime_header(), *printed.shared, printed.functions])
+    library, names = build_emulation(text, decode(printed.call), tmp_path)
     for key, tensor in case.inputs.items():
         numpy.save(tmp_path / f"{key}.npy", storage(tensor))
     for key, tensor in case.outputs.items():
-        fill = math.nan if tensor.is_floating_point() else 1
-        numpy.save(tmp_path / f"{key}.npy", numpy.full_like(storage(tensor), fill))
+        numpy.save(
+            tmp_path / f"{key}.npy", storage(torch.full_like(tensor, math.nan if tensor.is_floating_point() else 1))
+        )
     order = json.dumps({"names": names, "outputs": list(case.outputs), "workspace": printed.workspace_bytes})
     argv = [sys.executable, "-c", CHILD, str(library), order, str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = {}
     for key, tensor in case.outputs.items():
-        flat = torch.from_numpy(numpy.load(tmp_path / f"{key}.npy"))
+        flat = torch.from_numpy(numpy.load(tmp_path / f"{key}.npy")).view(tensor.dtype)
         found[key] = torch.as_strided(flat, tensor.shape, tensor.stride())
     case.check(found)
     for key, wanted in case.choices.items():
@@ -71,10 +75,11 @@ def test_emulated(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("arch", ["sm_90"])
 def test_every_template_compiles_without_spills(arch: str, tmp_path: Path) -> None:
     """All cases in one unit: what the emulator accepts, nvcc must too."""
-    parts = ["#define FOUNDRY_SIXTEEN_BIT", runtime_header()]
+    parts = [SIXTEEN, runtime_header()]
     for name, make in (CASES | SIXTEEN_BIT).items():
         case = make()
         printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        parts += [text for text in printed.shared if text not in parts]
         parts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
     source = tmp_path / "all.cu"
     source.write_text("\n".join(parts))

@@ -1,0 +1,36 @@
+// Products of 16-bit operands, added up in float32. The PTX instructions stand behind inline functions; where no NVIDIA
+// compiler reads this, whoever compiles it supplies functions of the same names.
+namespace mma {
+
+#if defined(__CUDACC__)
+#define FOUNDRY_PRODUCT_16(name, type)                                                                                \
+    DEVICE void name(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {                                 \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "     \
+            "{%0,%1,%2,%3};"                                                                                          \
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                          \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                                      \
+    }
+FOUNDRY_PRODUCT_16(product_f16, "f16")
+FOUNDRY_PRODUCT_16(product_bf16, "bf16")
+DEVICE unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
+DEVICE unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+#endif
+
+struct Sixteen {
+    static constexpr int PER_WORD = 2, DEPTH = 16;
+    static constexpr bool DRAINED = false;
+    struct A { unsigned at[4]; };
+    struct B { unsigned at[2]; };
+    static DEVICE_MEMBER A a(const unsigned (&words)[4]) { return {{words[0], words[1], words[2], words[3]}}; }
+    static DEVICE_MEMBER B b(const unsigned (&words)[2]) { return {{words[0], words[1]}}; }
+};
+struct Float16 : Sixteen {
+    static DEVICE_MEMBER unsigned short pack(float x) { return bits_f16(x); }
+    static DEVICE_MEMBER void multiply(float (&d)[4], const A& a, const B& b) { product_f16(d, a.at, b.at); }
+};
+struct Bfloat16 : Sixteen {
+    static DEVICE_MEMBER unsigned short pack(float x) { return bits_bf16(x); }
+    static DEVICE_MEMBER void multiply(float (&d)[4], const A& a, const B& b) { product_bf16(d, a.at, b.at); }
+};
+
+}  // namespace mma
