@@ -91,3 +91,54 @@ inline unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_r
 inline unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 
 }  // namespace mma
+
+// ---------------------------------------------------------------- products of a warpgroup
+
+namespace wgmma {
+
+inline unsigned shared_address(const void* at) {
+    return static_cast<unsigned>(static_cast<const char*>(at) - emulator::block().shared);
+}
+inline void publish() {}
+inline void begin() {}
+inline void commit() {}
+template <int PENDING> void wait() {}
+template <int N> void hold(float (&)[N]) {}
+
+// The element at (row, byte of k) of an operand, found as the descriptor says: 14 bits of address, 14 bits of distance
+// between atoms of eight rows, the kind of swizzle in the two highest bits.
+template <class Word> Word described_word(unsigned long long word, int row, int byte) {
+    const unsigned start = static_cast<unsigned>(word & 0x3fff) << 4, atoms = static_cast<unsigned>(word >> 32 & 0x3fff) << 4;
+    unsigned address = start + row / 8 * atoms + row % 8 * 128 + byte;
+    if (word >> 62 == 1) address ^= (address >> 7 & 7) << 4;
+    Word found;
+    std::memcpy(&found, emulator::block().shared + address, sizeof found);
+    return found;
+}
+
+template <int DEPTH, class Word, int N, class Value>
+void multiply_described(float (&d)[N], unsigned long long a, unsigned long long b, Value value) {
+    const int thread = emulator::block().current->thread % 128, lane = thread % 32;
+    for (int j = 0; j < N; ++j) {
+        const int row = thread / 32 * 16 + lane / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
+        float sum = d[j];
+        for (int k = 0; k < DEPTH; ++k) {
+            const int byte = k * static_cast<int>(sizeof(Word));
+            sum += value(described_word<Word>(a, row, byte)) * value(described_word<Word>(b, column, byte));
+        }
+        d[j] = sum;
+    }
+}
+
+template <int N> void product_tf32(float (&d)[N], unsigned long long a, unsigned long long b) {
+    multiply_described<8, unsigned>(
+        d, a, b, [](unsigned word) { return __int_as_float(static_cast<int>(word & 0xffffe000u)); });
+}
+template <int N> void product_f16(float (&d)[N], unsigned long long a, unsigned long long b) {
+    multiply_described<16, unsigned short>(d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });
+}
+template <int N> void product_bf16(float (&d)[N], unsigned long long a, unsigned long long b) {
+    multiply_described<16, unsigned short>(d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });
+}
+
+}  // namespace wgmma

@@ -116,6 +116,8 @@ class CudaTarget:
         if nvcc is None:
             raise MissingTool("no CUDA compiler: the cuda target needs nvcc", INSTALL_NVCC)
         arch = self.describe().arch
+        if literals.about.get("arch") == f"{arch}a":  # it uses instructions of this one architecture
+            arch += "a"
         flags = [str(flag) for flag in literals.about["flags"]]
         cubin = build_cache() / f"{build_key(literals.source, flags, version_line(str(nvcc), '--version'), arch)}.cubin"
         log = cubin.with_suffix(".log")

@@ -38,12 +38,13 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     sixteen = "#define FOUNDRY_SIXTEEN_BIT\n" if re.search(r"__half|__nv_bfloat16", kernels) else ""
     dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
     forwards = [f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]
+    feature = max((kernel.arch_feature for entry in entries for kernel in entry.kernels if kernel), default="")
     about: dict[str, object] = {
         "target": "cuda",
         "compiler": COMPILER,
         "flags": list(FLAGS),
         "entry": "foundry_forward",
-        "arch": device.arch,
+        "arch": device.arch + feature,
         "launches": {launch.kernel: _launch_fact(launch) for part in parts for launch in part.launches},
         "shapes": [{b.source: list(b.shape) for b in _inputs(entry.plan)} for entry in entries],
         "labels": sorted({label for entry in entries for label in _labels(entry)}),

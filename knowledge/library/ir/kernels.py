@@ -415,6 +415,7 @@ class PrintedKernel:
     prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
     prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
     labels: tuple[str, ...] = ()
+    arch_feature: str = ""  # CUDA: the letter that the architecture's name needs, "a" for sm_90a
     shared: tuple[str, ...] = ()  # library texts `functions` needs, once a file and at its scope, in this order
 
 

@@ -13,15 +13,16 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
-from foundry.knowledge.library.cuda.contractions.mma_tiles import (
+from foundry.knowledge.library.cuda.contractions.operands import over_vector, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
     IEEE,
+    PATH,
     PRECISION,
-    MmaTiling,
-    choose_mma,
+    TensorTiling,
+    choose_tensor,
     precision_tunable,
     precisions,
 )
-from foundry.knowledge.library.cuda.contractions.operands import over_vector, spaces_of, strided_operand
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.launches import Launch
@@ -74,28 +75,34 @@ def _narrow(expr: Expr) -> DType:
 
 def choose_tiling(
     kernel: GemmKernel, dtype: DType, device: Device, choices: dict[str, Choice], *, scalar: bool, ieee_only: bool
-) -> tuple[Tiling | MmaTiling, tuple[Tunable, ...]]:
+) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
     """The tiling of the chosen precision, and the tunables, the precision among them where there is a choice.
     `dtype` is what the operands hold."""
     values = precisions(dtype, device.arch, ieee_only=ieee_only)
     precision = str(pick(choices, PRECISION, values, values[0]))
-    tiling: Tiling | MmaTiling
+    tiling: Tiling | TensorTiling
     if precision == IEEE:
         tiling, tunables = choose(kernel, device, choices, scalar=scalar)
     else:
-        tiling, tunables = choose_mma(kernel, precision, device, choices, scalar=scalar)
+        tiling, tunables = choose_tensor(kernel, precision, device, choices, scalar=scalar)
     return tiling, (*precision_tunable(values), *tunables)
 
 
-def chosen(tiling: Tiling | MmaTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
+def chosen(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
     """Every tunable's value."""
-    values: dict[str, Choice] = {PRECISION: IEEE, **asdict(tiling)}
+    path = tiling.path if isinstance(tiling, TensorTiling) else ""
+    values: dict[str, Choice] = {PRECISION: IEEE, PATH: path, **asdict(tiling)}
     return {item.name: values[item.name] for item in tunables}
 
 
-def labels(tiling: Tiling | MmaTiling) -> tuple[str, ...]:
+def arch_feature(tiling: Tiling | TensorTiling) -> str:
+    """The letter that the architecture's name needs for the tiling's instructions."""
+    return tiling.arch_feature if isinstance(tiling, TensorTiling) else ""
+
+
+def labels(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
     """What a reader of the receipt should know of the arithmetic: TF32 in one product, or in three."""
-    if not isinstance(tiling, MmaTiling) or not tiling.is_tf32:
+    if not isinstance(tiling, TensorTiling) or not tiling.is_tf32:
         return ()
     return ("tf32",) if tiling.precision == "tf32" else ("tf32:x3",)
 
@@ -231,6 +238,7 @@ class _Printer:
             tunables=self.tunables,
             labels=labels(self.tiling),
             shared=shared_texts(self.tiling),
+            arch_feature=arch_feature(self.tiling),
             d_mem=3 if self.tiling.stages > 1 else 2,
             d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,
             d_sync=3 if self.tiling.splits > 1 else 1,

@@ -81,7 +81,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @AFTERWARDS@
 #pragma unroll
     for (int i = 0; i < WM / 16; ++i) {
-        const @INDEX@ m = first_m + warp_m + i * 16 + lane / 4 + lane % 2 * 8;
+        constexpr int ROWS = 16;  // from one part of a warp to the next
+        const @INDEX@ m = first_m + warp_m + i * ROWS + lane / 4 + lane % 2 * 8;
 @EPILOGUE@
     }
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.library.cuda.contractions.mma_tiles import MmaTiling
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.space import (
     Known,
@@ -66,7 +66,7 @@ class Tile:
 
     which: str  # "a" or "b"
     inside: tuple[str, ...]  # what must hold of m or n, and of k, that a tile at the edge may lie outside of
-    tiling: Tiling | MmaTiling
+    tiling: Tiling | TensorTiling
     type: str
     index: str
     inner: str
@@ -95,12 +95,24 @@ class Tile:
 
     def place(self) -> list[str]:
         """Which vector of the tile a thread moves in round i."""
+        if isinstance(self.tiling, WgmmaTiling) and not self.along_k:
+            return self._place_across()
         extent = (self.tiling.tile_k if self.inner == "k" else self.tile_out) // self.vector
         outer = self.out if self.inner == "k" else "k"
         scale = f" * {self.vector}" if self.vector > 1 else ""
         return [
             "const int item = threadIdx.x + i * THREADS;",
             f"const int in_{self.inner} = item % {extent}{scale}, in_{outer} = item / {extent};",
+        ]
+
+    def _place_across(self) -> list[str]:
+        """The same where rows of shared memory run along k and the operand does not: eight neighbours among the threads
+        take eight of k, whose words lie in different banks."""
+        extent = self.tile_out // self.vector
+        return [
+            "const int item = threadIdx.x + i * THREADS;",
+            f"const int in_{self.out} = item / 8 % {extent} * {self.vector};",
+            f"const int in_k = item / {8 * extent} * 8 + item % 8;",
         ]
 
     def is_item(self) -> list[str]:
@@ -119,12 +131,11 @@ class Tile:
         return [*lines, *self.read(held), "}"]
 
     def keep(self) -> list[str]:
-        """Registers to shared memory: on tensor cores as `mma::Operand` lays it out, else with the result's axis
+        """Registers to shared memory: on tensor cores as their `Operand` lays it out, else with the result's axis
         innermost."""
-        to, letter = f"to_{self.which}", self.which.upper()
-        held, pitch = f"held_{self.which}[i]", f"PITCH_{letter}"
-        if isinstance(self.tiling, MmaTiling):
-            moves = [f"Tile{letter}::keep<{self.vector}>({to}, in_{self.out}, in_k, {held});"]
+        to, held, pitch = f"to_{self.which}", f"held_{self.which}[i]", f"PITCH_{self.which.upper()}"
+        if isinstance(self.tiling, TensorTiling):
+            moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
         elif self.inner == "k":
             store = [f"{to}[(in_k + j) * {pitch} + in_{self.out}] = {held}.at[j];"]
             moves = over_vector(self.vector, store)
@@ -140,7 +151,7 @@ def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
     return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
 
 
-def strided_operand(kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | MmaTiling) -> Tile:
+def strided_operand(kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling) -> Tile:
     """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)

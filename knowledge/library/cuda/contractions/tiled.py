@@ -1,7 +1,7 @@
-"""The tiled product that matrix products and convolutions share: its two main loops, and what happens to its result.
+"""The tiled product that matrix products and convolutions share: its main loops, and what happens to its result.
 
-`gemm.cu` multiplies on the ordinary units in IEEE arithmetic, `gemm_mma.cu` on tensor cores. Both leave a thread with
-four neighbours of a row, `acc[i][h * 4 + j]` at (m, n + j), so that one epilogue serves both.
+`gemm.cu` multiplies on the ordinary units in IEEE arithmetic, `gemm_mma.cu` and `gemm_wgmma.cu` on tensor cores. All
+leave a thread with four neighbours of a row, `acc[i][h * 4 + j]` at (m, n + j), so that one epilogue serves them.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.library.cuda.contractions.mma_tiles import MmaTiling
 from foundry.knowledge.library.cuda.contractions.operands import Tile, over_vector
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT
 from foundry.knowledge.library.cuda.space import (
     Known,
@@ -62,18 +62,18 @@ def epilogue_lines(
     return [f"if ({guard}) {{", *lines, "}"] if guard else lines
 
 
-def slab_pitch(tiling: MmaTiling) -> int:
+def slab_pitch(tiling: TensorTiling) -> int:
     """Words between the rows of a warp's slab: 16 rows of its part, on their way from registers to lanes."""
-    return tiling.warp_n + 4
+    return tiling.store_columns + 4
 
 
-def slab_bytes(tiling: MmaTiling) -> int:
+def slab_bytes(tiling: TensorTiling) -> int:
     """Shared memory of all warps' slabs."""
     return tiling.threads // 32 * 16 * slab_pitch(tiling) * 4
 
 
 def slab_epilogue(
-    tiling: MmaTiling, index: str, place: Sequence[str], tests: Sequence[str], body: Sequence[str]
+    tiling: TensorTiling, index: str, place: Sequence[str], tests: Sequence[str], body: Sequence[str]
 ) -> list[str]:
     """Stores of which each lane makes one, 32 columns of a row side by side: 16 rows of the warp's part go through
     shared memory. `place` finds the column's place in the result from `column_n`, once for 16 rows; `body` stores
@@ -92,7 +92,7 @@ def slab_epilogue(
         *place,
         "#pragma unroll 4",
         "for (int e = 0; e < 16; ++e) {",
-        f"const {index} row_m = first_m + warp_m + i * 16 + e;",
+        f"const {index} row_m = first_m + warp_m + i * ROWS + e;",
         f"const float value = slab[e * {pitch} + c + lane];",
         *([f"if ({' && '.join(tests)}) {{"] if tests else ["{"]),
         *body,
@@ -116,7 +116,7 @@ def tiled_source(
     afterwards: Sequence[str] = (),
     is_slab: bool = False,
 ) -> str:
-    """The kernel of `gemm.cu` or `gemm_mma.cu`: `tiles` of the result, `batch` defines what operands and epilogue
+    """The kernel of one of the main loops: `tiles` of the result, `batch` defines what operands and epilogue
     index besides m, n and k, `steps` bound the tiles of k. `scalar`: every element of an operand has an address of its
     own, held in registers. `tile` says which of the tiles is the block's; `afterwards` stands before the epilogue,
     which is for four neighbours of a row, or for a warp's 16 rows (`is_slab`)."""
@@ -138,10 +138,9 @@ def tiled_source(
         **{"FIRST_STEP": steps[0], "END_STEP": steps[1]},
         "AFTERWARDS": indent(afterwards),
     }
-    if isinstance(tiling, MmaTiling):
-        text = "cuda/contractions/gemm_mma.cu"
-        values |= {"PRECISION": tiling.type_name, "MIN_BLOCKS": tiling.resident_blocks(scalar=scalar)}
-        values |= {"WM": tiling.warp_m, "WN": tiling.warp_n}
+    if isinstance(tiling, TensorTiling):
+        text = tiling.text
+        values |= {"PRECISION": tiling.type_name, "MIN_BLOCKS": tiling.resident_blocks(scalar=scalar), **tiling.holes}
         values |= {"A_ALONG_K": str(a.along_k).lower(), "B_ALONG_K": str(b.along_k).lower()}
         values["EPILOGUE"] = indent(epilogue if is_slab else _each_four(epilogue, index), 2)
     else:
@@ -160,14 +159,15 @@ def _each_four(epilogue: Sequence[str], index: str) -> list[str]:
 
 def shared_bytes(a: Tile, b: Tile) -> int:
     """Dynamic shared memory of the main loop."""
-    if isinstance(a.tiling, MmaTiling):
+    if isinstance(a.tiling, TensorTiling):
         return a.tiling.shared_bytes(a.along_k, b.along_k)
     return a.tiling.shared_bytes(8 if a.type == "double" else 4)
 
 
-def shared_texts(tiling: Tiling | MmaTiling) -> tuple[str, ...]:
+def shared_texts(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
     """Library texts that the kernel needs in its file, in order."""
-    if not isinstance(tiling, MmaTiling):
+    if not isinstance(tiling, TensorTiling):
         return ()
-    precision = "mma_tf32" if tiling.is_tf32 else "mma_sixteen"
-    return tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in ("mma", precision))
+    kits = ("mma", "wgmma") if tiling.path == "wgmma" else ("mma",)
+    names = [name for kit in kits for name in (kit, f"{kit}_{'tf32' if tiling.is_tf32 else 'sixteen'}")]
+    return tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in names)

@@ -15,10 +15,10 @@ from itertools import product
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
-from foundry.knowledge.library.cuda.contractions.gemm import choose_tiling, chosen, labels
+from foundry.knowledge.library.cuda.contractions.gemm import arch_feature, choose_tiling, chosen, labels
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
-from foundry.knowledge.library.cuda.contractions.mma_tiles import MmaTiling
-from foundry.knowledge.library.cuda.contractions.operands import Tile, edges
+from foundry.knowledge.library.cuda.contractions.operands import Tile, edges, over_vector
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
 from foundry.knowledge.library.cuda.contractions.tiled import (
     epilogue_lines,
     shared_bytes,
@@ -102,14 +102,23 @@ class _Gathered(Tile):
     test: str = ""
     value: str = ""
 
+    def place(self) -> list[str]:
+        if not self.along_k:
+            return super().place()
+        return [
+            "const int item = threadIdx.x + i * THREADS;",
+            f"const int in_n = item % {self.tile_out}, in_k = item / {self.tile_out} * {self.vector};",
+        ]
+
     def fetch(self) -> list[str]:
         lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
-        lines += [f"const Column& from = column[i % {self.columns}];", "const int k = first_k + in_k;"]
-        lines.append(f"held_b[i].at[0] = ({self.type})0;")
+        lines.append(f"const Column& from = column[i % {self.columns}];")
+        lines.append(f"held_b[i] = Vec<{self.type}, {self.vector}>{{}};")
         inside = [*self.is_item(), *self.inside]
-        read = f"held_b[i].at[0] = {self.value};"
-        body = [self.where, f"if ({self.test}) {read}" if self.test else read]
-        return [*lines, f"if ({' && '.join(inside)}) {{" if inside else "{", *body, "}", "}"]
+        read = f"held_b[i].at[j] = {self.value};"
+        body = ["const int k = first_k + in_k + j;", f"if ({' && '.join(inside)}) {{" if inside else "{"]
+        body += [self.where, f"if ({self.test}) {read}" if self.test else read, "}"]
+        return [*lines, *over_vector(self.vector, body), "}"]
 
 
 class _Conv:
@@ -131,7 +140,7 @@ class _Conv:
         last = self.found.axes[2]
         self.vector = 4 if len(last.parts) == 1 and last.parts[0].step == 1 and last.count % 4 == 0 else 1
 
-    def _tiling(self, device: Device, choices: dict[str, Choice]) -> tuple[Tiling | MmaTiling, tuple[Tunable, ...]]:
+    def _tiling(self, device: Device, choices: dict[str, Choice]) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
         kernel = self.kernel
         zero = Const(0.0, kernel.dtype)
         batch = (kernel.groups, len(self.phases))
@@ -194,8 +203,9 @@ class _Conv:
             known = ["from.reads"] if self.n % tiling.tile_n else []
             test = " && ".join([*known, *self._tests("from.i{d} + " + taps + "[{d}]")])
         at = f"from.first + ({self.space.inside})c * {self.kernel.x_strides[1]} + {self.space.name}_reads[tap]"
+        along = ("k", 4) if isinstance(tiling, WgmmaTiling) else ("n", 1)
         return _Gathered(
-            *("b", inside, tiling, self.space.type, self.index, "n", 1, lambda _: []),
+            *("b", inside, tiling, self.space.type, self.index, *along, lambda _: []),
             columns=max(1, tiling.tile_n // tiling.threads),
             where=where,
             test=test,
@@ -292,7 +302,7 @@ class _Conv:
         """(what stands between the products and the stores, the stores at (m, n .. n + 3))."""
         stores, plan, space = self.kernel.stores, self.space.plan, self.space.outputs()
         tests = list(edges(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
-        if isinstance(self.tiling, MmaTiling) and self.vector == 1:
+        if isinstance(self.tiling, TensorTiling) and self.vector == 1:
             return self._slab(self.tiling, tests)
         if self.vector == 4:
             lines, more = self._output("n")
@@ -325,7 +335,7 @@ class _Conv:
             "__syncwarp();",
         ]
 
-    def _slab(self, tiling: MmaTiling, tests: list[str]) -> tuple[list[str], list[str]]:
+    def _slab(self, tiling: TensorTiling, tests: list[str]) -> tuple[list[str], list[str]]:
         """The same for tensor cores, where rows of a warp's sums go through shared memory."""
         lines, more = self._output("column_n")
         tests = [test.replace("m <", "row_m <").replace("n <", "column_n <") for test in tests]
@@ -342,7 +352,7 @@ class _Conv:
 
     def _shared_bytes(self, a: Tile, b: Tile) -> int:
         turned = 0
-        if self.vector == 1 and isinstance(self.tiling, MmaTiling):
+        if self.vector == 1 and isinstance(self.tiling, TensorTiling):
             turned = slab_bytes(self.tiling)
         elif self.vector == 1:
             turned = self.tiling.threads // 32 * 4 * _TURN_PITCH * self.space.item_bytes
@@ -365,7 +375,7 @@ class _Conv:
             tile=f"(int)blockIdx.x / {phases} % {all_tiles}" if phases > 1 else "",
             scalar=False,
             afterwards=before,
-            is_slab=isinstance(tiling, MmaTiling) and self.vector == 1,
+            is_slab=isinstance(tiling, TensorTiling) and self.vector == 1,
         )
         grid = (all_tiles * phases * self.kernel.groups, 1, 1)
         launches = [Launch(name, grid, (tiling.threads, 1, 1), tuple(arguments), self._shared_bytes(a, b))]
@@ -384,6 +394,7 @@ class _Conv:
             tunables=self.tunables,
             labels=labels(tiling),
             shared=shared_texts(tiling),
+            arch_feature=arch_feature(tiling),
             d_mem=3 if tiling.stages > 1 else 2,
             d_algo=1 if len(self.kernel.ops) > 1 else 0,
             d_sync=1,

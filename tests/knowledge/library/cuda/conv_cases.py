@@ -173,7 +173,7 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
     **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
     # On tensor cores: stores of four and of one, edges of all kinds, phases, groups, an infinite weight.
-    "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32"),
+    "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", path="mma"),
     "mma_conv_odd": lambda: conv(2, 5, 33, (9, 7), (3, 3), padding=1, residual=True, precision="tf32x3"),
     "mma_conv_strided": lambda: conv(
         2, 6, 20, (11, 9), (3, 2), stride=2, dilation=2, padding=2, groups=2, last=True, precision="tf32x3"
@@ -181,8 +181,28 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     "mma_conv_three": lambda: conv(
         1, 3, 24, (5, 6, 7), (2, 3, 2), precision="tf32x3", tile_m=64, tile_n=64, warp_m=32, warp_n=32
     ),
-    "mma_conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4, precision="tf32"),
+    "mma_conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4, precision="tf32", path="mma"),
     "mma_conv_infinite": lambda: infinite_weight(algorithm=TILED, precision="tf32x3"),
+    "wgmma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", path="wgmma"),
+    "wgmma_conv_odd": lambda: conv(
+        2, 5, 65, (9, 7), (3, 3), padding=1, residual=True, precision="tf32", path="wgmma", stages=3
+    ),
+    "wgmma_conv_strided": lambda: conv(
+        *(2, 6, 20, (11, 9), (3, 2)),
+        stride=2,
+        dilation=2,
+        padding=2,
+        groups=2,
+        last=True,
+        precision="tf32",
+        path="wgmma",
+    ),
+    "wgmma_conv_t_two_two": partial(
+        _TRANSPOSED["two_two"], transposed=True, algorithm=TILED, precision="tf32", path="wgmma"
+    ),
+    "wgmma_conv_t_three_two": partial(
+        _TRANSPOSED["three_two"], transposed=True, algorithm=TILED, precision="tf32", path="wgmma"
+    ),
     **{
         f"mma_conv_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=TILED, precision="tf32x3")
         for name in ("one_three", "two_two", "two_odd", "two_mixed", "three_two")
@@ -191,9 +211,24 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
 CONVOLUTIONS_SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "conv_half": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1, dtype="float16"),
     "conv_t_bfloat16": lambda: conv(2, 6, 24, (5, 8), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16"),
-    "mma_conv_half": lambda: conv(2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16"),
+    "mma_conv_half": lambda: conv(
+        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", path="mma"
+    ),
+    "wgmma_conv_half": lambda: conv(
+        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", path="wgmma"
+    ),
     "mma_conv_t_bfloat16": lambda: conv(
-        2, 6, 24, (5, 7), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16", precision="bfloat16"
+        2,
+        6,
+        24,
+        (5, 7),
+        (4, 4),
+        stride=2,
+        padding=1,
+        transposed=True,
+        dtype="bfloat16",
+        precision="bfloat16",
+        path="mma",
     ),
     "conv_depthwise_half": lambda: conv(2, 6, 6, (9, 16), (3, 3), padding=1, groups=6, dtype="float16", residual=True),
     "conv_t_depthwise_bfloat16": lambda: conv(

@@ -86,7 +86,7 @@ def test_compiles_without_spills(tmp_path: Path) -> None:
         parts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
     source = tmp_path / "all.cu"
     source.write_text("\n".join(parts))
-    command = ["nvcc", *FLAGS, "-arch=sm_90", str(source), "-o", str(tmp_path / "all.cubin")]
+    command = ["nvcc", *FLAGS, "-arch=sm_90a", str(source), "-o", str(tmp_path / "all.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, first_error(done.stderr)
     facts = parse_ptxas(done.stdout + done.stderr)

@@ -72,7 +72,7 @@ def test_emulated(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-@pytest.mark.parametrize("arch", ["sm_90"])
+@pytest.mark.parametrize("arch", ["sm_90a"])
 def test_every_template_compiles_without_spills(arch: str, tmp_path: Path) -> None:
     """All cases in one unit: what the emulator accepts, nvcc must too."""
     parts = [SIXTEEN, runtime_header()]

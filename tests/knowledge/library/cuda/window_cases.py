@@ -195,12 +195,34 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_split": lambda: gemm(20, 36, 700, splits=4),
     "gemm_one_stage": lambda: gemm(40, 132, 64, stages=1, tile_m=32, tile_n=64, thread_m=4, thread_n=4),
     "gemm_prologue": gemm_prologue,
-    "mma_whole_tiles": lambda: gemm(128, 128, 64, precision="tf32"),
-    "mma_edges": lambda: gemm(130, 77, 33, precision="tf32"),
-    "mma_flipped": lambda: gemm(96, 72, 80, flip="ab", precision="tf32", tile_m=64, tile_n=64, warp_m=32, warp_n=32),
+    "wgmma_whole_tiles": lambda: gemm(128, 256, 64, precision="tf32", path="wgmma"),
+    "wgmma_edges": lambda: gemm(130, 77, 33, precision="tf32", path="wgmma"),
+    "wgmma_flipped": lambda: gemm(
+        96, 72, 104, flip="ab", precision="tf32", path="wgmma", tile_m=64, tile_n=64, group_m=64, group_n=64, stages=3
+    ),
+    "wgmma_like_linear": lambda: gemm(
+        200,
+        136,
+        160,
+        flip="b",
+        precision="tf32",
+        path="wgmma",
+        tile_m=128,
+        tile_n=128,
+        group_m=128,
+        group_n=64,
+        stages=3,
+    ),
+    "wgmma_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b", precision="tf32", path="wgmma"),
+    "wgmma_split": lambda: gemm(20, 36, 700, splits=4, precision="tf32", path="wgmma"),
+    "mma_whole_tiles": lambda: gemm(128, 128, 64, precision="tf32", path="mma"),
+    "mma_edges": lambda: gemm(130, 77, 33, precision="tf32", path="mma"),
+    "mma_flipped": lambda: gemm(
+        96, 72, 80, flip="ab", precision="tf32", path="mma", tile_m=64, tile_n=64, warp_m=32, warp_n=32
+    ),
     "mma_like_linear": lambda: gemm(64, 96, 64, flip="b", precision="tf32x3", tile_m=64, tile_n=32),
     "mma_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b", precision="tf32x3"),
-    "mma_split": lambda: gemm(20, 36, 700, splits=4, precision="tf32"),
+    "mma_split": lambda: gemm(20, 36, 700, splits=4, precision="tf32", path="mma"),
     "mma_one_stage": lambda: gemm(
         40, 132, 64, stages=1, precision="tf32x3", tile_m=32, tile_n=64, warp_m=16, warp_n=32
     ),
@@ -223,7 +245,11 @@ SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
     "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),
     "chain_float16": lambda: gelu_chain(33, 30, "float16"),
-    "mma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16"),
-    "mma_bfloat16": lambda: gemm(70, 72, 48, flip="b", dtype="bfloat16", precision="bfloat16"),
-    "mma_bfloat16_flipped": lambda: gemm(64, 40, 50, flip="ab", dtype="bfloat16", precision="bfloat16"),
+    "wgmma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="wgmma"),
+    "wgmma_bfloat16": lambda: gemm(
+        70, 72, 48, flip="b", dtype="bfloat16", precision="bfloat16", path="wgmma", stages=3
+    ),
+    "mma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="mma"),
+    "mma_bfloat16": lambda: gemm(70, 72, 48, flip="b", dtype="bfloat16", precision="bfloat16", path="mma"),
+    "mma_bfloat16_flipped": lambda: gemm(64, 40, 50, flip="ab", dtype="bfloat16", precision="bfloat16", path="mma"),
 }

@@ -1,0 +1,27 @@
+// A warpgroup's products of 16-bit operands, added up in float32. Where no NVIDIA
+// compiler reads this, whoever compiles it supplies functions of the same names.
+namespace wgmma {
+
+#if defined(__CUDACC__)
+FOUNDRY_WGMMA(product_f16, "k16", "f16", ", 0, 0")
+FOUNDRY_WGMMA(product_bf16, "k16", "bf16", ", 0, 0")
+#endif
+
+struct Float16 {
+    static constexpr int BYTES = 2, DEPTH = 16;
+    using Element = unsigned short;
+    static DEVICE_MEMBER unsigned short pack(float x) { return mma::bits_f16(x); }
+    template <int N> static DEVICE_MEMBER void multiply(float (&d)[N], unsigned long long a, unsigned long long b) {
+        product_f16(d, a, b);
+    }
+};
+struct Bfloat16 {
+    static constexpr int BYTES = 2, DEPTH = 16;
+    using Element = unsigned short;
+    static DEVICE_MEMBER unsigned short pack(float x) { return mma::bits_bf16(x); }
+    template <int N> static DEVICE_MEMBER void multiply(float (&d)[N], unsigned long long a, unsigned long long b) {
+        product_bf16(d, a, b);
+    }
+};
+
+}  // namespace wgmma
