@@ -74,7 +74,14 @@ def _narrow(expr: Expr) -> DType:
 
 
 def choose_tiling(
-    kernel: GemmKernel, dtype: DType, device: Device, choices: dict[str, Choice], *, scalar: bool, ieee_only: bool
+    kernel: GemmKernel,
+    dtype: DType,
+    device: Device,
+    choices: dict[str, Choice],
+    *,
+    scalar: bool,
+    suits_wgmma: bool,
+    ieee_only: bool,
 ) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
     """The tiling of the chosen precision, and the tunables, the precision among them where there is a choice.
     `dtype` is what the operands hold."""
@@ -84,7 +91,7 @@ def choose_tiling(
     if precision == IEEE:
         tiling, tunables = choose(kernel, device, choices, scalar=scalar)
     else:
-        tiling, tunables = choose_tensor(kernel, precision, device, choices, scalar=scalar)
+        tiling, tunables = choose_tensor(kernel, precision, device, choices, scalar=scalar, suits_wgmma=suits_wgmma)
     return tiling, (*precision_tunable(values), *tunables)
 
 
@@ -112,9 +119,16 @@ class _Printer:
         self.kernel = kernel
         self.plan = plan
         self.spaces = spaces_of(kernel)
-        self.scalar = any(strided_operand(kernel, self.spaces, which, Tiling()).vector == 1 for which in ("a", "b"))
+        operands = [strided_operand(kernel, self.spaces, which, Tiling()) for which in ("a", "b")]
+        self.scalar = any(operand.vector == 1 for operand in operands)
         self.tiling, self.tunables = choose_tiling(
-            kernel, operand_dtype(kernel), device, choices, scalar=self.scalar, ieee_only=plan.ieee_only
+            kernel,
+            operand_dtype(kernel),
+            device,
+            choices,
+            scalar=self.scalar,
+            suits_wgmma=all(operand.along_k for operand in operands),
+            ieee_only=plan.ieee_only,
         )
         self.type = register(kernel.dtype)
         self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)

@@ -270,9 +270,11 @@ _PATHS = {
 }
 
 
-def paths(precision: str, arch: str) -> tuple[str, ...]:
+def paths(precision: str, arch: str, *, suits_wgmma: bool) -> tuple[str, ...]:
     """Ways to multiply in this precision on this architecture, the default first."""
-    return ("wgmma", "mma") if arch.rstrip("af") == "sm_90" and precision != "tf32x3" else ("mma",)
+    if arch.rstrip("af") != "sm_90" or precision == "tf32x3":
+        return ("mma",)
+    return ("wgmma", "mma") if suits_wgmma else ("mma", "wgmma")
 
 
 def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, scalar: bool) -> TensorTiling:
@@ -297,12 +299,19 @@ def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, s
 
 
 def choose_tensor(
-    kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, scalar: bool
+    kernel: GemmKernel,
+    precision: str,
+    device: Device,
+    choices: dict[str, Choice],
+    *,
+    scalar: bool,
+    suits_wgmma: bool,
 ) -> tuple[TensorTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
 
-    `scalar`: an operand is gathered element by element."""
-    offered = paths(precision, device.arch)
+    `scalar`: an operand is gathered element by element. `suits_wgmma`: rows of shared memory, which wgmma wants along
+    k, are filled along k, and the tile is not mostly empty; else mma was faster (measured on an H200)."""
+    offered = paths(precision, device.arch, suits_wgmma=suits_wgmma)
     path = str(pick(choices, PATH, offered, offered[0]))
     found = _PATHS[path]
     default = _default(kernel, path, precision, device, scalar=scalar)

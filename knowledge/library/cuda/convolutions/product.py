@@ -150,7 +150,12 @@ class _Conv:
         buffers = self.space.plan.buffers
         stored = {buffers[name].dtype for name in (kernel.x, kernel.weight)}
         dtype = stored.pop() if len(stored) == 1 and "float64" not in stored else kernel.dtype
-        tiling, tunables = choose_tiling(shape, dtype, device, kept, scalar=True, ieee_only=ieee_only)
+        tiling, tunables = choose_tiling(
+            *(shape, dtype, device, kept),
+            scalar=True,
+            suits_wgmma=self.m % 128 == 0 and not kernel.transposed,
+            ieee_only=ieee_only,
+        )
         return replace(tiling, splits=1), tuple(item for item in tunables if item.name != "splits")
 
     @property

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -368,7 +369,8 @@ def wide_heads(folder: Path) -> tuple[Lowered, list[torch.Tensor], torch.Tensor]
     loaded = load(task, overrides={})
     model, inputs = loaded.build_model(0), loaded.inputs(0)
     graph = capture(model, inputs)
-    lowered = lower([graph], seeds(graph, H200)[0], task_source=task.source, device=H200)
+    recipe = replace(seeds(graph, H200)[0], ieee_only=True)
+    lowered = lower([graph], recipe, task_source=task.source, device=H200)
     wide = [item.double() if item.is_floating_point() else item for item in inputs]
     return lowered, inputs, model(*wide)
 
