@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from foundry.agents.brain import NoticeName
 from foundry.graph.run.events import Event, EventLog, TimeSplit, time_split
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.codec import decode, to_plain
+
+if TYPE_CHECKING:
+    from foundry.agents.brain import NoticeName
 
 RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "interrupted", "failed"]
 

@@ -6,7 +6,7 @@ import secrets
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, UsageError
@@ -23,7 +23,9 @@ from foundry.tools.verify.receipt import (
     read_receipt,
     write_receipt,
 )
-from foundry.tools.verify.verify import VerifyReport, verify_pair
+
+if TYPE_CHECKING:
+    from foundry.tools.verify.verify import VerifyReport
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ def run(request: Request) -> tuple[dict[str, Any], int]:
     text = read_source(request.candidate)
     if claimed is not None:
         _check_claim(request, claimed, task, text)
+    from foundry.tools.verify.verify import verify_pair  # half a second: not for a file that cannot be read
+
     report = verify_pair(
         task,
         text,
