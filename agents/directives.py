@@ -60,7 +60,7 @@ _UNITS = {
 
 
 @dataclass(frozen=True)
-class Question:
+class RunQuestion:
     """A line that asks about the run: status, best, cost or why; `candidate` is "" where it names none."""
 
     verb: str
@@ -75,7 +75,7 @@ class NotUnderstood:
     reason: str
 
 
-Parsed = Directive | Question | NotUnderstood
+Parsed = Directive | RunQuestion | NotUnderstood
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def parse(text: str) -> Parsed:
         return NotUnderstood(free, "The line says nothing.")
     said = _tokens(body)
     if found := _match(_QUESTIONS, said):
-        return Question(str(found["verb"]), str(found.get("candidate", "")))
+        return RunQuestion(str(found["verb"]), str(found.get("candidate", "")))
     if not addressed and (found := _match(_RUN, said)):
         return replace(free, to="run", command=found)
     if found := _match(_STEERING, said):

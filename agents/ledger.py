@@ -15,7 +15,7 @@ class BudgetExhausted(Exception):
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Tokens of one request. `estimated`: the server did not say, so four characters count as one token."""
 
     prompt_tokens: int
@@ -25,7 +25,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Spent:
+class ModelCost:
     """Totals so far; the graph keeps them with its state and restores them on resume."""
 
     requests: int = 0
@@ -57,12 +57,12 @@ class Reservation:
 
 
 @dataclass
-class Ledger:
+class ModelLedger:
     """Caps are None where there is none. Thread-safe."""
 
     max_tokens: int | None = None
     max_dollars: float | None = None
-    spent: Spent = field(default_factory=Spent)
+    spent: ModelCost = field(default_factory=ModelCost)
     _held: list[Reservation] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,7 +76,7 @@ class Ledger:
             self._held.append(reservation)
             return reservation
 
-    def settle(self, reservation: Reservation, usage: Usage | None) -> float:
+    def settle(self, reservation: Reservation, usage: TokenUsage | None) -> float:
         """Books what a request used (None: nothing) and returns its dollars."""
         dollars = 0.0
         if usage is not None:
@@ -93,11 +93,11 @@ class Ledger:
                 )
         return dollars
 
-    def book(self, spent: Spent) -> None:
+    def book(self, spent: ModelCost) -> None:
         """Adds what another process spent from the same budget."""
         with self._lock:
             before = self.spent
-            self.spent = Spent(
+            self.spent = ModelCost(
                 before.requests + spent.requests,
                 before.prompt_tokens + spent.prompt_tokens,
                 before.answer_tokens + spent.answer_tokens,

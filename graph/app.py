@@ -14,9 +14,7 @@ from foundry.graph import nodes
 from foundry.graph.dev_server import begin, end, services_of
 from foundry.graph.island import make_island
 from foundry.graph.run.services import Services
-from foundry.graph.search.state import RunState
-
-Update = dict[str, Any]
+from foundry.graph.search.state import RunState, Update
 
 
 def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> Any:

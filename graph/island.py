@@ -21,12 +21,11 @@ from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
-from foundry.graph.search.state import IslandOutput, IslandState, Stop, step_name
+from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, step_name
 
-Update = dict[str, Any]
-Step = Callable[[IslandState, Services], Awaitable[Update]]
+IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
 
-STEPS: dict[str, Step] = {
+NODES: dict[str, IslandNode] = {
     "select": think.select,
     "diagnose": think.diagnose,
     "route": think.route,
@@ -40,7 +39,7 @@ STEPS: dict[str, Step] = {
     "learn": think.learn,
     "migrate": think.migrate,
 }
-ORDER = tuple(STEPS)
+ORDER = tuple(NODES)
 
 
 def after(name: str) -> Callable[[IslandState], str]:
@@ -67,7 +66,7 @@ def destinations(name: str) -> list[str]:
     return list(dict.fromkeys([following, *([shortcut[name]] if name in shortcut else []), "leave"]))
 
 
-def contained(name: str, step: Step) -> Any:
+def contain(name: str, work: IslandNode) -> Any:
     """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
@@ -76,7 +75,7 @@ def contained(name: str, step: Step) -> Any:
         with services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
-                    return await step(state, services)
+                    return await work(state, services)
             except GraphBubbleUp:
                 raise  # no failure: LangGraph's way to ask, to drain or to leave for the parent graph
             except StorageFailed:
@@ -105,8 +104,8 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:
     """The island's graph, compiled for use as a node."""
     graph = StateGraph(IslandState, context_schema=Services, output_schema=IslandOutput)
-    for name, step in STEPS.items():
-        graph.add_node(name, contained(name, step))
+    for name, work in NODES.items():
+        graph.add_node(name, contain(name, work))
         graph.add_conditional_edges(name, after(name), destinations(name))
     graph.add_node("leave", leave)
     graph.add_edge(START, "select")

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
@@ -15,7 +14,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run
 from foundry.graph.search.lessons import lessons, localised, query, winners
-from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, step_name
+from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
 from foundry.graph.search.think import evaluation_facts, ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,
@@ -40,8 +39,6 @@ STRICT = (
     "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
     "here can be accepted only when it is a start file's or a chat model's"
 )
-
-Update = dict[str, Any]
 
 
 async def intake(state: RunState, services: Services) -> Update:

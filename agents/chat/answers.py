@@ -56,7 +56,7 @@ class JudgementAnswer(BaseModel):
     reason: str = Field("", description="the evidence for the doubt")
 
 
-Answer = TypeVar("Answer", bound=BaseModel)
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
 def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
     return schema
 
 
-def parse(text: str, kind: type[Answer]) -> Answer:
+def parse(text: str, kind: type[AnswerT]) -> AnswerT:
     """The first JSON object of the text that fits; a whole kernel file in a Python fence also counts as a proposal.
 
     Raises AnswerError with the reason that a model can act on.
@@ -96,7 +96,7 @@ def fenced_kernel(text: str) -> str:
     return max(blocks, key=len, default="")
 
 
-def _with_fenced_source(answer: Answer, text: str) -> Answer:
+def _with_fenced_source(answer: AnswerT, text: str) -> AnswerT:
     if not isinstance(answer, ProposalAnswer):
         return answer
     if "```" in answer.source:

@@ -19,14 +19,14 @@ from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.breaker import Breaker, Permit
-from foundry.agents.chat.client import ChatClient, Limits, Message, Reply, Unreachable
+from foundry.agents.chat.client import ChatClient, ChatMessage, ModelReply, Patience, Unreachable
 from foundry.agents.chat.endpoint import endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Menu, proposal_of
 from foundry.agents.chat.words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
-from foundry.agents.ledger import BudgetExhausted, Ledger
+from foundry.agents.ledger import BudgetExhausted, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
@@ -35,8 +35,8 @@ from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
 REPAIR_CHARS = 8000  # of a bad answer that the repair round shows again
 
-Answer = TypeVar("Answer", bound=BaseModel)
-Result = TypeVar("Result")
+AnswerT = TypeVar("AnswerT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class ChatModelBrain:
         model: str,
         base_url: str | None = None,
         *,
-        ledger: Ledger,
+        ledger: ModelLedger,
         fallback: PlaybookBrain | None = None,
         options: ChatOptions | None = None,
-        limits: Limits | None = None,
+        limits: Patience | None = None,
         seed: int | None = None,
         listener: Listener | None = None,
     ) -> None:
-        options, limits = options or ChatOptions(), limits or Limits()
+        options, limits = options or ChatOptions(), limits or Patience()
         self.name = model
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
@@ -132,13 +132,13 @@ class ChatModelBrain:
         except NoAnswer:
             return ""
 
-    async def _ask(self, asked: _Asked, kind: type[Answer] | None, use: Callable[..., Result]) -> Result:
+    async def _ask(self, asked: _Asked, kind: type[AnswerT] | None, use: Callable[..., ResultT]) -> ResultT:
         """The checked answer, after at most one repair round. Raises NoAnswer when the playbook must take over."""
         permit = self.breaker.permit()
         if permit is None:
             raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
         started = time.monotonic()
-        replies: list[Reply] = []
+        replies: list[ModelReply] = []
         try:
             return await self._checked(asked, kind, use, replies)
         except BudgetExhausted as error:
@@ -157,11 +157,11 @@ class ChatModelBrain:
             raise
 
     async def _checked(
-        self, asked: _Asked, kind: type[Answer] | None, use: Callable[..., Result], replies: list[Reply]
-    ) -> Result:
+        self, asked: _Asked, kind: type[AnswerT] | None, use: Callable[..., ResultT], replies: list[ModelReply]
+    ) -> ResultT:
         """Asks, and once more with what was wrong; every reply joins `replies`."""
         system = template(experts()[asked.expert].prompt)
-        messages: list[Message] = [("system", system), ("human", asked.prompt)]
+        messages: list[ChatMessage] = [("system", system), ("human", asked.prompt)]
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema_of(kind) if kind else None)
@@ -204,7 +204,7 @@ class ChatModelBrain:
     def _tell(
         self,
         asked: _Asked,
-        replies: Sequence[Reply],
+        replies: Sequence[ModelReply],
         started: float,
         outcome: CallOutcome,
         detail: str,
@@ -231,7 +231,7 @@ class ChatModelBrain:
         )
 
 
-def _read(reply: Reply, kind: type[Answer] | None) -> Answer | str:
+def _read(reply: ModelReply, kind: type[AnswerT] | None) -> AnswerT | str:
     """The reply as what was asked for; raises AnswerError."""
     if kind is None:
         if not reply.text.strip():

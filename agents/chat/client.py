@@ -16,16 +16,16 @@ from functools import cache
 from typing import Any
 
 from foundry.agents.chat.breaker import Pauses
-from foundry.agents.chat.dialect import Dialect, Refusal, corrected
+from foundry.agents.chat.dialect import EndpointDialect, Refusal, corrected
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
-from foundry.agents.ledger import Ledger, Usage
+from foundry.agents.ledger import ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
 
 CHARS_PER_TOKEN = 4  # counting properly needs tables from the network
 LONGEST_RETRY_AFTER_S = 60.0
 BYTES_PER_TOKEN = 16  # an answer with more bytes than this for each allowed token does not end by itself
-Message = tuple[str, str]  # role ("system", "human", "ai"), text
+ChatMessage = tuple[str, str]  # role ("system", "human", "ai"), text
 
 
 class Unreachable(Exception):
@@ -38,7 +38,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class Patience:
     """How often to try, and how long to wait. Seconds."""
 
     attempts: int = 4
@@ -48,11 +48,11 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ModelReply:
     """`truncated`: the server stopped it at the token limit."""
 
     text: str
-    usage: Usage
+    usage: TokenUsage
     dollars: float
     truncated: bool
     requests: int
@@ -75,25 +75,25 @@ class ChatClient:
         model: str,
         endpoint: Endpoint,
         *,
-        ledger: Ledger,
+        ledger: ModelLedger,
         options: ChatOptions | None = None,
-        limits: Limits | None = None,
+        limits: Patience | None = None,
         seed: int | None = None,
         learnt: Callable[[str, str], None] = _unheard,
     ) -> None:
         self.model = model
         self.endpoint = endpoint
         self.options = options or ChatOptions()
-        self.limits = limits or Limits()
+        self.limits = limits or Patience()
         self.price: Price = price_of(model, self.options.price)
         self.ledger = ledger
         self.seed = seed
         self._learnt = learnt
-        self._dialect = Dialect.of(is_openai=endpoint.is_openai)
+        self._dialect = EndpointDialect.of(is_openai=endpoint.is_openai)
         self._tokens_per_char = 1 / CHARS_PER_TOKEN  # grows with what the server reports, so that caps hold
         self._slots = asyncio.Semaphore(self.options.parallel)
 
-    async def ask(self, messages: Sequence[Message], schema: Mapping[str, Any] | None) -> Reply:
+    async def ask(self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None) -> ModelReply:
         """One reply. Raises BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt."""
         async with self._slots:
             deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
@@ -119,29 +119,33 @@ class ChatClient:
                 await asyncio.sleep(wait_s)
 
     async def _once(
-        self, messages: Sequence[Message], schema: Mapping[str, Any] | None, dialect: Dialect, requests: int
-    ) -> Reply:
+        self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, dialect: EndpointDialect, requests: int
+    ) -> ModelReply:
         characters = sum(len(text) for _, text in messages)
         prompt_tokens = int(characters * self._tokens_per_char) + 1
         held = self.ledger.reserve(prompt_tokens, self.options.answer_tokens, self.price)
-        used: Usage | None = None
+        used: TokenUsage | None = None
         try:
             async with asyncio.timeout(self.options.request_s):
                 text, told, truncated = await self._invoke(messages, schema, dialect, held.answer_tokens)
             if told is not None:
                 self._tokens_per_char = min(1.0, max(self._tokens_per_char, told.prompt_tokens / max(1, characters)))
-            used = told or Usage(prompt_tokens, len(text) // CHARS_PER_TOKEN + 1, estimated=True)
+            used = told or TokenUsage(prompt_tokens, len(text) // CHARS_PER_TOKEN + 1, estimated=True)
         except (TimeoutError, _Overlong):
             # the server was generating: count what it may bill
-            used = Usage(held.prompt_tokens, held.answer_tokens, estimated=True)
+            used = TokenUsage(held.prompt_tokens, held.answer_tokens, estimated=True)
             raise
         finally:
             dollars = self.ledger.settle(held, used)
-        return Reply(text, used, dollars, truncated, requests)
+        return ModelReply(text, used, dollars, truncated, requests)
 
     async def _invoke(
-        self, messages: Sequence[Message], schema: Mapping[str, Any] | None, dialect: Dialect, answer_tokens: int
-    ) -> tuple[str, Usage | None, bool]:
+        self,
+        messages: Sequence[ChatMessage],
+        schema: Mapping[str, Any] | None,
+        dialect: EndpointDialect,
+        answer_tokens: int,
+    ) -> tuple[str, TokenUsage | None, bool]:
         """Text, usage if the server tells, and whether the token limit cut it."""
         from langsmith import tracing_context
 
@@ -161,7 +165,7 @@ class ChatClient:
                 except _openai().LengthFinishReasonError as error:
                     completion = error.completion  # the client refuses to parse it; what came may still be of use
                     told = completion.usage
-                    usage = Usage(told.prompt_tokens, told.completion_tokens) if told else None
+                    usage = TokenUsage(told.prompt_tokens, told.completion_tokens) if told else None
                     return completion.choices[0].message.content or "", usage, True
                 except _openai().OpenAIError as error:
                     overlong = _cause(error, _Overlong)
@@ -171,7 +175,7 @@ class ChatClient:
         return str(raw.text), _usage(raw), _is_cut(raw)
 
     @asynccontextmanager
-    async def _chat(self, dialect: Dialect, answer_tokens: int) -> AsyncIterator[Any]:
+    async def _chat(self, dialect: EndpointDialect, answer_tokens: int) -> AsyncIterator[Any]:
         from langchain_openai import ChatOpenAI
         from pydantic import SecretStr
 
@@ -196,7 +200,7 @@ class ChatClient:
             "reasoning_effort": self.options.reasoning_effort,
         }
 
-    def _learns(self, error: Exception, dialect: Dialect, *, constrained: bool) -> bool:
+    def _learns(self, error: Exception, dialect: EndpointDialect, *, constrained: bool) -> bool:
         """Whether the endpoint only wants to be asked otherwise than in `dialect`: then the request is repeated."""
         status = getattr(error, "status_code", None)
         if not isinstance(status, int):
@@ -260,13 +264,13 @@ def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseExcept
     return error
 
 
-def _usage(raw: Any) -> Usage | None:
+def _usage(raw: Any) -> TokenUsage | None:
     """The server's figures, None where it gives none."""
     told = raw.usage_metadata
     if not told:
         return None
     cached = (told.get("input_token_details") or {}).get("cache_read", 0) or 0
-    return Usage(int(told["input_tokens"]), int(told["output_tokens"]), int(cached))
+    return TokenUsage(int(told["input_tokens"]), int(told["output_tokens"]), int(cached))
 
 
 def _is_cut(raw: Any) -> bool:

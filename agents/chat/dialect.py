@@ -43,7 +43,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class EndpointDialect:
     """`without` holds the parameters that the endpoint refuses."""
 
     token_field: TokenField
@@ -52,7 +52,7 @@ class Dialect:
     has_switched: bool = False  # the other token field was refused: this one is the last
 
     @classmethod
-    def of(cls, *, is_openai: bool) -> Dialect:
+    def of(cls, *, is_openai: bool) -> EndpointDialect:
         """The first guess: OpenAI has deprecated the older name, which every other server knows."""
         return cls("max_completion_tokens" if is_openai else "max_tokens")
 
@@ -66,7 +66,9 @@ class Dialect:
         return {"max_output_tokens": answer_tokens, "store": False, **said}
 
 
-def corrected(dialect: Dialect, refusal: Refusal, offered: Collection[str]) -> tuple[Dialect, str] | None:
+def corrected(
+    dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]
+) -> tuple[EndpointDialect, str] | None:
     """The dialect after a refusal of a request that `offered` these optional parameters, and what was learnt in words;
     None when the refusal is about nothing that can be said otherwise."""
     text = refusal.text.lower()
@@ -87,7 +89,7 @@ def corrected(dialect: Dialect, refusal: Refusal, offered: Collection[str]) -> t
     return replace(dialect, token_field=other, has_switched=True), f"{other} instead of {name}"
 
 
-def _named(dialect: Dialect, text: str, offered: Collection[str]) -> str:
+def _named(dialect: EndpointDialect, text: str, offered: Collection[str]) -> str:
     """The parameter of the request that the text names first, "" for none: later ones may be advice or an echo."""
     patterns = {name: pattern for name, pattern in OPTIONAL.items() if name in offered and name not in dialect.without}
     if dialect.api == "chat":

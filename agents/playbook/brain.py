@@ -20,7 +20,7 @@ from foundry.agents.judgement import AuditEvidence
 from foundry.agents.obedience import Obedience
 from foundry.agents.playbook.diagnosis import diagnose
 from foundry.agents.playbook.ranking import Ranked, rank
-from foundry.agents.playbook.words import Step, proposal_of
+from foundry.agents.playbook.words import Draft, proposal_of
 from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, towards
 from foundry.knowledge.candidate import Judgement, Recipe
@@ -63,8 +63,8 @@ class PlaybookBrain:
             return None
         found = brief.diagnosis or diagnose(brief)
         search = _Search(experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library)
-        step = search.repair(found.failure) if found.failure else search.improve()
-        return proposal_of(step, experts()[expert], search.situation) if step else None
+        draft = search.repair(found.failure) if found.failure else search.improve()
+        return proposal_of(draft, experts()[expert], search.situation) if draft else None
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
         return Judgement()  # the ruling has looked at every number that the playbook could look at
@@ -109,35 +109,35 @@ class _Search:
         fresh = [move for move in moves if (move.kind, move.kernel, move.name) not in asked]
         return [move for move in fresh if self.obedience.forbids(move) is None]
 
-    def improve(self) -> Step | None:
+    def improve(self) -> Draft | None:
         """The user's wish first if it is unfulfilled; else a drawn step; else the ranked list in order."""
-        wish = self._step(())
+        wish = self._draft(())
         if self.obeyed and wish:
             return wish
         for draw in self._draws():
-            step = draw()
-            if step:
-                return step
-        return next((step for step in self._in_order() if step), None)
+            draft = draw()
+            if draft:
+                return draft
+        return next((draft for draft in self._in_order() if draft), None)
 
-    def repair(self, failure: str) -> Step | None:
+    def repair(self, failure: str) -> Draft | None:
         """Undo the most suspicious untried choice, then pairs of them."""
         found = [item for item in suspects(self.situation.brief, self.lowered, failure) if not self._is_forbidden(item)]
         for suspect in found:
-            step = self._step((), undone=(suspect,))
-            if step:
-                return step
+            draft = self._draft((), undone=(suspect,))
+            if draft:
+                return draft
         pairs = (
             (one, two) for one in found[:PAIR_DEPTH] for two in found[:PAIR_DEPTH] if _compatible(one.move, two.move)
         )
-        return next((step for one, two in pairs if (step := self._step((), undone=(one, two)))), None)
+        return next((draft for one, two in pairs if (draft := self._draft((), undone=(one, two)))), None)
 
     def _is_forbidden(self, suspect: Suspect) -> bool:
         return self.obedience.forbids(suspect.move) is not None
 
-    def _draws(self) -> Iterator[Callable[[], Step | None]]:
+    def _draws(self) -> Iterator[Callable[[], Draft | None]]:
         """Seeded draws of a kind of step; more of the larger kinds when the island stagnates."""
-        kinds: tuple[Callable[[], Step | None], ...] = (self._single, self._pair, self._several, self._cross)
+        kinds: tuple[Callable[[], Draft | None], ...] = (self._single, self._pair, self._several, self._cross)
         weights = (2.0, 3.0, 3.0, 3.0) if self.situation.stagnating else (7.0, 2.0, 0.5, 1.0)
         for _ in range(DRAWS if self.ranked else 0):
             yield self.stream.choices(kinds, weights)[0]
@@ -149,14 +149,14 @@ class _Search:
         weights = [math.exp(math.log(item.score / best) / temperature) for item in items]
         return self.stream.choices(items, weights)[0]
 
-    def _single(self) -> Step | None:
-        return self._step((self._draw(self.ranked),))
+    def _single(self) -> Draft | None:
+        return self._draft((self._draw(self.ranked),))
 
-    def _pair(self) -> Step | None:
-        return self._step(self._drawn(2))
+    def _pair(self) -> Draft | None:
+        return self._draft(self._drawn(2))
 
-    def _several(self) -> Step | None:
-        return self._step(self._drawn(3))
+    def _several(self) -> Draft | None:
+        return self._draft(self._drawn(3))
 
     def _drawn(self, count: int) -> tuple[Ranked, ...]:
         """Compatible moves, the later ones preferably of the same kernel: tile sides only pay together."""
@@ -169,7 +169,7 @@ class _Search:
             chosen.append(self._draw(same or fitting))
         return tuple(chosen)
 
-    def _cross(self) -> Step | None:
+    def _cross(self) -> Draft | None:
         """Some of an elite's differing choices, carried over as moves."""
         partners = [item for item in self.situation.brief.elites if item.candidate.recipe is not None]
         partners = [item for item in partners if item.candidate.id != self.situation.brief.parent.candidate.id]
@@ -186,16 +186,18 @@ class _Search:
         for item in self.stream.sample(theirs, len(theirs)):
             if len(taken) < count and all(_compatible(item.move, other.move) for other in taken):
                 taken.append(item)
-        return self._step(tuple(taken), partner=partner.candidate.id)
+        return self._draft(tuple(taken), partner=partner.candidate.id)
 
-    def _in_order(self) -> Iterator[Step | None]:
+    def _in_order(self) -> Iterator[Draft | None]:
         """Every single move by rank, then pairs of the best."""
-        yield from (self._step((item,)) for item in self.ranked)
+        yield from (self._draft((item,)) for item in self.ranked)
         best = self.ranked[:PAIR_DEPTH]
         for index, one in enumerate(best):
-            yield from (self._step((one, two)) for two in best[index + 1 :] if _compatible(one.move, two.move))
+            yield from (self._draft((one, two)) for two in best[index + 1 :] if _compatible(one.move, two.move))
 
-    def _step(self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = "") -> Step | None:
+    def _draft(
+        self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = ""
+    ) -> Draft | None:
         """The recipe after the user's moves and the chosen ones; None when it is the parent's, was tried, or cannot be
         lowered."""
         recipe = self.lowered.recipe
@@ -203,7 +205,7 @@ class _Search:
         for move in (*asked, *(item.move for item in chosen), *(item.move for item in undone)):
             recipe = self.library.apply(recipe, move)
         fresh = fresh_recipe(recipe, self.situation.brief, self.library)
-        return Step(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
+        return Draft(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
 
 
 def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe | None:

@@ -13,7 +13,7 @@ from foundry.knowledge.thought import Directive, Move, Proposal
 
 
 @dataclass(frozen=True)
-class Step:
+class Draft:
     """A recipe and why: the user's moves, the chosen ones, those that undo a suspect, the elite crossed with."""
 
     recipe: Recipe
@@ -24,38 +24,38 @@ class Step:
     partner: str = ""
 
 
-def proposal_of(step: Step, expert: Expert, situation: Situation) -> Proposal:
-    """The step as a typed proposal."""
+def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
+    """The draft as a typed proposal."""
     brief = situation.brief
-    asked = tuple(move for move, _ in step.asked)
-    moves = (*asked, *(item.move for item in step.chosen), *(item.move for item in step.undone))
+    asked = tuple(move for move, _ in draft.asked)
+    moves = (*asked, *(item.move for item in draft.chosen), *(item.move for item in draft.undone))
     return Proposal(
         id=f"{brief.step}.{expert.name}",
         expert=expert.name,
         parent=brief.parent.candidate.id,
-        rationale=_rationale(step, situation),
-        expected=_expected(step, situation),
+        rationale=_rationale(draft, situation),
+        expected=_expected(draft, situation),
         moves=moves,
-        recipe=step.recipe,
-        cites=_cites(step),
+        recipe=draft.recipe,
+        cites=_cites(draft),
     )
 
 
-def _cites(step: Step) -> tuple[str, ...]:
-    directives = [f"d{directive.id}" for directive in step.held]
-    followed = [item.lift for item in step.chosen if item.lift is not None and item.lift.lift >= 1]
+def _cites(draft: Draft) -> tuple[str, ...]:
+    directives = [f"d{directive.id}" for directive in draft.held]
+    followed = [item.lift for item in draft.chosen if item.lift is not None and item.lift.lift >= 1]
     return tuple(dict.fromkeys([*directives, *(f"x{record}" for lift in followed for record in lift.records)]))
 
 
-def _rationale(step: Step, situation: Situation) -> str:
+def _rationale(draft: Draft, situation: Situation) -> str:
     diagnosis = situation.diagnosis
     about = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence}." if diagnosis else ""
-    asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in step.asked]
-    crossed = [f"Takes over from {step.partner}:"] if step.partner else []
-    chosen = [_why(item) for item in step.chosen]
-    undone = [f"Suspect: {undoes(item.move, situation)}; {item.because}." for item in step.undone]
-    fresh = {directive.id for _, directive in step.asked}
-    held = [f"d{directive.id}" for directive in step.held if directive.id not in fresh]
+    asked = [f"{_change(move)}, as directive d{directive.id} asks." for move, directive in draft.asked]
+    crossed = [f"Takes over from {draft.partner}:"] if draft.partner else []
+    chosen = [_why(item) for item in draft.chosen]
+    undone = [f"Suspect: {undoes(item.move, situation)}; {item.because}." for item in draft.undone]
+    fresh = {directive.id for _, directive in draft.asked}
+    held = [f"d{directive.id}" for directive in draft.held if directive.id not in fresh]
     keeps = [f"Keeps to {', '.join(held)}."] if held else []
     return " ".join(part for part in (about, *asked, *crossed, *chosen, *undone, *keeps) if part)
 
@@ -84,15 +84,15 @@ def _without_change(move: Move) -> str:
     return reason if reason and repeats in f"{change} " else move.reason
 
 
-def _expected(step: Step, situation: Situation) -> str:
+def _expected(draft: Draft, situation: Situation) -> str:
     """What should change, so that the outcome can be compared with it."""
-    if step.undone:
+    if draft.undone:
         return "compiles and gives the right result again"
-    lifts = [item.lift for item in step.chosen if item.lift is not None]
+    lifts = [item.lift for item in draft.chosen if item.lift is not None]
     if lifts:
         best = max(lifts, key=lambda lift: lift.tries)
         return f"about {best.lift:.2f}x the parent's speed, as measured {best.tries} times on similar graphs"
-    moves = [move for move, _ in step.asked] + [item.move for item in step.chosen]
+    moves = [move for move, _ in draft.asked] + [item.move for item in draft.chosen]
     saved = sum(2 * situation.value_bytes(move.name) for move in moves if move.kind == "fuse")
     if saved:
         part = f" ({100 * saved / situation.traffic_bytes:.0f} % of the traffic)" if situation.traffic_bytes else ""

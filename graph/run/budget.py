@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foundry.agents.ledger import Ledger as Thinking
-from foundry.agents.ledger import Spent as Thought
+from foundry.agents.ledger import ModelCost, ModelLedger
 from foundry.graph.run.events import NO_SESSION, Event, EventLog
 from foundry.graph.run.inbox import granted
 from foundry.graph.run.request import SolveRequest
@@ -47,7 +46,7 @@ class Ledger:
         self._excused: dict[int, float] = {}
         calls = log.read(kind="expert")
         self._heard = max((event.id for event in calls), default=0)
-        self.thinking = Thinking(spent=_thought(calls))
+        self.thinking = ModelLedger(spent=_cost_of(calls))
         self.refresh()
 
     def refresh(self) -> None:
@@ -57,7 +56,7 @@ class Ledger:
         asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
         if asked and self._log.session != NO_SESSION:
             self._heard = asked[-1].id
-            self.thinking.book(_thought(asked))
+            self.thinking.book(_cost_of(asked))
 
     def excuse(self, island: int, seconds: float) -> None:
         """Time in which an island was paused; islands pause together, so the longest of them counts."""
@@ -104,10 +103,10 @@ class Ledger:
         return ""
 
 
-def _thought(events: list[Event]) -> Thought:
+def _cost_of(events: list[Event]) -> ModelCost:
     """What these calls of a model cost."""
     calls = [event.data for event in events if "prompt_tokens" in event.data]
-    return Thought(
+    return ModelCost(
         requests=sum(int(call["requests"]) for call in calls),
         prompt_tokens=sum(int(call["prompt_tokens"]) for call in calls),
         answer_tokens=sum(int(call["completion_tokens"]) for call in calls),

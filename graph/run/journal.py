@@ -16,7 +16,7 @@ from foundry.graph.run.database import Database
 from foundry.knowledge.codec import decode, encode
 
 T = TypeVar("T")
-Answer = Literal["measure", "outside", "thought"]
+AnswerKind = Literal["measure", "outside", "thought"]
 
 
 class Diverged(Exception):
@@ -40,12 +40,12 @@ class Journal:
         rows = self._database.run("SELECT value FROM journal WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def keep(self, key: str, kind: Answer, value: str) -> str:
+    def keep(self, key: str, kind: AnswerKind, value: str) -> str:
         """Records the answer unless one is there; returns the one that counts."""
         self._database.run("INSERT OR IGNORE INTO journal (key, kind, value) VALUES (?, ?, ?)", (key, kind, value))
         return self.lookup(key) or value
 
-    def recorded_answer(self, key: str, kind: Answer) -> str | None:
+    def recorded_answer(self, key: str, kind: AnswerKind) -> str | None:
         """This run's own answer, or the replayed run's. Raises Diverged when a replay finds none."""
         own = self.lookup(key)
         if own is not None or self._recorded is None or (kind == "thought" and not self._thoughts):
@@ -55,14 +55,14 @@ class Journal:
             raise Diverged(f"the recorded run has no answer for {key}")
         return self.keep(key, kind, theirs)
 
-    async def record(self, key: str, kind: Answer, shape: type[T], produce: Callable[[], Awaitable[T]]) -> T:
+    async def record(self, key: str, kind: AnswerKind, shape: type[T], produce: Callable[[], Awaitable[T]]) -> T:
         """The recorded answer of type `shape`, or what `produce` gives now, recorded."""
         known = self.recorded_answer(key, kind)
         if known is None:
             known = self.keep(key, kind, encode(await produce()))
         return decode(shape, known)
 
-    def plain(self, key: str, kind: Answer, produce: Callable[[], Any]) -> Any:
+    def plain(self, key: str, kind: AnswerKind, produce: Callable[[], Any]) -> Any:
         """The same for plain JSON values that are at hand without waiting."""
         known = self.recorded_answer(key, kind)
         if known is None:

@@ -26,7 +26,7 @@ from foundry.knowledge.task import Task
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Call, Listener, Notice
-    from foundry.agents.ledger import Ledger as Thinking
+    from foundry.agents.ledger import ModelLedger
     from foundry.knowledge.experience.store import ExperienceStore
     from foundry.tools.grade.workbench import Workbench
 
@@ -76,7 +76,7 @@ class Parts:
                 "give it with --price IN,OUT (0,0 where it is free), or cap --tokens",
             )
 
-    def brain(self, request: SolveRequest, thinking: Thinking, listener: Listener) -> Brain:
+    def brain(self, request: SolveRequest, thinking: ModelLedger, listener: Listener) -> Brain:
         """The playbook, or the chat model that the user asked for; `thinking` caps what it may cost and `listener`
         hears who it is and of every call."""
         from foundry.agents.playbook.brain import PlaybookBrain

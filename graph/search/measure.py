@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from foundry.graph.run.services import Services
-from foundry.graph.search.state import IslandState
+from foundry.graph.search.state import IslandState, Update
 from foundry.knowledge.candidate import Evaluation, Stage
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.ruling import objection
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 CLEARLY = 1.03  # a candidate deserves the full protocol when it is so much faster than the best so far,
 LIKELY = 0.84  # with this probability
 LATE = 0.85  # of the budget: what is found later is proven at the end, among the finalists
-
-Update = dict[str, Any]
 
 
 async def build(state: IslandState, services: Services) -> Update:

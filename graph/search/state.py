@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
+
+Update = dict[str, Any]  # what a node changes of its state
 
 
 class Stop(TypedDict):

@@ -23,7 +23,7 @@ from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examined
 from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
-from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, step_name
+from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
@@ -38,11 +38,9 @@ REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken cand
 POLL_S = 0.2
 RUN_VERBS = ("pause", "resume", "stop", "budget")
 
-Update = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Thought:
+class ExpertAnswer:
     """What an expert answered; None: nothing left to try, or `unanswered` says why its model gave no answer.
     `retry_s`: when the model may be asked again."""
 
@@ -226,29 +224,29 @@ async def route(state: IslandState, services: Services) -> Update:
 async def propose(state: IslandState, services: Services) -> Update:
     """Asks the experts for one step and claims the candidate it makes."""
     brief = await brief_for(state, services)
-    silent: list[Thought] = []
+    silent: list[ExpertAnswer] = []
     for expert in state["experts"]:
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
-            thought = await _ask(services, expert, brief)
-            proposal = thought.proposal
-            span.data["proposal"] = proposal.rationale if proposal else thought.unanswered or "nothing left to try"
+            answer = await _ask(services, expert, brief)
+            proposal = answer.proposal
+            span.data["proposal"] = proposal.rationale if proposal else answer.unanswered or "nothing left to try"
         if proposal is not None:
             return await _write(state, services, proposal, brief.parent_text)
-        silent += [thought] if thought.unanswered else []
+        silent += [answer] if answer.unanswered else []
     if silent:  # the parent is not exhausted; a model that is away is waited for, one that answers nonsense is a miss
         await wait_for_model(services, silent[-1].retry_s)
         return {"misses": state.get("misses", 0) + (silent[-1].retry_s <= 0.0), "broken": ""}
     return {"dry": [*state["dry"], state["parent"]], "broken": ""}
 
 
-async def _ask(services: Services, expert: ExpertName, brief: Brief) -> Thought:
-    async def think() -> Thought:
+async def _ask(services: Services, expert: ExpertName, brief: Brief) -> ExpertAnswer:
+    async def think() -> ExpertAnswer:
         try:
-            return Thought(await services.brain.propose(expert, brief))
+            return ExpertAnswer(await services.brain.propose(expert, brief))
         except NoAnswer as error:
-            return Thought(None, str(error) or "no answer", error.retry_s or 0.0)
+            return ExpertAnswer(None, str(error) or "no answer", error.retry_s or 0.0)
 
-    return await services.journal.record(f"{brief.step}/proposal/{expert}", "thought", Thought, think)
+    return await services.journal.record(f"{brief.step}/proposal/{expert}", "thought", ExpertAnswer, think)
 
 
 async def _write(state: IslandState, services: Services, proposal: Proposal, parent_text: str) -> Update:

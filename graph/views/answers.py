@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundry.agents.directives import Question
+from foundry.agents.directives import RunQuestion
 from foundry.graph.run.inbox import Acknowledgement
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
@@ -12,7 +12,7 @@ from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 
 
-def answer(run: RunDirectory, question: Question) -> str:
+def answer(run: RunDirectory, question: RunQuestion) -> str:
     """The answer in plain text."""
     if question.verb == "why":
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundry.agents.directives import NotUnderstood, Question, addressee, parse, promise
+from foundry.agents.directives import NotUnderstood, RunQuestion, addressee, parse, promise
 from foundry.agents.explanation import explain, misunderstood, stands_for
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
@@ -35,7 +35,7 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     free text goes to the experts, which write kernels of their own, and free questions to the model."""
     parts = parts or Parts()
     said = parse(line)
-    if isinstance(said, Question):
+    if isinstance(said, RunQuestion):
         return Reply(answer(run, said))
     if isinstance(said, Directive) and said.to == "run":
         return _post(run, said, promise(said))

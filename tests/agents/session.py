@@ -6,15 +6,15 @@ from typing import Any
 
 from foundry.agents.brain import Call, Notice
 from foundry.agents.chat.brain import ChatModelBrain
-from foundry.agents.chat.client import Limits
-from foundry.agents.chat.dialect import Dialect
+from foundry.agents.chat.client import Patience
+from foundry.agents.chat.dialect import EndpointDialect
 from foundry.agents.chat.options import ChatOptions
-from foundry.agents.ledger import Ledger
+from foundry.agents.ledger import ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.knowledge.thought import Diagnosis
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
-QUICK = Limits(attempts=3, first_wait_s=0.02, patience_s=20.0)
+QUICK = Patience(attempts=3, first_wait_s=0.02, patience_s=20.0)
 SHORT = ChatOptions(answer_tokens=2000, request_s=5.0)
 
 
@@ -25,7 +25,7 @@ class Session:
         self,
         toy: Any,
         server: Any,
-        limits: Limits = QUICK,
+        limits: Patience = QUICK,
         options: ChatOptions = SHORT,
         model: str = "scripted-1",
         **caps: Any,
@@ -33,7 +33,7 @@ class Session:
         self.toy, self.server = toy, server
         self.calls: list[Call] = []
         self.notices: list[Notice] = []
-        self.ledger = Ledger(**caps)
+        self.ledger = ModelLedger(**caps)
         self.playbook = PlaybookBrain(toy.library)
         self.brain = ChatModelBrain(
             model,
@@ -48,7 +48,7 @@ class Session:
 
     def client_speaks_like_openai(self) -> None:
         """As if the endpoint were OpenAI's, where the newer token field is tried first."""
-        self.brain.client._dialect = Dialect.of(is_openai=True)
+        self.brain.client._dialect = EndpointDialect.of(is_openai=True)
 
     def hear(self, said: Call | Notice) -> None:
         if isinstance(said, Notice):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.directives import FORMS, NotUnderstood, Question, forms, parse, promise
+from foundry.agents.directives import FORMS, NotUnderstood, RunQuestion, forms, parse, promise
 from foundry.agents.explanation import explain, misunderstood, stands_for
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Directive
@@ -67,17 +67,17 @@ def test_forms(text: str, to: str, command: dict[str, Any], island: int | None) 
 @pytest.mark.parametrize(
     ("text", "question"),
     [
-        ("status", Question("status")),
-        ("how is it going?", Question("status")),
-        ("what is the best so far?", Question("best")),
-        ("Costs", Question("cost")),
-        ("what did it cost?", Question("cost")),
-        ("how much did it cost?", Question("cost")),
-        ("why c17", Question("why", "c17")),
-        ("why was c17 rejected?", Question("why", "c17")),
+        ("status", RunQuestion("status")),
+        ("how is it going?", RunQuestion("status")),
+        ("what is the best so far?", RunQuestion("best")),
+        ("Costs", RunQuestion("cost")),
+        ("what did it cost?", RunQuestion("cost")),
+        ("how much did it cost?", RunQuestion("cost")),
+        ("why c17", RunQuestion("why", "c17")),
+        ("why was c17 rejected?", RunQuestion("why", "c17")),
     ],
 )
-def test_questions(text: str, question: Question) -> None:
+def test_questions(text: str, question: RunQuestion) -> None:
     assert parse(text) == question
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foundry.agents.ledger import BudgetExhausted, Ledger, Usage
+from foundry.agents.ledger import BudgetExhausted, ModelLedger, TokenUsage
 from foundry.agents.prices import PRICES, Price, in_words, price_of
 
 TEN = Price(10.0, 1.0, 50.0)
@@ -41,21 +41,21 @@ def test_cached_prompt_tokens_are_part_of_the_prompt() -> None:
 
 
 def test_a_dollar_cap_shortens_the_last_answer_and_then_ends() -> None:
-    ledger = Ledger(max_dollars=0.10)
+    ledger = ModelLedger(max_dollars=0.10)
     first = ledger.reserve(1000, 1000, TEN)  # 0.01 + 0.05
     assert first.answer_tokens == 1000
     second = ledger.reserve(1000, 1000, TEN)  # 0.04 left while the first runs: 0.01 and 600 tokens
     assert second.answer_tokens == pytest.approx(600, abs=1)
     with pytest.raises(BudgetExhausted, match=r"\$0.0000 of \$0.10"):
         ledger.reserve(1000, 1000, TEN)
-    assert ledger.settle(first, Usage(1000, 100)) == pytest.approx(0.015)
+    assert ledger.settle(first, TokenUsage(1000, 100)) == pytest.approx(0.015)
     assert ledger.reserve(1000, 500, TEN).answer_tokens == 500  # what the first did not use is free again
     ledger.settle(second, None)
     assert ledger.spent.requests == 1 and ledger.spent.dollars == pytest.approx(0.015)
 
 
 def test_both_caps_hold_and_can_be_raised() -> None:
-    ledger = Ledger(max_tokens=1000, max_dollars=100.0)
+    ledger = ModelLedger(max_tokens=1000, max_dollars=100.0)
     with pytest.raises(BudgetExhausted, match="0 of 1000 tokens"):
         ledger.reserve(900, 500, TEN)
     ledger.max_tokens = 2000  # as the run's ledger does when the user grants more

@@ -50,7 +50,7 @@ async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answe
         answers.append(interrupt("may I?"))
         return {"stop": Stop(kind="user", text="asked and answered")}
 
-    monkeypatch.setitem(island.STEPS, "route", asking)
+    monkeypatch.setitem(island.NODES, "route", asking)
     run = create(make_request(8, islands=1), parts())
     opened = await open_services(run, parts(), silent)
     graph = make_graph(InMemorySaver())

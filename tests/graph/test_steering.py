@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from foundry.agents.directives import NotUnderstood, Question, forms, parse
+from foundry.agents.directives import NotUnderstood, RunQuestion, forms, parse
 from foundry.cli import app
 from foundry.graph.replay import replay
 from foundry.graph.run.events import Event, EventLog
@@ -31,7 +31,7 @@ MakeRequest = Callable[..., SolveRequest]
 def directive(line: str) -> Directive:
     """A line as `chat` posts it."""
     said = parse(line)
-    assert not isinstance(said, Question)
+    assert not isinstance(said, RunQuestion)
     return said if isinstance(said, Directive) else said.directive
 
 
@@ -110,7 +110,7 @@ async def test_what_no_kernel_can_follow_is_told_to_whoever_said_it(
     taken = EventLog(run.database, reading=True).read(kind="directive")
     assert {(event.data["directive"], event.data["answer"]) for event in taken} == {("d1", why), ("d2", "")}
     readers = ", ".join(event.data["reader"] for event in taken if event.data["directive"] == "d1")
-    assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in answer(run, Question("status"))
+    assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in answer(run, RunQuestion("status"))
     assert wait_for_acknowledgement(run, 1, 0).endswith(f"\n{why} ({readers})")
     assert summary.notes == [f"d1 (@tiling tile 200): {why}"]
     run.close()
@@ -244,14 +244,16 @@ async def test_a_run_of_another_format_is_refused_in_one_line(make_request: Make
 async def test_questions_are_answered_from_the_trace(make_request: MakeRequest, parts: Any) -> None:
     summary = await solve(make_request(24), parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    status = answer(run, Question("status"))
+    status = answer(run, RunQuestion("status"))
     assert f"{summary.evaluations} of 24 evaluations" in status
     assert f"Best: {summary.candidate}" in status
-    assert answer(run, Question("best")).startswith(f"{summary.candidate} was made from c")
+    assert answer(run, RunQuestion("best")).startswith(f"{summary.candidate} was made from c")
     failed = next(item for item, _ in run.evaluations() if not rule(item).accepted)
-    why = answer(run, Question("why", failed.candidate.id))
+    why = answer(run, RunQuestion("why", failed.candidate.id))
     assert "did not compile: error: too many registers" in why or "rejected as wrong_result: row 0 differs" in why
     assert "expert proposed" in why
-    assert "0 tokens" in answer(run, Question("cost"))
-    assert answer(run, Question("why", "c9999")) == f"run {run.id} has no candidate c9999 (see `foundry agent trace`)"
+    assert "0 tokens" in answer(run, RunQuestion("cost"))
+    assert (
+        answer(run, RunQuestion("why", "c9999")) == f"run {run.id} has no candidate c9999 (see `foundry agent trace`)"
+    )
     run.close()

@@ -21,7 +21,7 @@ from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse, sche
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.source import shown, unfolded
 from foundry.agents.judgement import AuditEvidence
-from foundry.agents.ledger import Ledger
+from foundry.agents.ledger import ModelLedger
 from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.file.texts import read_library_text
@@ -275,7 +275,7 @@ def test_a_model_without_any_access_is_a_usage_error(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     with pytest.raises(UsageError, match="set OPENAI_API_KEY, or name a server with --base-url"):
-        ChatModelBrain("gpt-5.4", ledger=Ledger())
+        ChatModelBrain("gpt-5.4", ledger=ModelLedger())
 
 
 def test_hostile_text_is_parsed_in_linear_time() -> None:

@@ -14,7 +14,7 @@ from tests.graph.test_model_brain import bare, kernel
 from foundry.agents.brain import Brain, Listener
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.breaker import Pauses
-from foundry.agents.chat.client import Limits as Patience
+from foundry.agents.chat.client import Patience
 from foundry.agents.chat.options import ChatOptions
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
