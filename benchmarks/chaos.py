@@ -32,7 +32,7 @@ from typing import Any
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Allowance
-from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
+from foundry.tools.grade.workbench import Workbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants, usage
 from foundry.tools.task.file import read_task
@@ -173,7 +173,7 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-async def evaluate(bench: LocalWorkbench, text: str) -> tuple[str, str]:
+async def evaluate(bench: Workbench, text: str) -> tuple[str, str]:
     """Outcome ("rejected" by the audit) and evidence, as a search would read them."""
     build = await bench.build(text)
     verdict = await bench.verify(text, build, "screen")
@@ -184,14 +184,14 @@ async def evaluate(bench: LocalWorkbench, text: str) -> tuple[str, str]:
     return "correct" if audit.clean else "rejected", "; ".join(failing)
 
 
-async def library_kernel(bench: LocalWorkbench, task: Task) -> str:
+async def library_kernel(bench: Workbench, task: Task) -> str:
     """The first kernel that the library makes for the task."""
     graphs = (await bench.intake()).graphs
     return lower(graphs, seeds(graphs[0], bench.device)[0], task_source=task.source, device=bench.device).source
 
 
 async def a_round(
-    bench: LocalWorkbench, honest: str, plan: Sequence[Family | None], first: int, lanes: int
+    bench: Workbench, honest: str, plan: Sequence[Family | None], first: int, lanes: int
 ) -> list[Result]:
     """All evaluations of a plan, `lanes` at a time, in this order."""
     free = asyncio.Semaphore(lanes)
@@ -246,7 +246,6 @@ async def chaos(task: Task, folder: Path, evaluations: int, lanes: int, seed: in
     plan = planned(evaluations, seed)
     allowance = Allowance(lanes=lanes, run_limit_s=RUN_S, load_limit_s=LOAD_S, memory_bytes=MEMORY_BYTES)
     bench = await open_workbench(task, describe("cpu"), folder / "scratch", seed=seed, allowance=allowance)
-    assert isinstance(bench, LocalWorkbench)
     watch = Watch(folder)
     watcher = threading.Thread(target=watch.run, daemon=True)
     try:

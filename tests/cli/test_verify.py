@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+from pathlib import Path
 
 import jsonschema
 
@@ -15,11 +16,12 @@ from .conftest import TOY, Cli, Solved
 HONEST = TOY[: TOY.index("def get_inputs")].replace("class Model(", "class ModelNew(")
 
 
-def test_the_command_of_a_receipt_measures_it_again(solved: Solved) -> None:
+def test_the_command_of_a_receipt_measures_it_again(solved: Solved, tmp_path: Path) -> None:
+    """The same kernel through both ends: what is looked at, and the floor, are those of the run that found it."""
     receipt = json.loads((solved.run / "receipt.json").read_text())
     program, *words = shlex.split(receipt["command"])
     assert program == "foundry" and words[0] == "verify" and "--receipt" in words
-    done = solved.cli(*words, "--json")
+    done = solved.cli(*words, "--json", "--write-receipt", tmp_path / "again.json")
     document = done.json
     assert document["verdict"] == "accepted" and document["reasons"] == []
     assert document["standing"] in ("confirmed", "not confirmed") and "measured now" in document["standing_evidence"]
@@ -27,6 +29,14 @@ def test_the_command_of_a_receipt_measures_it_again(solved: Solved) -> None:
     low, high = document["speedup_ci95"]
     assert low <= document["speedup"] <= high
     assert document["baseline_ms"] > 0 and document["candidate_ms"] > 0 and document["target"] == "cpu"
+    again = json.loads((tmp_path / "again.json").read_text())
+    looked_at = [
+        [gate["gate"] for gate in ours["gates"] if gate["gate"] != "clock"]  # a short call has no clock gate
+        for ours in (receipt, again)
+    ]
+    assert looked_at[0] == looked_at[1] and "physical floor" in looked_at[0]
+    assert again["timing"]["floor_ms"] == receipt["timing"]["floor_ms"] and receipt["timing"]["floor_ms"] > 0
+    assert receipt["judgement"].startswith("All ") and again["judgement"].startswith("All ")
 
 
 def test_a_changed_byte_is_not_confirmed(solved: Solved, cli: Cli) -> None:
