@@ -190,9 +190,7 @@ async def library_kernel(bench: Workbench, task: Task) -> str:
     return lower(graphs, seeds(graphs[0], bench.device)[0], task_source=task.source, device=bench.device).source
 
 
-async def a_round(
-    bench: Workbench, honest: str, plan: Sequence[Family | None], first: int, lanes: int
-) -> list[Result]:
+async def a_round(bench: Workbench, honest: str, plan: Sequence[Family | None], first: int, lanes: int) -> list[Result]:
     """All evaluations of a plan, `lanes` at a time, in this order."""
     free = asyncio.Semaphore(lanes)
 
