@@ -67,7 +67,7 @@ def compare(recorded: RunDirectory, again: RunDirectory) -> Replayed:
         elif step not in theirs:
             differences.append(f"{step}: made {ours[step].candidate.id}; the recording made nothing")
         elif encode(ours[step]) != encode(theirs[step]):
-            differences.append(f"{step}: {_told(ours[step])}; recorded {_told(theirs[step])}")
+            differences.append(f"{step}: {_describe(ours[step])}; recorded {_describe(theirs[step])}")
     if _finalists(recorded) != _finalists(again):
         differences.append(f"finalists: {_finalists(again)}; recorded {_finalists(recorded)}")
     if recorded.get("winner") != again.get("winner"):
@@ -75,7 +75,7 @@ def compare(recorded: RunDirectory, again: RunDirectory) -> Replayed:
     return Replayed(len(theirs), tuple(differences))
 
 
-def _told(decision: Decision) -> str:
+def _describe(decision: Decision) -> str:
     proposal = decision.proposal
     if proposal is None:
         return f"{decision.candidate.id} (seed)"

@@ -81,7 +81,7 @@ class Edit:
     at: int | None = None
 
 
-def edited(text: str, edits: Sequence[Edit]) -> str:
+def apply_edits(text: str, edits: Sequence[Edit]) -> str:
     """The parent's file after the edits, each found in the file as it was before all of them. Raises ValueError when
     one does not fit or two overlap."""
     spans: list[tuple[int, int, str]] = []

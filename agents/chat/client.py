@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from foundry.agents.chat.breaker import Pauses
-from foundry.agents.chat.dialect import EndpointDialect, Refusal, corrected
+from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.ledger import ModelLedger, TokenUsage
@@ -207,7 +207,7 @@ class ChatClient:
             return False
         refusal = Refusal(status, str(getattr(error, "param", None) or ""), _one_line(error))
         offered = {name for name, value in self._wanted().items() if value is not None}
-        found = corrected(dialect, refusal, offered | {"response_format"} if constrained else offered)
+        found = adapt(dialect, refusal, offered | {"response_format"} if constrained else offered)
         if found is None:
             return False
         if self._dialect == dialect:  # else another call has learnt something since: try that first

@@ -66,9 +66,7 @@ class EndpointDialect:
         return {"max_output_tokens": answer_tokens, "store": False, **said}
 
 
-def corrected(
-    dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]
-) -> tuple[EndpointDialect, str] | None:
+def adapt(dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]) -> tuple[EndpointDialect, str] | None:
     """The dialect after a refusal of a request that `offered` these optional parameters, and what was learnt in words;
     None when the refusal is about nothing that can be said otherwise."""
     text = refusal.text.lower()

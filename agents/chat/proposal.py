@@ -11,7 +11,7 @@ from functools import cached_property
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
-from foundry.agents.chat.source import folded
+from foundry.agents.chat.source import fold
 from foundry.agents.chat.words import MOST_MOVES
 from foundry.agents.expert import Expert
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
@@ -19,7 +19,7 @@ from foundry.agents.playbook.ranking import rank
 from foundry.agents.situation import Situation
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, edited
+from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, apply_edits
 
 LONGEST_FILE_CHARS = 400_000
 
@@ -56,21 +56,21 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_checked(folded(brief.parent_text).restored(answer.source), brief))
+        return replace(proposal, source=_check_source(fold(brief.parent_text).restored(answer.source), brief))
     if answer.edits:
-        edits = placed(answer, brief.parent_text)
-        _checked(_edited(edits, brief.parent_text), brief)
+        edits = place_edits(answer, brief.parent_text)
+        _check_source(_apply(edits, brief.parent_text), brief)
         return replace(proposal, edits=edits)
     if answer.moves:
-        moves, recipe = _chosen(answer.moves, menu)
+        moves, recipe = _choose_moves(answer.moves, menu)
         return replace(proposal, moves=moves, recipe=recipe)
     raise AnswerError("it changes nothing: give moves, edits or source")
 
 
-def placed(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
+def place_edits(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
     """The answer's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
     `old` must occur exactly once; the hidden text may hold it any number of times. Raises AnswerError."""
-    file = folded(parent_text)
+    file = fold(parent_text)
     found = []
     for number, edit in enumerate(answer.edits):
         start = file.text.find(edit.old) if edit.old else -1
@@ -86,14 +86,14 @@ def placed(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
     return tuple(found)
 
 
-def _edited(edits: Sequence[Edit], parent_text: str) -> str:
+def _apply(edits: Sequence[Edit], parent_text: str) -> str:
     try:
-        return edited(parent_text, edits)
+        return apply_edits(parent_text, edits)
     except ValueError as error:
         raise AnswerError(str(error)) from error
 
 
-def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
+def _choose_moves(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
     brief = menu.brief
     if brief.lowered is None or brief.obedience is None:
         raise AnswerError("the parent is not the kernel library's, so there are no moves: give edits or source")
@@ -114,7 +114,7 @@ def _chosen(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Recipe]:
     return moves, fresh
 
 
-def _checked(source: str, brief: Brief) -> str:
+def _check_source(source: str, brief: Brief) -> str:
     """The file if it parses, defines ModelNew and is new; it is not executed."""
     if len(source) > LONGEST_FILE_CHARS:
         raise AnswerError(f"source: {len(source)} characters, the most is {LONGEST_FILE_CHARS}")

@@ -59,10 +59,10 @@ class Folded:
         for part in self.parts:
             if part.seen != part.real:
                 text = text.replace(part.seen, part.real)
-        return unfolded(text)
+        return unfold(text)
 
 
-def folded(text: str) -> Folded:
+def fold(text: str) -> Folded:
     """The file with its runtime header as one line, and its two ends only when it is still too long."""
     parts = [Part(text, text)]
     for target in _HEADERS:
@@ -95,12 +95,12 @@ def _cut(parts: list[Part], length: int) -> list[Part]:
     return [*head, Part(f"\n# ... {len(hidden)} characters are not shown ...\n", hidden), *tail]
 
 
-def shown(text: str) -> str:
+def show(text: str) -> str:
     """The file as a model sees it."""
-    return folded(text).text
+    return fold(text).text
 
 
-def unfolded(text: str) -> str:
+def unfold(text: str) -> str:
     """An answer's text with the runtime header back in its place."""
     for target in _HEADERS:
         text = text.replace(mark(target), _header(target))

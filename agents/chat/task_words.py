@@ -21,7 +21,7 @@ def reference(task: Task) -> str:
     return overridden_source(task.source, task.overrides)
 
 
-def asked(task: Task, graphs: Sequence[OpGraph] = ()) -> str:
+def describe_task(task: Task, graphs: Sequence[OpGraph] = ()) -> str:
     """What a kernel of this task must do. `graphs`: one a case as captured, the file's own case first; none where
     the task could not be captured."""
     options = task.options

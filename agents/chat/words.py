@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from foundry.agents.brief import Brief
-from foundry.agents.chat.source import shown
-from foundry.agents.chat.task_words import asked, reference
+from foundry.agents.chat.source import show
+from foundry.agents.chat.task_words import describe_task, reference
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import Situation
@@ -47,8 +47,8 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "instructions": f"The user says: {brief.task.options.instructions}\n"
             if brief.task.options.instructions
             else "",
-            "asked": asked(brief.task, brief.graphs),
-            "reference": shown(reference(brief.task)),
+            "asked": describe_task(brief.task, brief.graphs),
+            "reference": show(reference(brief.task)),
             "device": _device(brief.device),
             "baseline": f"PyTorch eager {brief.baseline.eager_ms:.4g} ms",
             "island": str(brief.island),
@@ -66,7 +66,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "policy": brief.task.options.policy,
             "rules": RULES[brief.task.options.policy],
             "contract": contract(brief.device.target),
-            "source": shown(brief.parent_text),
+            "source": show(brief.parent_text),
         },
     )
 
@@ -81,9 +81,9 @@ def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> str:
             "failure": diagnosis.failure or "",
             "evidence": diagnosis.evidence,
             "card": _card(diagnosis),
-            "asked": asked(brief.task, brief.graphs),
-            "reference": shown(reference(brief.task)),
-            "source": shown(brief.parent_text),
+            "asked": describe_task(brief.task, brief.graphs),
+            "reference": show(reference(brief.task)),
+            "source": show(brief.parent_text),
         },
     )
 
@@ -103,9 +103,9 @@ def judge_prompt(evidence: AuditEvidence) -> str:
             "rules": RULES[evidence.task.options.policy],
             "gates": "\n".join(gates) or "none ran",
             "numbers": evidence.ruling.judgement,
-            "asked": asked(evidence.task, evidence.graphs),
-            "reference": shown(reference(evidence.task)),
-            "source": shown(evidence.text),
+            "asked": describe_task(evidence.task, evidence.graphs),
+            "reference": show(reference(evidence.task)),
+            "source": show(evidence.text),
         },
     )
 

@@ -38,11 +38,11 @@ class Ranked:
 
 def rank(moves: Sequence[Move], expert: Expert, situation: Situation) -> list[Ranked]:
     """The expert's moves, best first; equal scores keep the library's order."""
-    ranked = [_ranked(move, expert, situation) for move in moves if move.aspect in expert.aspects]
+    ranked = [_score(move, expert, situation) for move in moves if move.aspect in expert.aspects]
     return sorted((item for item in ranked if item.score > 0), key=lambda item: -item.score)
 
 
-def _ranked(move: Move, expert: Expert, situation: Situation) -> Ranked:
+def _score(move: Move, expert: Expert, situation: Situation) -> Ranked:
     opinion = expert.opinion(move, situation)
     lift = next((item for item in situation.brief.lifts if item.move == move.key and item.tries > 0), None)
     factors = (
@@ -51,13 +51,13 @@ def _ranked(move: Move, expert: Expert, situation: Situation) -> Ranked:
         cards()[situation.limiter].weight(move.aspect) if situation.limiter else 1.0,
         ROLES[situation.brief.role].get(move.aspect, 1.0),
         _share(move, situation),
-        measured(lift) if lift else 1.0,
-        _hinted(move, situation),
+        weigh_lift(lift) if lift else 1.0,
+        _weigh_hints(move, situation),
     )
     return Ranked(move, math.prod(factors), opinion, lift)
 
 
-def measured(lift: MoveLift) -> float:
+def weigh_lift(lift: MoveLift) -> float:
     """What experience is worth: its lift, shrunk towards 1 while it rests on little that is near, to a power that lets
     it win."""
     return float(max(lift.lift, 0.1) ** (LIFT_POWER * lift.confidence))
@@ -70,7 +70,7 @@ def _share(move: Move, situation: Situation) -> float:
     return 0.1 + situation.shares.get(move.kernel, 0.0) * len(situation.shares)
 
 
-def _hinted(move: Move, situation: Situation) -> float:
+def _weigh_hints(move: Move, situation: Situation) -> float:
     """The archive's gradients: a hint to go up favours the aspects behind its coordinate, one to go down the others."""
     factor = 1.0
     for hint in situation.brief.hints:

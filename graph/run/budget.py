@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foundry.agents.ledger import ModelCost, ModelLedger
 from foundry.graph.run.events import NO_SESSION, Event, EventLog
-from foundry.graph.run.inbox import granted
+from foundry.graph.run.inbox import sum_grants
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.candidate import Evaluation
@@ -72,10 +72,10 @@ class Ledger:
         limits = self._request.limits
         tokens, dollars = limits.tokens, limits.dollars
         return Allowed(
-            self._request.max_evaluations + int(granted(directives, "evaluations")),
-            self._request.max_minutes + granted(directives, "minutes"),
-            None if tokens is None else tokens + int(granted(directives, "tokens")),
-            None if dollars is None else dollars + granted(directives, "dollars"),
+            self._request.max_evaluations + int(sum_grants(directives, "evaluations")),
+            self._request.max_minutes + sum_grants(directives, "minutes"),
+            None if tokens is None else tokens + int(sum_grants(directives, "tokens")),
+            None if dollars is None else dollars + sum_grants(directives, "dollars"),
         )
 
     def exhausted(self) -> str:

@@ -85,7 +85,7 @@ class Inbox:
         self._database.close()
 
 
-def wanted_state(directives: list[Directive]) -> tuple[str, int]:
+def find_wanted_state(directives: list[Directive]) -> tuple[str, int]:
     """The latest word to the run: ("go" | "pause" | "stop", id of the directive or 0)."""
     state, number = "go", 0
     for directive in directives:
@@ -97,7 +97,7 @@ def wanted_state(directives: list[Directive]) -> tuple[str, int]:
     return state, number
 
 
-def granted(directives: list[Directive], unit: str) -> float:
+def sum_grants(directives: list[Directive], unit: str) -> float:
     """How much more of `unit` (evaluations, minutes, tokens, dollars) the user gave the run in words."""
     return sum(
         float(directive.command["amount"])

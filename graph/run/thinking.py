@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from foundry.agents.brain import Call, Notice
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
-from foundry.graph.run.inbox import wanted_state
+from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ async def wait_for_model(services: Services, seconds: float) -> None:
     with services.log.span("note", "waits for the model", seconds=seconds):
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0.0 and not services.ledger.exhausted():
-            if wanted_state(services.directives())[0] != "go":
+            if find_wanted_state(services.directives())[0] != "go":
                 return
             await asyncio.sleep(min(POLL_S, left))
             services.log.seen()

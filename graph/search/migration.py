@@ -29,7 +29,7 @@ def publish(database: Database, migrant: Migrant) -> None:
     )
 
 
-def abroad(database: Database, island: int) -> list[Migrant]:
+def list_migrants(database: Database, island: int) -> list[Migrant]:
     """The elites of the other islands, best first."""
     rows = database.run(
         "SELECT candidate, island, merit, cell FROM elites WHERE island != ? ORDER BY merit DESC, candidate", (island,)

@@ -12,7 +12,7 @@ from typing import Any
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Brief
-from foundry.graph.run.inbox import wanted_state
+from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import wait_for_model
@@ -22,14 +22,14 @@ from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examined
-from foundry.graph.search.migration import PROBABILITY, Migrant, abroad, choose, publish
+from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import placed
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, edited
+from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, apply_edits
 
 GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
@@ -122,7 +122,7 @@ def _look_around(state: IslandState, services: Services) -> Outside:
 
 def ordered_stop(services: Services) -> Stop | None:
     """Why the whole search should end: the user's word, the budget, or a result that is good enough."""
-    wanted, number = wanted_state(services.directives())
+    wanted, number = find_wanted_state(services.directives())
     if wanted == "stop":
         return Stop(kind="user", text=f"stopped by the user (d{number})")
     if spent := services.ledger.exhausted():
@@ -142,7 +142,7 @@ def _own_stop(state: IslandState, services: Services) -> Stop | None:
 
 
 async def _wait_while_paused(island: int, services: Services) -> None:
-    wanted, number = wanted_state(services.directives())
+    wanted, number = find_wanted_state(services.directives())
     if wanted != "pause":
         return
     with services.log.span("note", "paused", directive=number):
@@ -150,7 +150,7 @@ async def _wait_while_paused(island: int, services: Services) -> None:
         while wanted == "pause":
             await asyncio.sleep(POLL_S)
             services.log.seen()
-            wanted, _ = wanted_state(services.directives())
+            wanted, _ = find_wanted_state(services.directives())
         services.ledger.excuse(island, time.monotonic() - started)
 
 
@@ -289,7 +289,7 @@ async def text_of(proposal: Proposal, parent_text: str, services: Services) -> t
         return lowered.source, lowered.recipe
     if proposal.source:
         return proposal.source, None
-    text = edited(parent_text, proposal.edits)
+    text = apply_edits(parent_text, proposal.edits)
     if text == parent_text:
         raise ValueError(f"proposal {proposal.id} changes nothing")
     return text, None
@@ -425,7 +425,7 @@ async def migrate(state: IslandState, services: Services) -> Update:
     stream = services.stream(f"{step}:migrate")
     if idle < services.effort.stagnation or stream.random() >= PROBABILITY:
         return {"idle": idle}
-    rows = services.journal.plain(f"{step}/abroad", "outside", lambda: _abroad(state, services))
+    rows = services.journal.plain(f"{step}/abroad", "outside", lambda: _find_migrants(state, services))
     taken = choose([Migrant(*row) for row in rows], stream)
     archive, population = state["archive"], dict(state["population"])
     for migrant in taken:
@@ -438,10 +438,10 @@ async def migrate(state: IslandState, services: Services) -> Update:
     return {"idle": idle, "archive": archive, "population": _kept(population)}
 
 
-def _abroad(state: IslandState, services: Services) -> list[tuple[Any, ...]]:
+def _find_migrants(state: IslandState, services: Services) -> list[tuple[Any, ...]]:
     known = state["population"]
     return [
         (migrant.candidate, migrant.island, migrant.merit, migrant.cell)
-        for migrant in abroad(services.run.database, state["island"])
+        for migrant in list_migrants(services.run.database, state["island"])
         if migrant.candidate not in known
     ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
-from foundry.agents.chat.proposal import placed
-from foundry.agents.chat.source import SOURCE_CHARS, folded, shown
+from foundry.agents.chat.proposal import place_edits
+from foundry.agents.chat.source import SOURCE_CHARS, fold, show
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.thought import Edit, edited
+from foundry.knowledge.thought import Edit, apply_edits
 
 HEADER = read_library_text("cpu/runtime.h").strip()
 OWN = "#include <omp.h>\nint foundry_forward(void** b) { return 0; }\n"
@@ -20,7 +20,7 @@ LONG = PARENT + "".join(f"# line {number}\n" for number in range(9000)) + "# the
 def after(parent: str, *edits: tuple[str, str]) -> str:
     """The parent after these edits of a model's answer."""
     answer = ProposalAnswer.model_validate({"edits": [{"old": old, "new": new} for old, new in edits]})
-    return edited(parent, placed(answer, parent))
+    return apply_edits(parent, place_edits(answer, parent))
 
 
 def test_what_occurs_once_where_the_model_looked_may_occur_in_the_hidden_header() -> None:
@@ -30,7 +30,7 @@ def test_what_occurs_once_where_the_model_looked_may_occur_in_the_hidden_header(
 
 
 def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
-    assert len(shown(LONG)) < SOURCE_CHARS + 100 and "# line 4500\n" not in shown(LONG)
+    assert len(show(LONG)) < SOURCE_CHARS + 100 and "# line 4500\n" not in show(LONG)
     changed = after(LONG, ("# the end", "# an end"), ("omp.h>\nint", "cmath>\nint"), ("# line 8999\n", ""))
     wanted = LONG.replace("# the end", "# an end").replace(OWN, OWN.replace("omp.h", "cmath"))
     assert changed == wanted.replace("# line 8999\n", "")
@@ -39,13 +39,13 @@ def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
 
 
 def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
-    first, second = shown(PARENT).splitlines()[:2]
+    first, second = show(PARENT).splitlines()[:2]
     quoted = f"{first}\n{second}"
     assert after(PARENT, (quoted, quoted.replace("omp.h", "cmath"))) == PARENT.replace(
         OWN, OWN.replace("omp.h", "cmath")
     )
     assert after(PARENT, (first, 'SOURCE = r"""')) == PARENT.replace(HEADER, "")  # without the header, as it is asked
-    assert folded(LONG).restored(shown(LONG).replace("# the end", "# an end")) == LONG.replace("# the end", "# an end")
+    assert fold(LONG).restored(show(LONG).replace("# the end", "# an end")) == LONG.replace("# the end", "# an end")
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_edits_that_cannot_be_placed_are_said_to_the_model(edits: list[tuple[str
 
 
 def test_edits_without_a_place_must_be_the_only_ones() -> None:
-    assert edited("a b", [Edit("b", "c")]) == "a c"
+    assert apply_edits("a b", [Edit("b", "c")]) == "a c"
     with pytest.raises(ValueError, match="edit 1: its old text occurs 2 times, not once"):
-        edited("a a", [Edit("a", "c")])
+        apply_edits("a a", [Edit("a", "c")])
     with pytest.raises(ValueError, match="edit 1: its old text is not at character 1"):
-        edited("a a", [Edit("a", "c", 1)])
+        apply_edits("a a", [Edit("a", "c", 1)])

@@ -19,7 +19,7 @@ from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Hint
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
-from foundry.agents.chat.source import shown, unfolded
+from foundry.agents.chat.source import show, unfold
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.knowledge.candidate import Audit, Gate, Judgement
@@ -168,8 +168,8 @@ async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: 
 async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:
     header = read_library_text("cpu/runtime.h")
     parent = f'SOURCE = r"""{header}\nint foundry_forward(void** b) {{ return 0; }}\n"""\n' + FASTER
-    folded = shown(parent)
-    assert len(folded) < len(parent) - len(header) + 200 and unfolded(folded) == parent
+    folded = show(parent)
+    assert len(folded) < len(parent) - len(header) + 200 and unfold(folded) == parent
     session = Session(toy, scripted(answer(move(moves=[], source=folded.replace("return x + x", "return 2 * x")))))
     proposal = await session.propose(parent_text=parent)
     assert proposal.source == parent.replace("return x + x", "return 2 * x")

@@ -27,7 +27,7 @@ from tests.agents.session import QUICK, SHORT, Session, move
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.chat.breaker import Breaker, Pauses
-from foundry.agents.chat.dialect import EndpointDialect, Refusal, corrected
+from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.knowledge.errors import UsageError
@@ -156,11 +156,11 @@ async def test_a_server_that_refuses_both_token_fields_is_not_asked_for_ever(toy
 def test_the_parameter_that_is_named_first_is_the_one_refused() -> None:
     dialect = EndpointDialect.of(is_openai=False)
     text = "loc: body.seed, input: {temperature: 0.2, max_tokens: 2000, response_format: ...}"
-    found = corrected(dialect, Refusal(422, "", text), {"seed", "temperature", "response_format"})
+    found = adapt(dialect, Refusal(422, "", text), {"seed", "temperature", "response_format"})
     assert found is not None and found[0].without == {"seed"}
-    by_param = corrected(dialect, Refusal(400, "temperature", text), {"seed", "temperature"})
+    by_param = adapt(dialect, Refusal(400, "temperature", text), {"seed", "temperature"})
     assert by_param is not None and by_param[0].without == {"temperature"}
-    assert corrected(dialect, Refusal(429, "seed", text), {"seed"}) is None
+    assert adapt(dialect, Refusal(429, "seed", text), {"seed"}) is None
 
 
 # when an endpoint is away

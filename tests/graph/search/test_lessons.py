@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.playbook.ranking import measured
+from foundry.agents.playbook.ranking import weigh_lift
 from foundry.agents.steps import towards
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
@@ -116,7 +116,7 @@ def test_every_move_of_a_recorded_run_is_found_under_its_own_key(
     online = [math.log(1.151 / 0.896), math.log(1.987 / 2.635), math.log(1.630 / 1.566)]
     assert lifts["row:set:algorithm=online"].lift == pytest.approx(math.exp(sum(online) / 3))
     assert (lifts["row:set:algorithm=online"].tries, lifts["row:set:algorithm=online"].wins) == (3, 2)
-    assert measured(lifts["row:set:vector=32"]) < 0.7 < measured(lifts["row:set:algorithm=online"])
+    assert weigh_lift(lifts["row:set:vector=32"]) < 0.7 < weigh_lift(lifts["row:set:algorithm=online"])
 
 
 def test_a_steps_moves_are_filed_alike_in_whatever_order_they_were_made(filed: Filed) -> None:
