@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,6 +37,7 @@ from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.statistics import ScreenHistory, centre
+from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
 from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 
 CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
@@ -117,7 +118,8 @@ class Grader:
         self._closed = False
         self._own_errors: list[list[float]] = []
         self._screens = ScreenHistory(device.target)
-        self._lanes = threading.Semaphore(lanes)
+        self._lanes, self._lane_count = threading.Semaphore(lanes), lanes
+        self._plan = ROOMIEST  # of the GPU's memory, until the task's sizes are known
         self._idle: list[Worker] = []
         self._guard = threading.Lock()  # of the idle judges: requests come from several threads
         self._tf32 = device.target == "cuda" and task.options.policy != "strict"
@@ -136,7 +138,13 @@ class Grader:
 
     def check(self) -> Message:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
-        return self._about_task("check", task_seconds())
+        answer = self._about_task("check", task_seconds())
+        if answer["free_bytes"]:
+            self._plan = plan_memory(decoded(Sizes, answer["sizes"]), int(answer["free_bytes"]))
+            while self._lane_count > self._plan.lanes:
+                self._lanes.acquire()
+                self._lane_count -= 1
+        return answer
 
     def capture(self) -> Message:
         """The task's graphs, or a note why there are none."""
@@ -262,6 +270,7 @@ class Grader:
         worker = self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK)
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
+            message["device"] = self._device.target if self._device.present else "cpu"
             return _ask_about_task(worker, {"do": question, **message}, limit_s)
         finally:
             worker.end()
@@ -287,6 +296,7 @@ class Grader:
         limits = self._task_limits(JUDGE_S)
         judge = self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK)
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
+        message["plan"] = asdict(self._plan)
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
         return judge
 

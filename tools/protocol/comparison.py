@@ -52,7 +52,7 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
     if dtype not in EPSILON:
         return Expected(flat.contiguous(), None, shape, dtype, 0.0, 0.0, 0.0)
     flat = flat.double().contiguous()
-    is_all_finite = math.isfinite(float(flat.sum())) and math.isfinite(float(eager.double().sum()))
+    is_all_finite = math.isfinite(float(flat.sum())) and math.isfinite(float(eager.sum(dtype=torch.float64)))
     finite = flat if is_all_finite else flat[torch.isfinite(flat) & torch.isfinite(eager.detach().reshape(-1))]
     spread = float(finite.std(correction=0)) if finite.numel() > 1 else 0.0
     kept = None if is_all_finite else eager.detach().reshape(-1).contiguous()
@@ -67,7 +67,7 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
         wrong = float((flat != expected.truth).sum())
         return OutputError(wrong, wrong)
     squares, worst, misplaced = 0.0, 0.0, 0
-    for span in _spans(flat.numel(), GPU_CHUNK if flat.is_cuda else CHUNK):
+    for span in _spans(flat, CHUNK):
         truth = expected.truth[span]
         difference = torch.sub(flat[span].double(), truth).abs_()  # `double` of float64 is the output itself
         if not math.isfinite(float(difference.sum())):
@@ -86,36 +86,49 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
 def weighing_elements(expected: Expected) -> int:
     """How many elements the norm of the truth rests on, at most all: as many as elements of a normal distribution have
     the same ratio of (sum of squares)^2 to the sum of fourth powers, which is n / 3 (the participation ratio)."""
-    size = float(expected.truth.abs().nan_to_num(posinf=0.0).max()) if expected.truth.numel() else 0.0
-    squares = (expected.truth / (size or 1.0)).nan_to_num(posinf=0.0, neginf=0.0).square_()
-    fourth = float(torch.dot(squares, squares))
-    return min(expected.truth.numel(), math.ceil(3.0 * float(squares.sum()) ** 2 / fourth)) if fourth else 0
+    spans = list(_spans(expected.truth, expected.truth.numel()))
+    size = max((float(expected.truth[span].abs().nan_to_num(posinf=0.0).max()) for span in spans), default=0.0)
+    second = fourth = 0.0
+    for span in spans:
+        squares = (expected.truth[span] / (size or 1.0)).nan_to_num(posinf=0.0, neginf=0.0).square_()
+        second, fourth = second + float(squares.sum()), fourth + float(torch.dot(squares, squares))
+    return min(expected.truth.numel(), math.ceil(3.0 * second**2 / fourth)) if fourth else 0
 
 
 def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputError, error: OutputError) -> str:
     """The failing elements in words: first one, share, where they lie, a constant factor if there is one."""
-    flat = output.detach().reshape(-1).to(expected.truth.device, expected.truth.dtype)
-    truth = expected.truth
-    if expected.is_floating:
-        eager = truth if expected.eager is None else expected.eager
-        wrong_kind, counted = _misplaced(flat, truth, eager, any_nan=expected.any_nan)
-        bound = limit.violation * expected.tolerance * (truth.abs() + expected.spread)
-        wrong = wrong_kind | (counted & ((flat - truth).abs() > bound))
-    else:
-        wrong = flat != truth
-    count = int(wrong.sum())
+    flat, truth = output.detach().reshape(-1).to(expected.truth.device), expected.truth
+    wrong = torch.empty(flat.numel(), dtype=torch.bool, device=flat.device)
+    count, first = 0, -1
+    for span in _spans(flat, flat.numel()):
+        wrong[span] = _wrong(flat[span], expected, limit, span)
+        found = int(wrong[span].sum())
+        if found and first < 0:
+            first = span.start + int(torch.nonzero(wrong[span])[0])
+        count += found
     if count == 0:
         return (
             f"no single element is far off, but the norm error is {error.norm:.2e}; "
             f"PyTorch's own allows {limit.norm:.2e}"
         )
-    first = int(torch.nonzero(wrong)[0])
     index = _unravel(first, expected.shape)
     got, want = flat[first].item(), truth[first].item()
     text = f"first wrong element {index}: got {got:.6g}, want {want:.6g}; {_share(count, flat.numel())} wrong"
     where = _where(wrong.reshape(expected.shape)) if 0 < flat.numel() <= MAX_PATTERN else ""
     factor = _factor(flat, expected) if expected.is_floating else ""
     return text + where + factor
+
+
+def _wrong(output: torch.Tensor, expected: Expected, limit: OutputError, span: slice) -> torch.Tensor:
+    """Which elements of a part of an output are."""
+    truth = expected.truth[span]
+    output = output.to(truth.dtype)
+    if not expected.is_floating:
+        return output != truth
+    eager = truth if expected.eager is None else expected.eager[span]
+    wrong_kind, counted = _misplaced(output, truth, eager, any_nan=expected.any_nan)
+    bound = limit.violation * expected.tolerance * (truth.abs() + expected.spread)
+    return wrong_kind | (counted & ((output - truth).abs() > bound))
 
 
 def _misplaced(
@@ -139,9 +152,11 @@ def _is_same(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return (one.double() == other.double()) | (torch.isnan(one) & torch.isnan(other))
 
 
-def _spans(elements: int, length: int) -> Iterator[slice]:
-    for start in range(0, elements, length):
-        yield slice(start, min(start + length, elements))
+def _spans(flat: torch.Tensor, length: int) -> Iterator[slice]:
+    """Parts of `length` elements, on a GPU of as many as leave room for float64 copies."""
+    step = GPU_CHUNK if flat.is_cuda else max(1, length)
+    for start in range(0, flat.numel(), step):
+        yield slice(start, min(start + step, flat.numel()))
 
 
 def _unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -181,8 +196,9 @@ def _where(wrong: torch.Tensor) -> str:
 
 def _factor(output: torch.Tensor, expected: Expected) -> str:
     """A constant factor between output and truth, in words, or ""."""
-    usable = torch.isfinite(output) & torch.isfinite(expected.truth)
-    given, truth = output[usable][:CHUNK], expected.truth[usable][:CHUNK]
+    output, own = output[:GPU_CHUNK].to(expected.truth.dtype), expected.truth[:GPU_CHUNK]
+    usable = torch.isfinite(output) & torch.isfinite(own)
+    given, truth = output[usable][:CHUNK], own[usable][:CHUNK]
     large = truth.abs() > 0.1 * expected.spread
     if int(large.sum()) < 8:
         return ""

@@ -6,7 +6,6 @@ Asked only for a faulty kernel that the grader accepted: if anything differs, th
 from __future__ import annotations
 
 import gc
-import os
 import random
 import sys
 import types
@@ -25,7 +24,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.protocol.rules import AS_GIVEN, Parameters, distributions
-from foundry.tools.task import bundle, loading
+from foundry.tools.task import loading
 
 
 def serve(control: Channel) -> None:
@@ -64,9 +63,9 @@ def _model_class(text: str, name: str, folder: Path) -> Any:
 
 
 def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
-    description, handle = case.init
-    arguments = bundle.unpack(description, handle)
-    os.close(handle)
+    init = case.init
+    arguments = init.value()
+    init.close()
     models: list[nn.Module] = []
     for made in (correct, faulty):
         loading.seed_everything(case.seed)
@@ -77,7 +76,7 @@ def _in_case(case: Case, correct: Any, faulty: Any, message: Message) -> str:
             if not _same(models, case, trial, message["place"]):
                 return f"{trial.distribution.name} ({case.name})" if case.name else trial.distribution.name
         finally:
-            os.close(trial.inputs[1])
+            trial.inputs.close()
         gc.collect()
     return ""
 
@@ -104,7 +103,7 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
         left: list[list[torch.Tensor]] = []
         for model in models:
             _load(model, case, trial.distribution.parameters)
-            inputs = _placed(bundle.unpack(*trial.inputs), place)
+            inputs = _placed(trial.inputs.value(), place)
             result = [leaf for leaf in loading.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
             state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
             left.append([tensor.detach().clone() for tensor in (*result, *state)])
@@ -116,7 +115,7 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
 def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
     """Parameters by name where the candidate has the task's names; its own seeded ones otherwise."""
     packed = case.state(kind)
-    given = bundle.shared(*packed.bundle)
+    given = packed.parcel.tensors()
     own = model.state_dict(keep_vars=True)
     for key, tensor in zip(packed.keys, given, strict=True):
         if key in own and own[key].shape == tensor.shape:

@@ -1,13 +1,16 @@
-"""Values of Python and torch as sealed shared memory plus a JSON description, and back.
+"""Values of Python and torch as memory plus a JSON description, and back.
 
 A description lists tensors by shape, strides and dtype; only those that the grader wrote are taken at their word.
-Runs in workers (imports torch).
+On the host the memory is sealed and shared as it is. On a GPU, where nothing can be sealed, what is packed stays with
+the process that packed it, and others get copies in blocks of their own. Runs in workers (imports torch).
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,10 +18,49 @@ import torch
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import ITEM_BYTES, TensorSpec
 from foundry.tools.process.channel import Message, mapped, memory, seal
+from foundry.tools.process.gpu_memory import SharedGpuMemory
 from foundry.tools.task.loading import spec_of, torch_dtype
 
 ALIGN_BYTES = 64
+GPU_ALIGN_BYTES = 512  # as PyTorch's own allocator does
+GPU_LARGE_BYTES = 1 << 20  # from here on a tensor begins where a page of the device's memory does
+GPU_PAGE_BYTES = 2 << 20
+IDLE_GPU_BYTES = 1 << 30
 _PLAIN = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A packed value: its description, and its tensors in sealed host memory (`handle`) or, on a GPU, in memory that no
+    other process can reach (`held`)."""
+
+    description: Message
+    handle: int = -1
+    held: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def specs(self) -> list[TensorSpec]:
+        return [spec_from(item) for item in self.description["specs"]]
+
+    @property
+    def nbytes(self) -> int:
+        """Of all its tensors."""
+        return sum(spec.nbytes for spec in self.specs)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Its tensors without copying; never write to them."""
+        return list(self.held) if self.handle < 0 else shared(self.description, self.handle)
+
+    def value(self) -> Any:
+        """The value, its tensors copied."""
+        if self.handle >= 0:
+            return unpack(self.description, self.handle)
+        return from_description(self.description, [tensor.clone() for tensor in self.held])
+
+    def close(self) -> None:
+        """Gives host memory back; a GPU's goes with the last reference to the parcel."""
+        if self.handle >= 0:
+            os.close(self.handle)
 
 
 def extent(spec: TensorSpec) -> int:
@@ -38,18 +80,20 @@ def offsets(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
     return found, max(end, ALIGN_BYTES)
 
 
-def pack(value: Any) -> tuple[Message, int]:
-    """A value of nested lists, tuples, dicts, numbers and tensors as (description, open sealed memory).
-
-    Raises TaskError for any other kind of object.
+def pack(value: Any, device: torch.device | None = None) -> Parcel:
+    """A value of nested lists, tuples, dicts, numbers and tensors; its tensors in sealed memory, or on a GPU as they
+    are. Raises TaskError for any other kind of object.
     """
     tensors: list[torch.Tensor] = []
     tree = _to_tree(value, tensors)
     specs = [spec_of(tensor) for tensor in tensors]
+    description = {"tree": tree, "specs": [plain_spec(spec) for spec in specs]}
+    if device is not None and device.type == "cuda":
+        return Parcel(description, held=tuple(tensor.detach() for tensor in tensors))
     handle = memory("bundle", offsets(specs)[1])
     _fill(tensors, specs, handle)
     seal(handle)
-    return {"tree": tree, "specs": [plain_spec(spec) for spec in specs]}, handle
+    return Parcel(description, handle)
 
 
 def unpack(description: Message, handle: int, before: Callable[[], None] = lambda: None) -> Any:
@@ -62,15 +106,18 @@ def unpack(description: Message, handle: int, before: Callable[[], None] = lambd
     for spec, flat in zip(specs, flat_views(specs, handle), strict=True):
         before()
         tensors.append(flat.clone().as_strided(spec.shape, spec.strides))
+    return from_description(description, tensors)
+
+
+def from_description(description: Message, tensors: list[torch.Tensor]) -> Any:
+    """The value behind a description with these tensors in it."""
     return _from_tree(description["tree"], tensors)
 
 
 def shared(description: Message, handle: int) -> list[torch.Tensor]:
     """The tensors behind a description without copying; never write to them."""
     specs = [spec_from(item) for item in description["specs"]]
-    return [
-        flat.as_strided(spec.shape, spec.strides) for spec, flat in zip(specs, flat_views(specs, handle), strict=True)
-    ]
+    return shaped(specs, flat_views(specs, handle))
 
 
 def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = False) -> list[torch.Tensor]:
@@ -87,12 +134,64 @@ def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = Fal
     return views
 
 
+def gpu_places(specs: Sequence[TensorSpec]) -> tuple[list[int], int]:
+    """Where each tensor begins in a block of GPU memory, and how long the block is, in bytes."""
+    found: list[int] = []
+    end = 0
+    for spec in specs:
+        size = extent(spec) * ITEM_BYTES[spec.dtype]
+        unit = GPU_PAGE_BYTES if size >= GPU_LARGE_BYTES else GPU_ALIGN_BYTES
+        end = -(-end // unit) * unit
+        found.append(end)
+        end += size
+    return found, max(end, GPU_ALIGN_BYTES)
+
+
+def give_back() -> None:
+    """Returns what PyTorch holds of the GPU's memory without using it, when it is much: other processes need it."""
+    if torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > IDLE_GPU_BYTES:
+        torch.cuda.empty_cache()
+
+
+class _Span:
+    """Part of a block as PyTorch takes it (numba's CUDA array interface, version 3), which keeps the block mapped."""
+
+    def __init__(self, block: SharedGpuMemory, start: int, nbytes: int) -> None:
+        self._block = block
+        address = (block.address + start, False)
+        self.__cuda_array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": address, "version": 3}
+
+
+def gpu_views(specs: Sequence[TensorSpec], block: SharedGpuMemory) -> list[torch.Tensor]:
+    """One-dimensional tensors over a block of GPU memory, one for each spec, each with a storage of its own."""
+    views: list[torch.Tensor] = []
+    for spec, place in zip(specs, gpu_places(specs)[0], strict=True):
+        size = extent(spec) * ITEM_BYTES[spec.dtype]
+        if size:
+            views.append(torch.as_tensor(_Span(block, place, size), device="cuda").view(torch_dtype(spec.dtype)))
+        else:
+            views.append(torch.empty(0, dtype=torch_dtype(spec.dtype), device="cuda"))
+    return views
+
+
+def shaped(specs: Sequence[TensorSpec], flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Flat views with the shapes and strides of their specs."""
+    return [flat.as_strided(spec.shape, spec.strides) for spec, flat in zip(specs, flats, strict=True)]
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors of a nested value, in the order in which `pack` numbers them."""
     if isinstance(value, torch.Tensor):
         return [value]
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
     return [tensor for item in items for tensor in tensors_in(item)]
+
+
+def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one dtype have the same shape and elements, bit by bit."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    kind = kinds[one.element_size()]
+    return one.shape == other.shape and torch.equal(one.view(kind), other.view(kind))
 
 
 def plain_spec(spec: TensorSpec) -> list[Any]:
@@ -107,12 +206,17 @@ def spec_from(item: Any) -> TensorSpec:
     return TensorSpec(tuple(shape), tuple(strides), dtype)
 
 
-def _fill(tensors: list[torch.Tensor], specs: list[TensorSpec], handle: int) -> None:
-    """Copies tensors into the memory; the writable mapping is gone when this returns, as sealing demands."""
-    for tensor, flat in zip(tensors, flat_views(specs, handle, writable=True), strict=True):
+def fill(flats: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copies tensors into flat views, each with its own strides."""
+    for tensor, flat in zip(tensors, flats, strict=True):
         distinct = tuple(slice(0, 1) if step == 0 else slice(None) for step in tensor.stride())
         source = tensor.detach()[distinct]  # an expanded dimension repeats the same elements
         flat.as_strided(source.shape, source.stride()).copy_(source)
+
+
+def _fill(tensors: list[torch.Tensor], specs: list[TensorSpec], handle: int) -> None:
+    """Copies tensors into host memory; the writable mapping is gone when this returns, as sealing demands."""
+    fill(flat_views(specs, handle, writable=True), tensors)
 
 
 def _to_tree(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -9,12 +10,15 @@ import torch
 
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
+from foundry.tools.task.gpu_plan import Sizes
 from foundry.tools.task.loading import LoadedTask
+
+HOLLOW_BYTES = 32 << 20
 
 
 def serve(control: Channel) -> None:
@@ -25,32 +29,64 @@ def serve(control: Channel) -> None:
         torch.set_num_threads(int(message["threads"]))
         task = codec.decode(Task, message["task"])
         try:
-            answer = _check(task) if message["do"] == "check" else _capture(task)
+            device = torch.device(message["device"])
+            answer = _check(task, device) if message["do"] == "check" else _capture(task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         control.send(answer)
 
 
-def _check(task: Task) -> Message:
+def _check(task: Task, device: torch.device) -> Message:
     """Shapes of inputs and outputs; raises TaskError for everything that makes a task unusable, in all its cases."""
-    first, *others = _cases(task)
-    outputs = loading.check_reference(first)
-    for other in others:
-        loading.check_reference(other)
-    inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(first.inputs(0))]
-    return {"inputs": codec.to_plain(inputs), "outputs": codec.to_plain(outputs)}
+    free_bytes = torch.cuda.mem_get_info()[0] if device.type == "cuda" else 0
+    described: list[tuple[list[TensorSpec], list[TensorSpec]]] = []
+    sizes: list[Sizes] = []
+    for loaded in _cases(task):
+        checked = loading.check_reference(loaded, device=device)
+        inputs = [loading.spec_of(tensor) for tensor in bundle.tensors_in(loaded.inputs(0, device))]
+        described.append((inputs, checked.outputs))
+        (given, wide_given), (made, wide_made) = _bytes(inputs), _bytes(checked.outputs)
+        sizes.append(Sizes(given, made, wide_given, wide_made, checked.parameter_bytes, checked.work_bytes))
+        bundle.give_back()
+    inputs, outputs = described[0]
+    needs = {"sizes": codec.to_plain(Sizes.largest(sizes)), "free_bytes": free_bytes}
+    return {"inputs": codec.to_plain(inputs), "outputs": codec.to_plain(outputs), **needs}
 
 
-def _capture(task: Task) -> Message:
+def _bytes(specs: list[TensorSpec]) -> tuple[int, int]:
+    """Of tensors as they are, and with floats in float64."""
+    wide = [8 * bundle.extent(spec) if "float" in spec.dtype else spec.nbytes for spec in specs]
+    return sum(spec.nbytes for spec in specs), sum(wide)
+
+
+def _capture(task: Task, device: torch.device) -> Message:
     """One graph a case, or why there is none."""
     graphs: list[Any] = []
     try:
         for loaded in _cases(task):
-            graph: OpGraph = capture(loaded.build_model(0), loaded.inputs(0), overrides=loaded.overrides)
-            graphs.append(codec.to_plain(graph))
+            graphs.append(codec.to_plain(_graph(loaded, device)))
     except CannotCapture as error:
         return {"graphs": [], "note": str(error)}
     return {"graphs": graphs, "note": ""}
+
+
+def _graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
+    """A case's graph. Tracing looks at shapes, hardly ever at elements: those of large inputs are left out at first."""
+    model, inputs = loaded.build_model(0), loaded.inputs(0, device)
+    if device.type != "cpu":
+        with contextlib.suppress(CannotCapture):
+            graph = capture(model, [_hollow(value) for value in inputs], overrides=loaded.overrides)
+            if graph.tracer == "export":  # the others run the model, whose Python may look at elements
+                return graph
+        inputs = [loading.placed(value, loading.CPU) for value in inputs]
+    return capture(model, inputs, overrides=loaded.overrides)
+
+
+def _hollow(value: Any) -> Any:
+    """A large floating tensor on the host, of which no page is ever written; anything else as it is."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point() and value.nbytes > HOLLOW_BYTES:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return loading.placed(value, loading.CPU)
 
 
 def _cases(task: Task) -> list[LoadedTask]:

@@ -5,13 +5,13 @@ Imports torch and executes the user's code: never imported by the main process.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import sys
 import traceback
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ _DTYPES: dict[torch.dtype, DType] = {
 
 # Two runs of a deterministic reduction on a GPU may differ by the order of atomic additions; more is another answer.
 SAME_ANSWER = 1e-4
+PIECE = 1 << 24  # elements compared at a time
+CPU = torch.device("cpu")
 
 
 def dtype_name(dtype: torch.dtype) -> DType:
@@ -67,6 +69,19 @@ def flatten(result: Any) -> list[Any]:
     return [result]
 
 
+def placed(value: Any, device: torch.device | None) -> Any:
+    """A nested value with its tensors on a device."""
+    if device is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, list | tuple):
+        return type(value)(placed(item, device) for item in value)
+    if isinstance(value, dict):
+        return {key: placed(item, device) for key, item in value.items()}
+    return value
+
+
 def seed_everything(seed: int) -> None:
     random.seed(seed)
     torch.manual_seed(seed)
@@ -74,7 +89,7 @@ def seed_everything(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _users_words(task: Task, doing: str) -> Iterator[None]:
     """Turns whatever the user's code raises into one TaskError with the line of the user's own file."""
     try:
@@ -118,11 +133,14 @@ class LoadedTask:
             model.train(self.task.options.mode == "train")
         return model if self.dtype is None else model.to(self.dtype)
 
-    def inputs(self, seed: int) -> list[Any]:
-        """get_inputs() with random streams set to `seed`; floats redrawn when the options give an input range."""
+    def inputs(self, seed: int, device: torch.device | None = None) -> list[Any]:
+        """get_inputs() with random streams set to `seed`; floats redrawn when the options give an input range.
+
+        For a GPU they are drawn there where the file's code allows it, which other numbers come from, and otherwise
+        moved there.
+        """
         with _users_words(self.task, "get_inputs() failed"):
-            seed_everything(seed)
-            values = self.module.get_inputs()
+            values = self._drawn(seed, device)
         if not isinstance(values, list | tuple):
             raise TaskError(
                 f"get_inputs() returned a {type(values).__name__}", "return the list of forward's arguments"
@@ -132,6 +150,15 @@ class LoadedTask:
             if isinstance(value, torch.Tensor) and value.numel() == 0:
                 raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
         return [self._adapted(value, limits) for value in values]
+
+    def _drawn(self, seed: int, device: torch.device | None) -> Any:
+        if device is not None and device.type != "cpu":
+            with contextlib.suppress(Exception):  # a generator, or data, that only the host has
+                seed_everything(seed)
+                with device:
+                    return placed(self.module.get_inputs(), device)
+        seed_everything(seed)
+        return placed(self.module.get_inputs(), device)
 
     def _adapted(self, value: Any, limits: tuple[float, float] | None) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -170,23 +197,36 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
 # ---------------------------------------------------------------- checking the reference
 
 
-def check_reference(loaded: LoadedTask, *, seed: int = 0) -> list[TensorSpec]:
-    """Runs the reference and returns its output tensors, nested tuples flattened.
+@dataclass(frozen=True)
+class Checked:
+    """A reference that can be judged: its outputs, and what it needs besides them and its inputs. `work_bytes`
+    are the temporaries of one call, known on a GPU only."""
+
+    outputs: list[TensorSpec]
+    parameter_bytes: int
+    work_bytes: int
+
+
+def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device = CPU) -> Checked:
+    """Runs the reference on a device and returns what its outputs are, nested tuples flattened.
 
     Raises TaskError, one line each: no output tensors, empty outputs, NaN outputs, inputs changed in place, a model
     with random output, a non-deterministic model.
     """
-    inputs = loaded.inputs(seed)
-    first_model = loaded.build_model(seed)
+    inputs = loaded.inputs(seed, device)
+    first_model = loaded.build_model(seed).to(device)
     state = {key: value.clone() for key, value in first_model.state_dict().items()}
     given = _copy(inputs)
+    meter = _Meter(device)
     first = _tensors(_run_seeded(loaded, first_model, given, seed))
+    work_bytes = meter.read(first)
     _check_inputs_unchanged(inputs, given)
     specs = [spec_of(output) for output in first]
     _check_values(first)
+    del first_model
 
     def again(stream: int) -> list[torch.Tensor]:
-        model = loaded.build_model(seed)
+        model = loaded.build_model(seed).to(device)
         with _users_words(loaded.task, "building Model a second time gave another state"):
             model.load_state_dict(state)
         return _tensors(_run_seeded(loaded, model, _copy(inputs), stream))
@@ -198,7 +238,23 @@ def check_reference(loaded: LoadedTask, *, seed: int = 0) -> list[TensorSpec]:
                 'remove the random operator, or set mode = "eval" beside the task if it is dropout',
             )
         raise TaskError("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
-    return specs
+    return Checked(specs, sum(tensor.nbytes for tensor in state.values()), work_bytes)
+
+
+class _Meter:
+    """The most GPU memory that PyTorch takes from now on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._counts = device.type == "cuda"
+        if self._counts:
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+
+    def read(self, outputs: list[torch.Tensor]) -> int:
+        """Bytes beyond the outputs; 0 elsewhere."""
+        if not self._counts:
+            return 0
+        return max(0, torch.cuda.max_memory_allocated() - self._before - sum(item.nbytes for item in outputs))
 
 
 def _run_seeded(loaded: LoadedTask, model: nn.Module, inputs: list[Any], seed: int) -> Any:
@@ -242,24 +298,37 @@ def _check_values(outputs: list[torch.Tensor]) -> None:
 
 
 def _bits_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(torch.equal(torch.nan_to_num(one), torch.nan_to_num(other)))
+    return one.shape == other.shape and all(
+        torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in _pieces(one, other)
+    )
+
+
+def _pieces(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Two tensors of one shape, part by part: copies of whole ones may need more memory than there is."""
+    first, second = one.reshape(-1), other.reshape(-1)
+    for start in range(0, first.numel(), PIECE):
+        yield first[start : start + PIECE], second[start : start + PIECE]
 
 
 def _same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Equal up to SAME_ANSWER of the largest finite magnitude, with the same non-finite elements."""
     if len(one) != len(other):
         return False
-    for a, b in zip(one, other, strict=True):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        if not a.is_floating_point():
-            if not torch.equal(a, b):
-                return False
-            continue
+    return all(_same_tensor(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    largest = worst = 0.0
+    for a, b in _pieces(one, other):
         finite = torch.isfinite(a)
         if not torch.equal(finite, torch.isfinite(b)) or not torch.equal(a[~finite], b[~finite]):
             return False
         left, right = a[finite].double(), b[finite].double()
-        if left.numel() and float((left - right).abs().max()) > SAME_ANSWER * float(left.abs().max()):
-            return False
-    return True
+        if left.numel():
+            largest = max(largest, float(left.abs().max()))
+            worst = max(worst, float((left - right).abs().max()))
+    return worst <= SAME_ANSWER * largest

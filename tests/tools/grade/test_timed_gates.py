@@ -23,6 +23,8 @@ from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.orders import OUT_OF_TURN, UNDISTURBED
 from foundry.tools.protocol.statistics import ScreenHistory
+from foundry.tools.task import bundle
+from foundry.tools.task.bundle import Parcel
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -296,7 +298,7 @@ class Link:
         if ("scaled" in self.refused and factor != 1.0) or ("rotated" in self.refused and shift):
             raise RunnerFailed("crash", "no such input")
 
-    def restore(self, slot: int) -> None:
+    def restore(self, slot: int, number: int, parcel: Parcel) -> None:
         self.change = (1.0, 0)
 
 
@@ -314,7 +316,8 @@ class Link:
 def test_the_strongest_change_that_the_reference_takes(
     refused: tuple[str, ...], scalable: bool, left: tuple[bool, bool]
 ) -> None:
-    question = paired_timing.Question([], [], [], lambda: ({}, 0), scalable=scalable)
+    inputs = bundle.pack([])
+    question = paired_timing.Question([inputs], [], [], lambda: inputs, scalable=scalable)
     found = paired_timing._settled(cast(RunnerLink, Link(*refused)), question, random.Random(1))
     assert (found.scaled, found.rotated) == left
 

@@ -138,13 +138,13 @@ def test_values_cross_processes_with_their_strides() -> None:
     tensors = torch.arange(24.0).reshape(4, 6)
     value = [tensors.t(), (tensors[::2, 1:4], None, 3, 2.5, True, "mean"), torch.ones(3, 1).expand(3, 5), tensors > 4]
     value.append({"dtype": torch.float16, "empty": torch.empty(0, 3), "half": tensors.bfloat16()})
-    description, handle = bundle.pack(value)
-    back = bundle.unpack(description, handle)
+    parcel = bundle.pack(value)
+    back = parcel.value()
     for mine, theirs in zip(bundle.tensors_in(value), bundle.tensors_in(back), strict=True):
         assert torch.equal(mine, theirs) and mine.stride() == theirs.stride() and mine.dtype == theirs.dtype
     assert back[1][1:] == (None, 3, 2.5, True, "mean") and back[4]["dtype"] is torch.float16
     bundle.tensors_in(back)[0].fill_(0)
-    assert torch.equal(bundle.tensors_in(bundle.unpack(description, handle))[0], tensors.t())
+    assert torch.equal(parcel.tensors()[0], tensors.t())
 
 
 def test_a_norm_rests_on_the_elements_that_weigh() -> None:

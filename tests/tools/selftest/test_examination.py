@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -116,7 +115,7 @@ def test_questions_that_the_reference_refuses_end_no_comparison(tmp_path: Path) 
     asked = []
     for trial in trials(case, "full"):
         asked.append(trial.distribution.name)
-        os.close(trial.inputs[1])
+        trial.inputs.close()
     case.close()
     assert {"as given", "randomised parameters", "high biases"} <= set(asked)
     assert "large parameters" not in asked

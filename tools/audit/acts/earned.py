@@ -16,6 +16,7 @@ from foundry.tools.protocol.comparison import Expected
 SAMPLE = 1 << 16  # elements looked at in each output
 LARGEST_SHARE = 0.05  # of right elements without native code
 FILLS = (0.0, 1.0, -1.0)
+PIECE = 1 << 24  # elements of an input looked through at a time
 FEW = 16  # elements that a native function's return value may explain
 
 
@@ -40,13 +41,14 @@ def earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given:
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
     for output, item in zip(outputs, expected, strict=True):
-        flat = output.detach().reshape(-1).cpu()
-        places = torch.arange(flat.numel())
+        flat = output.detach().reshape(-1)
         if flat.numel() > SAMPLE:
             places = torch.randint(0, flat.numel(), (SAMPLE,), generator=generator)
-        truth = item.truth.cpu()[places]
+        else:
+            places = torch.arange(flat.numel())
+        truth = item.truth[places.to(item.truth.device)].cpu()
         bound = item.tolerance * (truth.abs().double() + item.spread)
-        is_right = _close(flat[places], truth, bound)
+        is_right = _close(flat[places.to(flat.device)].cpu(), truth, bound)
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
             must &= ~_close(torch.full_like(truth, fill), truth, bound)
@@ -74,7 +76,8 @@ def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Ten
     ordered = torch.unique(values)
     for tensor in given:
         if tensor.dtype == values.dtype and ordered.numel():
-            flat = tensor.reshape(-1)
-            places = torch.searchsorted(ordered, flat).clamp_(max=ordered.numel() - 1)
-            found |= torch.isin(values, flat[ordered[places] == flat])
+            sought = ordered.to(tensor.device)
+            for flat in tensor.reshape(-1).split(PIECE):
+                places = torch.searchsorted(sought, flat).clamp_(max=ordered.numel() - 1)
+                found |= torch.isin(values, torch.unique(flat[sought[places] == flat]).cpu())
     return found

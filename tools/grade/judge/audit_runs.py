@@ -5,7 +5,6 @@ Each in a process of its own, on inputs that the candidate has not seen. Runs in
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import NAN_BYTES
-from foundry.tools.protocol.rules import AS_GIVEN, OutputError, accepts, allowed
-from foundry.tools.task import bundle
+from foundry.tools.protocol.rules import OutputError, accepts, allowed
 
 SLOT = 0
 PUBLIC_SEEDS = (42, 0)
@@ -80,7 +78,7 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
     specs = [item.spec for item in known.buffers]
     for seed in PUBLIC_SEEDS:
         try:
-            trial = case.trial(AS_GIVEN, seed)
+            trial = case.public_trial(seed)
         except TaskError:
             continue
         try:
@@ -91,7 +89,7 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
                 "public inputs", False, f"on the inputs of torch.manual_seed({seed}) it fails: {failed.evidence}"
             )
         finally:
-            os.close(trial.inputs[1])
+            trial.inputs.close()
         owns = trial.tf32 or trial.ieee
         for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
             usual = allowed(own, spec.dtype, spec.numel)  # near its limit is not beyond it: accuracy was judged before
@@ -133,8 +131,7 @@ def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _With
 
 
 def _given(case: Case, trial: Trial) -> list[torch.Tensor]:
-    packed = case.state("seeded").bundle
-    return [*bundle.shared(*trial.inputs), *bundle.shared(*packed)]
+    return [*trial.inputs.tensors(), *case.state("seeded").parcel.tensors()]
 
 
 def _ablation_gates(silent: _Without, undone: _Without) -> list[Gate]:

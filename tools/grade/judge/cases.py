@@ -6,7 +6,6 @@ A case is one set of shapes and dtypes of a task: the file's own, each of its ex
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,14 +17,13 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import patterns
-from foundry.tools.grade.judge.drawn_parameters import few_of, is_constant, randomised
 from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
 from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, overflowing, unasked
-from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
 from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 from foundry.tools.task import bundle, loading
+from foundry.tools.task.bundle import Parcel
 
 FEW_MORE = 3  # of each tensor, however large
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
@@ -37,13 +35,13 @@ class Trial:
     """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
 
     `tf32` is the error of PyTorch with TF32 allowed, where there is such a thing. `specs` are the outputs' shapes
-    and dtypes, contiguous. `inputs` is (description, sealed memory). `buffers` are the parameters and buffers that
+    and dtypes, contiguous. `buffers` are the parameters and buffers that
     forward updates (running statistics), as they are after the call.
     """
 
     distribution: Distribution
     seed: int
-    inputs: tuple[Message, int]
+    inputs: Parcel
     expected: list[Expected]
     ieee: list[OutputError]
     tf32: list[OutputError] | None
@@ -69,10 +67,10 @@ class Buffer:
 
 @dataclass
 class Packed:
-    """A state as the runners get it: keys in order and (description, sealed memory) of the tensors."""
+    """A state as the runners get it: keys in order, and the tensors."""
 
     keys: list[str]
-    bundle: tuple[Message, int]
+    parcel: Parcel
     mutable: list[int] = field(default_factory=list)
 
 
@@ -113,7 +111,7 @@ class Case:
         return ", ".join([*changed, *([self.dtype] if self.dtype else [])])
 
     @property
-    def init(self) -> tuple[Message, int]:
+    def init(self) -> Parcel:
         """The model's constructor arguments."""
         make = getattr(self._loaded.module, "get_init_inputs", None)
         loading.seed_everything(self.seed)
@@ -144,13 +142,13 @@ class Case:
     def has_structure(self) -> bool:
         """Whether inputs have something in common in every draw (a triangle of zeros, symmetry)."""
         if self._structures is None:
-            self._structures_of(self._loaded.inputs(self.seed))
+            self._structures_of(self._given(self.seed))
         return any(item.is_some for item in self._structures or ())
 
     def constant_parameter(self) -> str:
         """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
         for key, tensor in self._states["seeded"].items():
-            if self._is_randomised(key, tensor) and tensor.numel() > 1 and is_constant(tensor):
+            if self._is_randomised(key, tensor) and tensor.numel() > 1 and patterns.is_constant(tensor):
                 return key
         return ""
 
@@ -158,12 +156,12 @@ class Case:
         """Draws the parameters of the trials to come: all of them others, few, few more, larger, ..."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-        changed = randomised(seeded, chosen, seed)
+        changed = patterns.randomised(seeded, chosen, seed)
         if kind in ("few changed", "few more"):
-            stream = torch.Generator().manual_seed(seed ^ 0xFE3)
+            stream = torch.Generator(self._device).manual_seed(seed ^ 0xFE3)
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded
             most = FEW_MORE if kind == "few more" else None
-            changed = {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+            changed = {key: patterns.few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
         elif kind == "few bits":
             changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
         elif kind == "large":
@@ -174,13 +172,14 @@ class Case:
             changed = {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
-            os.close(old.bundle[1])
+            old.parcel.close()
 
     def state(self, kind: Parameters) -> Packed:
         """Parameters and buffers of a kind; randomised ones as last drawn."""
         if kind not in self._packed:
             tensors = self._asked_for(self._states[kind])
-            self._packed[kind] = Packed(list(tensors), bundle.pack([item.cpu() for item in tensors.values()]))
+            placed = [item.to(self._device) for item in tensors.values()]
+            self._packed[kind] = Packed(list(tensors), bundle.pack(placed, self._device))
         packed = self._packed[kind]
         packed.mutable = self._mutable or []
         return packed
@@ -188,8 +187,12 @@ class Case:
     def close(self) -> None:
         """Gives the shared memory of its states back."""
         for packed in self._packed.values():
-            os.close(packed.bundle[1])
+            packed.parcel.close()
         self._packed.clear()
+
+    def public_trial(self, seed: int) -> Trial:
+        """The question that anybody can ask: get_inputs() of a seed, drawn on the host. Raises TaskError."""
+        return self._asked(AS_GIVEN, seed, self._given(seed, publicly=True))
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
@@ -210,18 +213,19 @@ class Case:
         raise problem or TaskError("no question could be asked")
 
     def _trial(self, distribution: Distribution, seed: int) -> Trial:
-        inputs = self._draw(distribution, seed, self._given_seed)
-        self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(inputs))
-        self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(inputs))
-        self._has_numbers = any(map(patterns.is_number, inputs))
-        placed = _moved(inputs, self._device)
+        return self._asked(distribution, seed, self._draw(distribution, seed, self._given_seed))
+
+    def _asked(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
+        self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(placed))
+        self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
+        self._has_numbers = any(map(patterns.is_number, placed))
         kind = distribution.parameters
         eager = self._run(self._model, kind, _copied(placed))
         updated = self._updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
             self._is_bounded = not overflowing(eager)
-            self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(inputs)))
+            self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
@@ -245,7 +249,8 @@ class Case:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
-        packed = bundle.pack(inputs)  # last: shared memory that a refusal would leave open
+        packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
+        bundle.give_back()
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
@@ -259,7 +264,7 @@ class Case:
         """The answer to the same question where these parameters are still those of another kind. Raises TaskError."""
         older, now = self._states[before], self._states[trial.distribution.parameters]
         self._states["as before"] = {key: older[key] if key in names else tensor for key, tensor in now.items()}
-        placed = _moved(bundle.unpack(*trial.inputs), self._device)
+        placed = trial.inputs.value()
         eager = self._run(self._model, "as before", _copied(placed))
         truth, _, _ = self._truth("as before", placed, eager, [])
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
@@ -267,9 +272,9 @@ class Case:
         tf32 = self._tf32_errors("as before", placed, expected)
         return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
 
-    def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> tuple[Message, int]:
-        """Inputs, in sealed memory, for timing."""
-        return bundle.pack(self._draw(distribution, seed, seed))
+    def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> Parcel:
+        """Inputs for timing."""
+        return bundle.pack(self._draw(distribution, seed, seed), self._device)
 
     # ------------------------------------------------------------ running the reference
 
@@ -292,16 +297,19 @@ class Case:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
         """Outputs and updated buffers of the float64 run; where the model cannot run in float64, those of its own run,
         and a note that says so."""
-        own = [item.double() if item.is_floating_point() else item for item in eager]
+
+        def own() -> list[torch.Tensor]:
+            return [item.double() if item.is_floating_point() else item for item in eager]
+
         try:
             if self._exact is None:
                 self._exact = self._loaded.build_model(self.seed).to(self._device).double()
             truth = self._run(self._exact, kind, _widened(inputs))
         except (TaskError, torch.OutOfMemoryError) as error:
-            return own, updated, f"no float64 run: {error}"
+            return own(), updated, f"no float64 run: {error}"
         matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
         if not matching:
-            return own, updated, "no float64 run: its outputs have other shapes"
+            return own(), updated, "no float64 run: its outputs have other shapes"
         return truth, self._updated(self._exact), ""
 
     def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
@@ -356,12 +364,18 @@ class Case:
         self._load_state(self._model, "seeded")
         return index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
 
+    def _given(self, seed: int, *, publicly: bool = False) -> list[Any]:
+        """get_inputs() on the device, drawn there; `publicly`: drawn on the host, as everybody draws them."""
+        if not publicly:
+            return self._loaded.inputs(seed, self._device)
+        return [loading.placed(value, self._device) for value in self._loaded.inputs(seed)]
+
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
         """Inputs of a distribution; `given_seed`: of those of which few elements are changed."""
-        inputs = self._loaded.inputs(given_seed if distribution.pattern == "few changed" else seed)
+        inputs = self._given(given_seed if distribution.pattern == "few changed" else seed)
         if distribution == AS_GIVEN:
             return list(inputs)
-        generator = torch.Generator().manual_seed(seed ^ 0x5EED)
+        generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
         if distribution.pattern == "other indices":
             ranges = iter(self._ranges)
 
@@ -386,7 +400,7 @@ class Case:
     def _structures_of(self, inputs: list[Any]) -> list[patterns.Structure]:
         if self._structures is None:
             has_some = any(map(patterns.may_have_structure, inputs))
-            others = self._loaded.inputs(self.seed ^ 0x57A7) if has_some else inputs
+            others = self._given(self.seed ^ 0x57A7) if has_some else inputs
             self._structures = [
                 patterns.structure_of(*pair) if has_some else patterns.PLAIN
                 for pair in zip(inputs, others, strict=True)
@@ -448,10 +462,6 @@ def _share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
 def _contiguous(tensor: torch.Tensor) -> TensorSpec:
     shape = tuple(int(size) for size in tensor.shape)
     return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    return _mapped(value, lambda tensor: tensor.to(device))
 
 
 def _copied(value: Any) -> Any:

@@ -5,8 +5,8 @@ Failing facts end the examination: the first one is the evidence. Nothing a cand
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -62,11 +62,12 @@ class _Failed(Exception):
 
 @dataclass
 class Examination:
-    """One candidate behind a link. `worst_class` is the least accurate class that will do."""
+    """One candidate behind a link. `worst_class` is the least accurate class that will do; `slots` hold its inputs."""
 
     link: RunnerLink
     stage: Stage
     worst_class: AccuracyClass
+    slots: tuple[int, ...] = SLOTS
     gates: list[Gate] = field(default_factory=list)
     errors: list[DistributionError] = field(default_factory=list)
     operators: list[Any] = field(default_factory=list)
@@ -112,23 +113,28 @@ class Examination:
         suffix = f" ({case.name})" if case.name else ""
         is_matched = True
         self.last, self.held = [], ["seeded"]
-        for position, trial in enumerate(trials):
+        numbers = itertools.count()
+        for trial in trials:
+            position = next(numbers)
             if position == 0:  # the reference has run by now, so it is known which buffers it writes to
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
                 is_matched = self._match_parameters(number, case, suffix)
-            kind = trial.distribution.parameters
-            is_randomised = kind != "seeded"
-            if is_randomised and not is_matched:
-                continue
-            if is_randomised:
-                self._step("parameters", lambda: self.link.state(number, case, kind))  # noqa: B023
-                self.held.append(kind)
-            asked = _Asked(number, case, trial, suffix, SLOTS[position // 2 % 2], is_matched)
-            self._trial(asked, is_first=position == 0)
-            if is_randomised:
-                self._step("parameters", lambda: self.link.state(number, case, "seeded"))
-        for slot in SLOTS:
+            slot = self.slots[position // 2 % len(self.slots)]
+            self._with_parameters(_Asked(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
+            del trial  # its memory first, then the next one's: `enumerate` would hold it meanwhile
+        for slot in self.slots:
             self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
+
+    def _with_parameters(self, asked: _Asked, *, is_first: bool) -> None:
+        """One question, with the parameters that belong to it."""
+        number, case, kind = asked.number, asked.case, asked.trial.distribution.parameters
+        if kind == "seeded":
+            self._trial(asked, is_first=is_first)
+        elif asked.is_matched:
+            self._step("parameters", lambda: self.link.state(number, case, kind))
+            self.held.append(kind)
+            self._trial(asked, is_first=is_first)
+            self._step("parameters", lambda: self.link.state(number, case, "seeded"))
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]
@@ -434,4 +440,5 @@ def released(trials: Iterator[Trial]) -> Iterator[Trial]:
     """Trials one at a time, each one's shared memory given back after its use."""
     for trial in trials:
         yield trial
-        os.close(trial.inputs[1])
+        trial.inputs.close()
+        del trial

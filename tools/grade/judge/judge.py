@@ -25,7 +25,7 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
-from foundry.tools.grade.judge.correctness import Examination, released
+from foundry.tools.grade.judge.correctness import SLOTS, Examination, released
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, Question
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
@@ -35,6 +35,8 @@ from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
+from foundry.tools.task.bundle import Parcel
+from foundry.tools.task.gpu_plan import GpuPlan
 
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
@@ -55,8 +57,10 @@ class Judge:
         self._seeds = Seeds(int(message["seed"]))
         self._place = "cuda" if self._device.target == "cuda" and torch.cuda.is_available() else "cpu"
         self._screen_case: Case | None = None
+        self._plan = GpuPlan(**message["plan"])
         self._screen_trials: list[Trial] = []
         self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
+        self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
         self._screen_question: Question | None = None
         self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
         self._telling: Telling | None = None  # which question tells right from wrong, once known
@@ -73,7 +77,8 @@ class Judge:
 
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and says whether the task can prove anything."""
-        telling, trial, question = self._prepared()
+        telling, question = self._prepared()
+        trial = self._outline(telling.told_by)
         link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:
             self._prepare(link, question, self._case(), "screen", self._reference())
@@ -96,12 +101,11 @@ class Judge:
         stage: Stage = message["stage"]
         link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
         worst: AccuracyClass = self._task.options.accuracy or "tf32"
-        examination = Examination(link, stage, worst)
+        examination = Examination(link, stage, worst, slots=SLOTS[: self._plan.slots])
         load = {"text": message["text"], "device": self._place}
         try:
             if stage == "screen":
-                trials = self._screen() + ([self._told(message["told_by"])] if message["told_by"] else [])
-                verdict = examination.run(load, [self._case()], lambda case: trials)
+                verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
             else:
                 verdict = examination.run(load, self._fresh_cases(stage), lambda case: self._trials(case, stage))
         finally:
@@ -117,7 +121,8 @@ class Judge:
         }
 
     def time(self, message: Message, handles: list[int]) -> Message:
-        """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
+        """One group: the reference and the candidate behind the two links, in turns. Both are freshly started; on a GPU
+        the reference may only lie in other memory than before."""
         stage: Stage = message["stage"]
         case, question = self._timed_on(message)
         limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
@@ -125,6 +130,8 @@ class Judge:
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = f"{stage}-{case.seed}"
+            if self._place == "cuda" and baseline.token():
+                baseline.move()
             load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
             alone: list[float] = []
             sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
@@ -190,7 +197,8 @@ class Judge:
         """Gives back what a series of groups was timed on."""
         if self._series is not None:
             _, case, question = self._series
-            close_all([handle for _, handle in question.inputs])
+            for parcel in question.inputs:
+                parcel.close()
             case.close()
             self._series = None
         return {}
@@ -218,7 +226,7 @@ class Judge:
         }
         load = {"text": message["text"], "device": self._place}
         try:
-            gates, seen = audit_runs(links, self._case(), self._screen()[0], load, policy=message["policy"])
+            gates, seen = audit_runs(links, self._case(), self._as_given(), load, policy=message["policy"])
         finally:
             for link in links.values():
                 link.close()
@@ -232,35 +240,56 @@ class Judge:
             self._screen_case = cases_of(self._task, [seed], self._place, only_first=True)[0]
         return self._screen_case
 
-    def _screen(self) -> list[Trial]:
-        """The screen's trials, computed once."""
-        if not self._screen_trials:
-            case = self._case()
-            if case.has_parameters():
-                case.randomise(self._seeds.draw("screen", "randomised parameters"))
-            for distribution in distributions("screen", limited=case.limited):
-                if not case.suits(distribution):
-                    continue
-                trial = self._trial(case, distribution, "screen")
-                if trial is not None:
-                    self._screen_trials.append(trial)
-        return self._screen_trials
+    def _screen(self, besides: str = "") -> Iterator[Trial]:
+        """The screen's trials, and the one that tells `besides`: kept, or worked out each time where the GPU has no
+        room for all of them."""
+        if not self._plan.keeps_trials:
+            yield from self._questions()
+        else:
+            self._screen_trials = self._screen_trials or list(self._questions())
+            yield from self._screen_trials
+        if besides:
+            yield self._told(besides)
 
-    def _prepared(self) -> tuple[Telling, Trial, Question]:
-        """Which question tells, its trial, and what both sides are timed on."""
+    def _questions(self) -> Iterator[Trial]:
+        """The screen's trials, worked out."""
+        case = self._case()
+        if case.has_parameters():
+            case.randomise(self._seeds.draw("screen", "randomised parameters"))
+        for distribution in distributions("screen", limited=case.limited):
+            trial = self._trial(case, distribution, "screen") if case.suits(distribution) else None
+            if trial is not None:
+                yield trial
+            del trial  # before the next one is made
+
+    def _as_given(self) -> Trial:
+        """The first of the screen's trials."""
+        return next(self._screen())
+
+    def _outline(self, told_by: str) -> Trial:
+        """Shapes and PyTorch's errors of the trial that tells."""
+        if told_by not in self._outlines:
+            trial = self._told(told_by) if told_by else self._as_given()
+            empty = Parcel({"tree": [], "specs": []})
+            self._outlines[told_by] = replace(trial, inputs=empty, expected=[], buffers=())
+        return self._outlines[told_by]
+
+    def _prepared(self) -> tuple[Telling, Question]:
+        """Which question tells, and what both sides are timed on."""
         if self._telling is None:
-            self._telling = find_telling(self._case(), self._screen()[0], self._seeds)
+            self._telling = find_telling(self._case(), self._as_given(), self._seeds)
         name = self._telling.told_by
-        trial = self._told(name) if name else self._screen()[0]
-        return self._telling, trial, self._question("screen", trial.of_baseline, told_by(name))
+        return self._telling, self._question("screen", self._outline(name).of_baseline, told_by(name))
 
     def _told(self, name: str) -> Trial:
         """The trial of the question that tells; there is one in a task."""
-        if self._telling_trial is None:
-            self._screen()  # the first trial says what there is to change
-            seed = self._seeds.draw("screen", f"screen: {name}")
-            self._telling_trial = self._case().trial(told_by(name), seed)
-        return self._telling_trial
+        if self._telling_trial is not None:
+            return self._telling_trial
+        self._outline("")  # the first trial says what there is to change
+        trial = self._case().trial(told_by(name), self._seeds.draw("screen", f"screen: {name}"))
+        if self._plan.keeps_trials:
+            self._telling_trial = trial
+        return trial
 
     def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
         """The trial, or None where the reference itself refuses such inputs (a loss that takes probabilities)."""
@@ -291,6 +320,7 @@ class Judge:
                 trial = self._trial(case, distribution, stage)
                 if trial is not None:
                     yield trial
+                del trial  # before the next one is made
             case.close()
 
         return released(make())
@@ -302,10 +332,9 @@ class Judge:
         if stage == "screen" and self._screen_question is not None:
             return self._screen_question
         case = case or self._case()
-        specs = self._screen()[0].specs
+        specs = self._outline("").specs
         packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"), telling)]
-        size = sum(bundle.spec_from(item).nbytes for item in packed[0][0]["specs"])
-        for index in range(1, paired_timing.slots_for(size)):
+        for index in range(1, min(self._plan.slots, paired_timing.slots_for(packed[0].nbytes))):
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}"), telling))
         is_changeable = paired_timing.is_changeable(packed[0])
         question = Question(
@@ -324,8 +353,8 @@ class Judge:
     def _prepare(self, link: RunnerLink, question: Question, case: Case, token: str, load: Message) -> None:
         """Model, parameters and inputs, unless the runner has them from an earlier link."""
         if link.token() == token:
-            for slot in range(len(question.inputs)):
-                link.restore(slot)  # earlier samples changed them
+            for slot, parcel in enumerate(question.inputs):
+                link.restore(slot, 0, parcel)  # earlier samples changed them
             return
         link.load(load)
         link.build(0, case)
@@ -338,7 +367,8 @@ class Judge:
         return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
-        return RunnerLink(os.dup(handle), load_limit_s=load_limit_s, run_limit_s=run_limit_s, side=side)
+        limits = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s}
+        return RunnerLink(os.dup(handle), **limits, side=side, device=self._place)
 
     def _run_limit(self, message: Message) -> float:
         """Seconds one forward may take: a multiple of the baseline's time, with a floor."""
@@ -353,8 +383,7 @@ def _any_seed() -> int:
 
 def _moved_bytes(question: Question) -> int:
     """Of one set of inputs and the outputs."""
-    given = [bundle.spec_from(item) for item in question.inputs[0][0]["specs"]]
-    return sum(spec.nbytes for spec in [*given, *question.specs])
+    return question.inputs[0].nbytes + sum(spec.nbytes for spec in question.specs)
 
 
 def serve(control: Channel) -> None:
@@ -383,4 +412,5 @@ def serve(control: Channel) -> None:
         finally:
             close_all(handles)
         gc.collect()
+        bundle.give_back()
         control.send({**answer, "spent_s": time.perf_counter() - start})

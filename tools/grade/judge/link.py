@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ import torch
 
 from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.judge.cases import Case, Packed
+from foundry.tools.grade.judge.carriers import Sent, carrier_for
+from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.idleness import Idleness
 from foundry.tools.grade.judge.turns import Turns
 from foundry.tools.process.channel import (
@@ -23,10 +23,10 @@ from foundry.tools.process.channel import (
     ChannelTimeout,
     Message,
     close_all,
-    memory,
 )
 from foundry.tools.protocol.rules import Parameters
 from foundry.tools.task import bundle
+from foundry.tools.task.bundle import Parcel
 
 _FORWARDS = ("call", "run")
 _MAY_LINGER = ("load", "build", "forget")  # after any other command a candidate's process has nothing to do
@@ -78,9 +78,18 @@ class RunnerFailed(Exception):
 
 
 class RunnerLink:
-    """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take."""
+    """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take, `device` the kind of
+    device that its tensors lie on."""
 
-    def __init__(self, handle: int, *, load_limit_s: float, run_limit_s: float, side: str = "candidate") -> None:
+    def __init__(
+        self,
+        handle: int,
+        *,
+        load_limit_s: float,
+        run_limit_s: float,
+        side: str = "candidate",
+        device: str = "cpu",
+    ) -> None:
         self._side = side
         self._channel = Channel.from_handle(handle)
         self._channel.ask_for_senders()
@@ -89,7 +98,7 @@ class RunnerLink:
         self._first_call_s = SELF_BUILDING_S if load_limit_s > SELF_BUILDING_S else 0.0
         self._load_limit_s = load_limit_s
         self._run_limit_s = self.run_limit_s = run_limit_s
-        self._outputs: dict[str, tuple[int, list[torch.Tensor]]] = {}
+        self._carrier = carrier_for(device)
         self.seconds: dict[str, float] = {}
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
         self._asked_ns = 0
@@ -177,28 +186,40 @@ class RunnerLink:
 
     def build(self, number: int, case: Case) -> None:
         """Constructs the model of a case and gives it the reference's seeded state; raises RunnerFailed."""
-        description, handle = case.init
+        arguments = case.init
         try:
-            order: Message = {"do": "build", "case": number, "init": description, "seed": case.seed, "mode": case.mode}
-            self.ask({**order, "overrides": case.overrides, "dtype": case.dtype}, [handle], self._load_limit_s)
+            order: Message = {"do": "build", "case": number, "seed": case.seed, "mode": case.mode}
+            order |= {"init": arguments.description, "overrides": case.overrides, "dtype": case.dtype}
+            self.ask(order, [arguments.handle], self._load_limit_s)
         finally:
-            os.close(handle)
+            arguments.close()
 
     def state(self, number: int, case: Case, kind: Parameters) -> str:
         """Copies parameters in; returns why they could not be matched, or ""."""
-        packed: Packed = case.state(kind)
-        description, handle = packed.bundle
+        packed = case.state(kind)
         message: Message = {"do": "state", "case": number, "keys": packed.keys, "mutable": packed.mutable}
-        message["bundle"] = description
-        return str(self.ask(message, [handle], self._load_limit_s).get("unmatched", ""))
+        return str(self._place(f"state {number}", packed.parcel, message).get("unmatched", ""))
 
-    def inputs(self, slot: int, number: int, packed: tuple[Message, int]) -> None:
-        description, handle = packed
-        self.ask({"do": "inputs", "slot": slot, "case": number, "bundle": description}, [handle], self._load_limit_s)
+    def inputs(self, slot: int, number: int, parcel: Parcel) -> None:
+        """A set of inputs in a slot, in the place of the set that was there."""
+        self._place(_key(slot), parcel, {"do": "inputs", "slot": slot, "case": number})
 
-    def restore(self, slot: int) -> None:
-        """Inputs of a slot as they were sent."""
-        self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
+    def restore(self, slot: int, number: int, parcel: Parcel) -> None:
+        """Inputs of a slot as they were sent, by this link or one before it."""
+        sent = self._carrier.restore(_key(slot), parcel)
+        if sent is None:
+            self.ask({"do": "restore", "slot": slot}, [], self._load_limit_s)
+        else:
+            self._give({"do": "inputs", "slot": slot, "case": number}, sent)
+
+    def _place(self, key: str, parcel: Parcel, message: Message) -> Message:
+        return self._give(message, self._carrier.place(key, parcel))
+
+    def _give(self, message: Message, sent: Sent) -> Message:
+        try:
+            return self.ask({**message, **sent.fields}, sent.handles, self._load_limit_s)
+        finally:
+            close_all(sent.handles)
 
     def call(
         self,
@@ -215,11 +236,17 @@ class RunnerLink:
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
         message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
-        return self._fetch(message, specs, buffers)
+        answer, outputs = self._fetch(message, specs, buffers)
+        changed = self._carrier.changed(_key(slot))
+        return answer if changed is None else {**answer, "changed": changed}, outputs
 
     def operators(self, slot: int) -> list[Any]:
         """What PyTorch runs in one more call."""
         return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
+
+    def move(self) -> None:
+        """Other memory for what the runner holds on its GPU."""
+        self.ask({"do": "move"}, [], self._load_limit_s)
 
     def watch(self) -> None:
         """From now on the runner's CPU time is noted at every command; it must have answered once."""
@@ -273,35 +300,38 @@ class RunnerLink:
 
     def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
         """Other content for the floating inputs of these slots; see `timed_calls.change`."""
+        is_changed = [self._carrier.change(_key(slot), factor, shift) for slot in slots]
         order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
-        self.ask(order, [], self._run_limit_s)
+        self.ask({**order, "changed": all(is_changed)}, [], self._run_limit_s)
 
-    def forget(self, **what: int) -> None:
-        self.ask({"do": "forget", **what}, [], self._run_limit_s)
+    def forget(self, *, slot: int, case: int) -> None:
+        """Drops a set of inputs and a case."""
+        self.ask({"do": "forget", "slot": slot, "case": case}, [], self._run_limit_s)
+        for key in (_key(slot), f"state {case}"):
+            self._carrier.forget(key)
 
     def close(self) -> None:
-        for handle, _ in self._outputs.values():
-            os.close(handle)
-        self._outputs.clear()
+        self._carrier.close()
         self._channel.close()
 
     def _fetch(
         self, message: Message, specs: list[TensorSpec], buffers: Sequence[TensorSpec] = ()
     ) -> tuple[Message, list[torch.Tensor]]:
         wanted = [*specs, *buffers]
-        plain = [bundle.plain_spec(spec) for spec in wanted]
-        key = repr(plain)
-        if key not in self._outputs:
-            handle = memory("outputs", bundle.offsets(wanted)[1])
-            self._outputs[key] = (handle, bundle.flat_views(wanted, handle, writable=True))
-        handle, views = self._outputs[key]
-        for view in views:
-            view.view(torch.uint8).fill_(0xFF)  # an answer that was not written is no answer
-        answer = self.ask({**message, "expect": plain}, [handle], self._run_limit_s)
+        room = self._carrier.room(wanted)
+        order = {**message, **room.sent.fields, "expect": [bundle.plain_spec(spec) for spec in wanted]}
+        try:
+            answer = self.ask(order, room.sent.handles, self._run_limit_s)
+        finally:
+            close_all(room.sent.handles)
         if answer.get("written") is not True:
             raise RunnerFailed("wrong_result", _difference(specs, answer.get("specs")))
         # The runner's process can write to the shared memory as long as it likes: what counts is a copy of now.
-        return answer, [view.clone().view(spec.shape) for view, spec in zip(views, wanted, strict=True)]
+        return answer, [view.clone().view(spec.shape) for view, spec in zip(room.views, wanted, strict=True)]
+
+
+def _key(slot: int) -> str:
+    return f"inputs {slot}"
 
 
 def _difference(wanted: list[TensorSpec], have: Any) -> str:

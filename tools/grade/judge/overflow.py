@@ -23,7 +23,7 @@ def overflowing(outputs: Sequence[torch.Tensor]) -> float:
     """The largest share of an output that is infinite, NaN, or so large that partial results in another order may be
     infinite."""
     floating = [item for item in outputs if item.is_floating_point() and item.numel()]
-    return max((1.0 - float(_is_moderate(item).double().mean()) for item in floating), default=0.0)
+    return max((1.0 - int(_is_moderate(item).sum()) / item.numel() for item in floating), default=0.0)
 
 
 def _is_moderate(output: torch.Tensor) -> torch.Tensor:

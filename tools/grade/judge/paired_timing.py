@@ -10,7 +10,6 @@ the judge's clock must agree. Some timed outputs are fetched and compared with P
 from __future__ import annotations
 
 import math
-import os
 import random
 import statistics
 import time
@@ -23,11 +22,10 @@ from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
 from foundry.tools.grade.judge.turns import out_of_turn
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
-from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
 from foundry.tools.protocol.statistics import Effort
-from foundry.tools.task import bundle
+from foundry.tools.task.bundle import Parcel
 
 EVICT_LIMIT_BYTES = 128 << 20
 EVICT_FACTOR = 2  # times the last-level cache
@@ -48,8 +46,6 @@ PEEK_SHARE = 0.25  # of integers that may differ: ties fall either way
 
 BASELINE_SAMPLES = 15
 BASELINE_BUDGET_S = 2.5
-
-Packed = tuple[Message, int]
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,10 @@ class Question:
     (a triangle) that rows in other places would break. `changes` is found out once.
     """
 
-    inputs: Sequence[Packed]
+    inputs: Sequence[Parcel]
     specs: list[TensorSpec]
     errors: list[OutputError]
-    fresh: Callable[[], Packed]
+    fresh: Callable[[], Parcel]
     changeable: bool = True
     scalable: bool = True
     rotatable: bool = True
@@ -159,10 +155,9 @@ def slots_for(input_bytes: int) -> int:
     return max(2, min(4, SLOT_BYTES // size), min(MAX_SLOTS, FEW_BYTES // size))
 
 
-def is_changeable(packed: Packed) -> bool:
+def is_changeable(parcel: Parcel) -> bool:
     """Whether an input has floating content to change."""
-    specs = [bundle.spec_from(item) for item in packed[0]["specs"]]
-    return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in specs)
+    return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in parcel.specs)
 
 
 def time_alone(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
@@ -312,7 +307,7 @@ def _settled(reference: RunnerLink, question: Question, stream: random.Random) -
                 raise
             continue
         return changes
-    reference.restore(0)
+    reference.restore(0, 0, question.inputs[0])
     return Changes(scaled=False, rotated=False)
 
 
@@ -325,7 +320,7 @@ def refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int
         packed = question.fresh()
         for side in sides:
             side.inputs(slot, 0, packed)
-        os.close(packed[1])
+        packed.close()
 
 
 def _compare_timed(
@@ -340,8 +335,6 @@ def _compare_timed(
     if again:
         cache.evict()
         _check_unchanged(given, candidate.collect(question.specs), number)
-    if not cache.on_cpu:  # where 64 million elements are compared in no time
-        given, wanted = ([tensor.to("cuda") for tensor in tensors] for tensors in (given, wanted))
     for index, (output, truth, spec) in enumerate(zip(given, wanted, question.specs, strict=True)):
         own = question.errors[index]
         expected = comparison.expect(truth, truth, spec.dtype, None)

@@ -1,4 +1,5 @@
-"""How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
+"""How inputs of a distribution are made from those of `get_inputs`, and other parameters than those that a model was
+constructed with. Runs in the judge (imports torch).
 
 Only floating-point tensors change; tensors that hold infinities (additive masks) stay as given, and so do integers,
 booleans and numbers but for one pattern each.
@@ -7,6 +8,7 @@ booleans and numbers but for one pattern each.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,8 @@ SPIKE_EVERY = 256  # elements to one spike of a sparse input
 NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
 ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
+FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
+PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
 
 
@@ -44,7 +48,7 @@ class Structure:
     def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
         """Random places of an input of `size` elements: none that holds zeros each time, one of each symmetric pair."""
         free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
-        drawn = torch.randint(0, size if free is None else len(free), (count,), generator=generator)
+        drawn = _whole(0, size if free is None else len(free), (count,), generator)
         places = drawn if free is None else free[drawn]
         if not self.is_symmetric:
             return places
@@ -54,6 +58,15 @@ class Structure:
 
 
 PLAIN = Structure()
+
+
+def _whole(low: int, high: int, shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
+    """Integers from `low` to below `high`, on the stream's device."""
+    return torch.randint(low, high, tuple(shape), generator=stream, device=stream.device)
+
+
+def _uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
+    return torch.rand(tuple(shape), generator=stream, device=stream.device)
 
 
 def may_have_structure(value: Any) -> bool:
@@ -79,7 +92,7 @@ def structure_of(one: Any, other: Any) -> Structure:
 
 def unstructured(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
     """Numbers of the input's own size where every draw has zeros, or on one side of the diagonal of a symmetric one."""
-    drawn = (torch.randn(value.shape, generator=generator) * _size(value)).to(value.dtype)
+    drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * _size(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
     return _laid_out_as(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
@@ -105,7 +118,7 @@ def transformed(
     if isinstance(value, list | tuple):
         return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
     if is_number(value) and distribution.pattern == "other numbers":
-        return value * float(0.5 + 0.4 * torch.rand((), generator=generator))  # inside the range of most things
+        return value * float(0.5 + 0.4 * _uniform((), generator))  # inside the range of most things
     if distribution.pattern in ("other masks", "other numbers", "other indices"):
         is_meant = distribution.pattern == "other masks" and is_mask(value)
         return shuffled(value, generator) if is_meant else value
@@ -115,7 +128,7 @@ def transformed(
         scaled = value * distribution.scale
         value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
     if distribution.exponents:
-        powers = torch.randint(-distribution.exponents, distribution.exponents + 1, value.shape, generator=generator)
+        powers = _whole(-distribution.exponents, distribution.exponents + 1, value.shape, generator)
         value = structure.imposed(torch.ldexp(value, powers).to(value.dtype))
     if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
         return value
@@ -153,11 +166,12 @@ def in_few_bits(value: torch.Tensor) -> torch.Tensor:
 def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
     """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
     end, stay. Indices without repetition stay so; an order is none that a kernel may count on, as a mask's is none."""
-    places = torch.randint(0, count, index.shape, generator=generator)
-    crowd = torch.randint(0, count, (), generator=generator)
-    drawn = torch.where(torch.rand(index.shape, generator=generator) < 0.25, crowd, places)
+    places = _whole(0, count, index.shape, generator)
+    crowd = _whole(0, count, (), generator)
+    drawn = torch.where(_uniform(index.shape, generator) < 0.25, crowd, places)
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
-        drawn = torch.randperm(count, generator=generator)[: index.numel()].reshape(index.shape)
+        order = torch.randperm(count, generator=generator, device=generator.device)
+        drawn = order[: index.numel()].reshape(index.shape)
     return _laid_out_as(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
@@ -165,7 +179,7 @@ def shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each row in an order of its own, in the same layout: as many are true in it as before."""
     if value.dim() == 0:
         return value
-    order = torch.rand(value.shape, generator=generator).argsort(dim=-1)
+    order = _uniform(value.shape, generator).argsort(dim=-1)
     return _laid_out_as(value, value.contiguous().gather(-1, order))
 
 
@@ -187,15 +201,20 @@ def _laid_out_as(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     """A kernel may rely on the strides that it was written for; an expanded input cannot keep them."""
     if changed.stride() == value.stride() or 0 in value.stride():
         return changed
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype).copy_(changed)
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
 def nudged(tensor: torch.Tensor) -> torch.Tensor:
     """Each element about one unit in the last place up, down, or not moved."""
     if not tensor.is_floating_point():
         return tensor.clone()
-    steps = torch.arange(tensor.numel(), device=tensor.device).remainder_(3).sub_(1).reshape(tensor.shape)
-    return tensor * (1 + steps.to(tensor.dtype) * torch.finfo(tensor.dtype).eps)
+    changed = tensor.clone(memory_format=torch.contiguous_format)
+    flat, eps = changed.view(-1), torch.finfo(tensor.dtype).eps
+    for start in range(0, flat.numel(), PIECE):
+        piece = flat[start : start + PIECE]
+        steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
+        piece.mul_(1 + steps.to(piece.dtype) * eps)
+    return _laid_out_as(tensor, changed)
 
 
 def _typical(value: torch.Tensor, *, limited: bool) -> float:
@@ -204,23 +223,23 @@ def _typical(value: torch.Tensor, *, limited: bool) -> float:
         return float(value.flatten()[0])
     size = _size(value)
     power = 2.0 ** round(math.log2(size)) if size > 0 else 0.0
-    return -power if float(value.double().mean()) < -0.5 * size else power
+    return -power if float(value.mean(dtype=torch.float64)) < -0.5 * size else power
 
 
 def _size(value: torch.Tensor) -> float:
-    return float(value.double().square().mean().sqrt())
+    return float(torch.linalg.vector_norm(value, dtype=torch.float64)) / math.sqrt(max(1, value.numel()))
 
 
 def _spikes(value: torch.Tensor, places: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Large values of the signs that the input has at these places."""
-    factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * torch.rand(len(places), generator=generator)
+    factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * _uniform(places.shape, generator)
     signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
     return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     count = max(4, value.numel() // SPIKE_EVERY)
-    places = torch.randint(0, value.numel(), (count,), generator=generator)
+    places = _whole(0, value.numel(), (count,), generator)
     places[0], places[-1] = 0, value.numel() - 1
     return _put(torch.zeros_like(value), places, _spikes(value, places, generator))
 
@@ -228,15 +247,15 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     changed = torch.zeros_like(value)
     width = value.shape[-1] if value.dim() else 1
-    rows = torch.arange(value.numel() // width)
-    places = rows * width + torch.randint(0, width, (len(rows),), generator=generator)
-    return _put(changed, places, torch.ones(len(rows), dtype=value.dtype))
+    rows = torch.arange(value.numel() // width, device=value.device)
+    places = rows * width + _whole(0, width, (len(rows),), generator)
+    return _put(changed, places, torch.ones(len(rows), dtype=value.dtype, device=value.device))
 
 
 def _few_changed(
     value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
 ) -> torch.Tensor:
-    count = int(torch.randint(1, 4, (1,), generator=generator))
+    count = int(_whole(1, 4, (1,), generator))
     places = structure.places(count, value.numel(), generator)
     if not limited:
         return _put(value.clone(), places, _spikes(value, places, generator))
@@ -246,7 +265,7 @@ def _few_changed(
 
 
 def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
-    places = structure.places(int(torch.randint(1, 4, (1,), generator=generator)), value.numel(), generator)
+    places = structure.places(int(_whole(1, 4, (1,), generator)), value.numel(), generator)
     spikes = _spikes(value, places, generator).abs()
     return _put(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
 
@@ -255,8 +274,8 @@ def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     if value.numel() < SMALLEST:
         return value
     each = min(32, 1 + value.numel() // NON_FINITE_EVERY)
-    places = torch.randint(0, value.numel(), (3 * each,), generator=generator)
-    kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype).repeat(each)
+    places = _whole(0, value.numel(), (3 * each,), generator)
+    kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype, device=value.device).repeat(each)
     return _put(value.clone(), places, kinds)
 
 
@@ -265,3 +284,46 @@ def _put(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> t
     flat = value.contiguous().reshape(-1)
     flat[places] = elements
     return flat.reshape(value.shape)
+
+
+# ---------------------------------------------------------------- parameters
+
+
+def randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
+    biases of zero) become different elements. Running variances stay positive."""
+    generator = torch.Generator(_place_of(state)).manual_seed(seed)
+    changed: dict[str, torch.Tensor] = {}
+    for key, tensor in state.items():
+        if key not in chosen:
+            changed[key] = tensor
+            continue
+        noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
+        if "var" in key.rsplit(".", 1)[-1]:
+            value = tensor.float() * (0.5 + _uniform(tensor.shape, generator))
+        elif is_constant(tensor):
+            value = tensor.float() + 0.3 * noise
+        else:
+            value = tensor.float() * (1.0 + 0.5 * noise)
+        changed[key] = value.to(tensor.dtype)
+    return changed
+
+
+def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
+    return next((tensor.device for tensor in state.values()), torch.device("cpu"))
+
+
+def few_of(
+    changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
+) -> torch.Tensor:
+    """`tensor` with one in FEW_EVERY of its elements, and one at least, or at most `most`, taken from `changed`."""
+    count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
+    places = _whole(0, max(1, tensor.numel()), (count,), stream)
+    taken = torch.zeros(tensor.numel(), dtype=torch.bool, device=stream.device)
+    taken[places[: tensor.numel()]] = True
+    return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)
+
+
+def is_constant(tensor: torch.Tensor) -> bool:
+    """Whether all elements are equal, and there are some."""
+    return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())

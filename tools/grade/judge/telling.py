@@ -8,7 +8,6 @@ question it is asked, a kernel sees at a glance, and could choose its answer by 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,6 @@ from foundry.tools.grade.judge.cases import Case, Trial
 from foundry.tools.grade.judge.correctness import limit_of
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution, Seeds, accepts
-from foundry.tools.task import bundle
 
 
 @dataclass(frozen=True)
@@ -61,13 +59,13 @@ def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
             return False
         return not _effortless(trial, case, seeds.draw("screen", f"telling: {distribution.name}, another draw"))
     finally:
-        os.close(trial.inputs[1])
+        trial.inputs.close()
 
 
 def _effortless(trial: Trial, case: Case, seed: int) -> str:
     """Which answer that needs no kernel is right for this question, or "". `seed`: of another draw of its inputs."""
     other = case.trial(trial.distribution, seed)
-    os.close(other.inputs[1])
+    other.inputs.close()
     for reason, outputs in _answers(trial, other):
         shapes = [output.shape for output in outputs]
         if shapes == [item.truth.shape for item in trial.expected] and _is_accepted(outputs, trial):
@@ -84,8 +82,7 @@ def _answers(trial: Trial, other: Trial) -> Iterator[tuple[str, list[torch.Tenso
     for dim, words in ((0, "over its first dimension"), (-1, "over its last dimension")):
         means = [_mean_along(item, dim) for item in other.expected]
         yield f"the mean {words} of another output is accepted as its output", means
-    description, handle = trial.inputs
-    for index, tensor in enumerate(bundle.shared(description, handle)):
+    for index, tensor in enumerate(trial.inputs.tensors()):
         copies = [tensor.reshape(-1).to(item.truth) for item in trial.expected if item.truth.numel() == tensor.numel()]
         yield f"its output is input {index}", copies
 

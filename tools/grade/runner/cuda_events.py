@@ -143,6 +143,15 @@ def _usual_afterwards() -> tuple[float, float]:
     return _usual[device]
 
 
+def warm_up() -> None:
+    """Makes the context and what is needed beside it, in a process that has loaded nothing yet. It measures nothing:
+    the device may be busy."""
+    torch.zeros(1, device="cuda")
+    gpu_kernels()
+    flush_cache()
+    _synchronize()
+
+
 def settle() -> None:
     """Takes what later measurements need: the flush buffer and what is usual. Before a candidate is loaded."""
     gpu_kernels()

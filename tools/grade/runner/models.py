@@ -78,7 +78,11 @@ def matched_names(keys: list[str], given: list[torch.Tensor], own: dict[str, tor
     names: dict[str, str] = {}
     free = dict(own)
     for key, tensor in zip(keys, given, strict=True):
-        same = [name for name, mine in free.items() if mine.shape == tensor.shape and torch.equal(mine.cpu(), tensor)]
+        same = [
+            name
+            for name, mine in free.items()
+            if mine.shape == tensor.shape and torch.equal(mine.to(tensor.device), tensor)
+        ]
         if not same:
             return f"the reference's {key} (shape {list(tensor.shape)}) has no counterpart with the same initial values"
         names[key] = same[0]

@@ -8,10 +8,8 @@ Whatever the candidate raises is an answer; whatever it destroys destroys only t
 from __future__ import annotations
 
 import gc
-import os
 import resource
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +20,7 @@ from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import integrity, timed_calls
+from foundry.tools.grade.runner.failures import kind_of, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
     Refused,
@@ -33,18 +32,19 @@ from foundry.tools.grade.runner.models import (
 )
 from foundry.tools.grade.runner.tensors import (
     KEPT_BYTES,
+    GpuBlocks,
     Slot,
     State,
     alias,
     changed,
     drifted,
     many_calls,
+    move_to_other_memory,
     overwrite,
     plain_output,
     poison,
     same_layout,
     spoil,
-    to_device,
     write,
 )
 from foundry.tools.process import procfs
@@ -56,9 +56,6 @@ if TYPE_CHECKING:
     from foundry.tools.grade.runner.ablate import Silenced
     from foundry.tools.grade.runner.observe import Observer
 
-MESSAGE_CHARS = 400
-PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
-_BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
 KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
 
@@ -85,6 +82,7 @@ class Runner:
         self._call_each = timed_calls.call_each
         self._pads = timed_calls.Pads()
         self._compiled = False
+        self._blocks = GpuBlocks()
         self._token = ""
         self._observer: Observer | None = None
         self._silenced: Silenced | None = None
@@ -103,6 +101,7 @@ class Runner:
             "peek": self._peek,
             "restore": self._restore,
             "forget": self._forget,
+            "move": self._move,
             "token": self._exchange_token,
             "observe": self._observe,
             "operators": self._operators,
@@ -120,7 +119,7 @@ class Runner:
             except RuntimeError as error:  # of a launch of the candidate's, noticed by PyTorch's next one
                 if "CUDA" not in str(error):
                     raise
-                answer = {"refused": "launch_failure", "line": _one_line(error, self._where)}
+                answer = {"refused": "launch_failure", "line": one_line(error, self._where)}
             finally:
                 close_all(handles)
             link.send({**answer, "number": number})
@@ -182,7 +181,10 @@ class Runner:
     def _state(self, message: Message, handles: list[int]) -> Message:
         """Copies the reference's parameters and buffers in; says how they were matched."""
         model = self._models[message["case"]]
-        given = bundle.shared(message["bundle"], handles[0])
+        if "memory" in message:
+            given = self._blocks.tensors(message["memory"], handles, message["bundle"])
+        else:
+            given = bundle.shared(message["bundle"], handles[0])
         own = plain_state(model)
         names = self._names.get(message["case"]) or matched_names(message["keys"], given, own)
         if isinstance(names, str):
@@ -201,22 +203,31 @@ class Runner:
         return {"matched": sum(key != name for key, name in names.items())}
 
     def _inputs(self, message: Message, handles: list[int]) -> Message:
-        """A set of inputs, copied into this process (and to the device).
+        """A set of inputs: in GPU memory of the judge's, or copied into this process.
 
-        Into the very tensors of the slot's earlier set when they look the same, past PyTorch's version counters: same
+        In the very tensors of the slot's earlier set when they look the same, past PyTorch's version counters: same
         objects, same addresses, other values. Whoever recognises inputs by anything but their content is wrong then.
         """
-        description = message["bundle"]
-        originals = [item.to(self._device) for item in bundle.shared(description, handles[0])]
-        slot = self._slots.get(message["slot"])
-        if slot is not None and slot.case == message["case"] and same_layout(slot.description, description):
+        description, number = message["bundle"], message["slot"]
+        slot = self._slots.get(number)
+        is_alike = slot is not None and slot.case == message["case"] and same_layout(slot.description, description)
+        if "memory" in message:
+            if not is_alike or handles:  # otherwise the judge has written to where the tensors lie
+                if handles:
+                    slot = None
+                    self._slots.pop(number, None)  # its memory first, then the new one's
+                tensors = self._blocks.tensors(message["memory"], handles, description)
+                arguments = bundle.from_description(description, tensors)
+                self._slots[number] = Slot(message["case"], description, arguments, tensors, None)
+            return {}
+        originals = bundle.shared(description, handles[0])
+        if slot is not None and is_alike:
             for tensor, original in zip(slot.tensors, originals, strict=True):
                 overwrite(tensor, original)
             slot.originals = originals
             return {}
-        arguments = to_device(bundle.unpack(description, handles[0], self._pads.add), self._device)
-        tensors = bundle.tensors_in(arguments)
-        self._slots[message["slot"]] = Slot(message["case"], description, arguments, tensors, originals)
+        arguments = bundle.unpack(description, handles[0], self._pads.add)
+        self._slots[number] = Slot(message["case"], description, arguments, bundle.tensors_in(arguments), originals)
         return {}
 
     def _forget(self, message: Message, handles: list[int]) -> Message:
@@ -226,6 +237,15 @@ class Runner:
         self._names.pop(message.get("case", -1), None)
         self._kept, self._result, self._taken = [], None, None
         gc.collect()
+        return {}
+
+    def _move(self, message: Message, handles: list[int]) -> Message:
+        """Other memory for everything that lies on the GPU: which pages it gets is luck that makes calls some percent
+        faster or slower, and must not last for a whole series of measurements."""
+        self._slots.clear()
+        self._kept, self._result, self._taken = [], None, None
+        gc.collect()
+        move_to_other_memory([item for model in self._models.values() for item in plain_state(model).values()])
         return {}
 
     def _exchange_token(self, message: Message, handles: list[int]) -> Message:
@@ -251,7 +271,7 @@ class Runner:
         result, operators = self._forward(slot, record=bool(message.get("record")))
         tensors = self._output_tensors(result)
         buffers = state.updated() if message.get("buffers") else []
-        written = write([*tensors, *buffers], wanted, handles)
+        written = self._write([*tensors, *buffers], wanted, message, handles)
         answer: Message = {
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
             "changed": changed(slot),
@@ -261,6 +281,14 @@ class Runner:
         }
         self._keep(tensors)
         return answer
+
+    def _write(
+        self, tensors: list[torch.Tensor], wanted: list[TensorSpec], message: Message, handles: list[int]
+    ) -> bool:
+        """Copies outputs to where the judge wants them; see `tensors.write`."""
+        if "memory" in message:
+            return write(tensors, wanted, self._blocks.flats(message["memory"], handles, wanted))
+        return write(tensors, wanted, bundle.flat_views(wanted, handles[0], writable=True))
 
     def _prepare_memory(self, wanted: list[TensorSpec], byte: int) -> None:
         """What the call finds in memory that it has not written: a byte, or the last answer, spoiled."""
@@ -299,7 +327,7 @@ class Runner:
         tensors = self._kept[-back] if back <= len(self._kept) else []
         return {
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
-            "written": write(tensors, wanted, handles),
+            "written": self._write(tensors, wanted, message, handles),
         }
 
     def _inspect(self, message: Message, handles: list[int]) -> Message:
@@ -370,7 +398,7 @@ class Runner:
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         tensors = self._output_tensors(self._result) if self._taken is None else self._taken
         specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
-        return {"specs": specs, "written": write(tensors, wanted, handles)}
+        return {"specs": specs, "written": self._write(tensors, wanted, message, handles)}
 
     def _peek(self, message: Message, handles: list[int]) -> Message:
         """Some elements of the outputs of the last timed sample."""
@@ -382,7 +410,8 @@ class Runner:
         self._result = self._taken = None
         for number in message["slots"]:
             slot = self._slots[number]
-            timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
+            if slot.originals is not None:  # otherwise the judge has written to where the inputs lie
+                timed_calls.change(slot.tensors, slot.originals, float(message["factor"]), int(message["shift"]))
             self._state_of(slot).reset()  # every sample begins with the same buffers
         return {}
 
@@ -399,7 +428,7 @@ class Runner:
     def _restore(self, message: Message, handles: list[int]) -> Message:
         """Inputs of a slot as the judge sent them."""
         slot = self._slots[message["slot"]]
-        for tensor, original in zip(slot.tensors, slot.originals, strict=True):
+        for tensor, original in zip(slot.tensors, slot.originals or [], strict=True):
             overwrite(tensor, original)
         return {}
 
@@ -429,7 +458,7 @@ class Runner:
         except Refused:
             raise
         except BaseException as error:  # foreign code may raise anything, SystemExit included
-            raise Refused(_kind(kind, error), _one_line(error, self._where)) from error
+            raise Refused(kind_of(kind, error), one_line(error, self._where)) from error
 
 
 def serve(control: Channel) -> None:
@@ -442,8 +471,13 @@ def serve(control: Channel) -> None:
     runner = Runner(clock)
     while True:
         message, handles = control.receive()
-        if message.get("device") == "cuda":  # while the other side's process does the same
-            torch.zeros(1, device="cuda")
+        if message.get("device") == "cuda":  # while other processes do the same
+            from foundry.tools.grade.runner import cuda_events
+
+            cuda_events.warm_up()
+        if not handles:  # it was to be made ready, no more
+            control.send({})
+            continue
         torch.set_num_threads(int(message["threads"]))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
         link = Channel.from_handle(handles[0])
@@ -451,37 +485,3 @@ def serve(control: Channel) -> None:
             runner.serve(link)
         except ChannelClosed:
             link.close()
-
-
-# ---------------------------------------------------------------- errors in words
-
-
-def _kind(kind: str, error: BaseException) -> str:
-    text = str(error)
-    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
-        return "crash"
-    return "launch_failure" if kind == "crash" and ("CUDA" in text or "cuLaunch" in text) else kind
-
-
-def _printed_errors() -> list[str]:
-    """What a compiler said that PyTorch let print (`verbose=True`) instead of putting it in the exception."""
-    try:
-        end = os.fstat(1).st_size
-        text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")
-    except OSError:  # not kept, or a pipe
-        return []
-    return [line.strip() for line in text.splitlines() if "error:" in line]
-
-
-def _one_line(error: BaseException, where: str) -> str:
-    """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "error:" in line]
-    if not telling and _BUILD_FAILED in text:
-        telling = _printed_errors()
-    first = (telling or lines or [""])[0]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    place = f" (line {line})" if line else ""
-    return f"{type(error).__name__}: {first}"[:MESSAGE_CHARS] + place

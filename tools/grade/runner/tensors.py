@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.process.channel import Message
+from foundry.tools.process.gpu_memory import SharedGpuMemory
 from foundry.tools.task import bundle, loading
 
 SPOILED_ELEMENTS = 8  # of each block: who compares some places with what they should hold hardly meets one
@@ -21,13 +23,42 @@ KEPT_BYTES = 256 << 20  # outputs of earlier checked calls that are kept alive
 
 @dataclass
 class Slot:
-    """One set of inputs: private copies that forward gets, and the judge's originals to compare them with."""
+    """One set of inputs: what forward gets. `originals` are the judge's in sealed memory, to compare private copies
+    with; None where the inputs lie in GPU memory that the judge writes to and looks at itself."""
 
     case: int
     description: Message
     arguments: list[Any]
     tensors: list[torch.Tensor]
-    originals: list[torch.Tensor]
+    originals: list[torch.Tensor] | None
+
+
+class GpuBlocks:
+    """GPU memory of the judge's, mapped into this process. A block comes with its open file once, and by its number
+    alone from then on; it stays mapped as long as a tensor lies in it."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[int, SharedGpuMemory] = weakref.WeakValueDictionary()
+        self._last: SharedGpuMemory | None = None  # the one that outputs are written to
+
+    def tensors(self, which: Sequence[int], handles: Sequence[int], description: Message) -> list[torch.Tensor]:
+        """The tensors of a description."""
+        specs = [bundle.spec_from(item) for item in description["specs"]]
+        return bundle.shaped(specs, bundle.gpu_views(specs, self._block(which, handles)))
+
+    def flats(self, which: Sequence[int], handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
+        """Flat views for outputs, in a block that is kept until the next one comes."""
+        if handles:
+            self._last = None
+        self._last = self._block(which, handles)
+        return bundle.gpu_views(specs, self._last)
+
+    def _block(self, which: Sequence[int], handles: Sequence[int]) -> SharedGpuMemory:
+        number, nbytes = which
+        if handles:
+            block = self._known[number] = SharedGpuMemory.opened(handles[0], nbytes)
+            return block
+        return self._known[number]
 
 
 @dataclass
@@ -63,7 +94,7 @@ def drifted(state: State) -> list[tuple[str, str]]:
     return [
         ("parameters unchanged", f"forward changed {key} in place")
         for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
-        if index not in state.mutable and not torch.equal(_bits(tensor.data.cpu()), _bits(original))
+        if index not in state.mutable and not bundle.same_bits(tensor.data.to(original.device), original)
     ]
 
 
@@ -83,6 +114,14 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     tensor.data.as_strided(extent, (1,)).copy_(values.as_strided(extent, (1,)))
 
 
+def move_to_other_memory(tensors: Sequence[torch.Tensor]) -> None:
+    """Lets the allocator give back what it holds of a GPU, with these tensors in blocks of their own afterwards."""
+    torch._C._cuda_clearCublasWorkspaces()
+    for tensor in tensors:
+        tensor.data = tensor.data.clone()
+    torch.cuda.empty_cache()
+
+
 def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory without attributes that Python code may have put on the tensor.
 
@@ -94,16 +133,6 @@ def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     if plain.layout is torch.strided and extra.raw_repr() != (known - known).raw_repr():
         raise ValueError(f"the output is no plain tensor: its elements depend on {extra}")
     return plain
-
-
-def to_device(value: Any, device: torch.device) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(device) if device.type != "cpu" else value
-    if isinstance(value, list | tuple):
-        return type(value)(to_device(item, device) for item in value)
-    if isinstance(value, dict):
-        return {key: to_device(item, device) for key, item in value.items()}
-    return value
 
 
 def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
@@ -135,17 +164,12 @@ def spoil(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def changed(slot: Slot) -> list[int]:
-    """Which input tensors differ, bit by bit, from what the judge sent."""
+    """Which input tensors differ, bit by bit, from what the judge sent; none where it looks itself."""
     return [
         index
-        for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals, strict=True))
-        if tensor.shape != original.shape or not torch.equal(_bits(tensor), _bits(original))
+        for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals or slot.tensors, strict=True))
+        if not bundle.same_bits(tensor, original)
     ]
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return tensor.view(kinds[tensor.element_size()])
 
 
 def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]) -> str:
@@ -183,11 +207,13 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return low < high + second.nbytes() and high < low + first.nbytes()
 
 
-def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], handles: list[int]) -> bool:
+def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], flats: list[torch.Tensor]) -> bool:
     """Copies outputs into the judge's memory when they have the shapes and dtypes it made room for."""
     have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-    if not handles or have != [(spec.shape, loading.torch_dtype(spec.dtype)) for spec in wanted]:
+    if have != [(spec.shape, loading.torch_dtype(spec.dtype)) for spec in wanted]:
         return False
-    for tensor, flat in zip(tensors, bundle.flat_views(wanted, handles[0], writable=True), strict=True):
+    for tensor, flat in zip(tensors, flats, strict=True):
         flat.view(tensor.shape).copy_(tensor)
+    if flats and flats[0].is_cuda:
+        torch.cuda.synchronize()
     return True

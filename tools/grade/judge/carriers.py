@@ -1,0 +1,194 @@
+"""How tensors reach one runner and come back: through host memory, or in blocks of GPU memory. Runs in the judge.
+
+Host memory is sealed: a runner reads it, copies it, and changes its copies when it is told to. GPU memory cannot be
+sealed, and whoever maps it may write to it for ever. So each runner has blocks of its own, which nobody else reads: the
+judge keeps the originals where no runner reaches them, writes every content into the blocks itself, and looks itself
+whether a call changed its inputs. Nothing that is larger than a message crosses the host.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.runner import timed_calls
+from foundry.tools.process.channel import Message, memory
+from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.task import bundle
+from foundry.tools.task.bundle import Parcel
+
+UNWRITTEN = 0xFF  # an answer that was not written is no answer
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What goes with a command: fields of its message, and open files, which the sender closes afterwards."""
+
+    fields: Message
+    handles: list[int]
+
+
+@dataclass(frozen=True)
+class Room:
+    """Where a runner writes outputs to: flat views of the judge's, and what tells the runner of it."""
+
+    views: list[torch.Tensor]
+    sent: Sent
+
+
+class Carrier(Protocol):
+    """One runner's memory. A key names one set of inputs or parameters in it."""
+
+    def place(self, key: str, parcel: Parcel) -> Sent:
+        """Gives the runner a parcel's tensors, in the place of those that the key named before."""
+
+    def restore(self, key: str, parcel: Parcel) -> Sent | None:
+        """Gives a runner that had a set its content back; None where it has to do that itself."""
+
+    def change(self, key: str, factor: float, shift: int) -> bool:
+        """Writes other content (`timed_calls.change`); False where the runner has to do it."""
+
+    def changed(self, key: str) -> list[int] | None:
+        """Which tensors differ from what was placed; None where only the runner can tell."""
+
+    def room(self, specs: Sequence[TensorSpec]) -> Room:
+        """Memory for outputs, filled with what no kernel writes."""
+
+    def forget(self, key: str) -> None:
+        """Gives a set's memory back."""
+
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+class HostCarrier:
+    """Sealed files for inputs and parameters, one shared file for outputs of each kind."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, tuple[int, list[torch.Tensor]]] = {}
+
+    def place(self, key: str, parcel: Parcel) -> Sent:
+        return Sent({"bundle": parcel.description}, [os.dup(parcel.handle)])
+
+    def restore(self, key: str, parcel: Parcel) -> Sent | None:
+        return None
+
+    def change(self, key: str, factor: float, shift: int) -> bool:
+        return False
+
+    def changed(self, key: str) -> list[int] | None:
+        return None
+
+    def room(self, specs: Sequence[TensorSpec]) -> Room:
+        key = repr([bundle.plain_spec(spec) for spec in specs])
+        if key not in self._rooms:
+            handle = memory("outputs", bundle.offsets(specs)[1])
+            self._rooms[key] = (handle, bundle.flat_views(specs, handle, writable=True))
+        handle, views = self._rooms[key]
+        _erase(views)
+        return Room(views, Sent({}, [os.dup(handle)]))
+
+    def forget(self, key: str) -> None:
+        """Sealed memory is its parcel's."""
+
+    def close(self) -> None:
+        for handle, _ in self._rooms.values():
+            os.close(handle)
+        self._rooms.clear()
+
+
+@dataclass
+class _Block:
+    """A block that the runner maps too; what lies in it, and what should."""
+
+    number: int
+    memory: SharedGpuMemory
+    tensors: list[torch.Tensor]
+    parcel: Parcel | None
+    is_known: bool = False  # the runner has it
+
+    def sent(self) -> Sent:
+        """With the block's file the first time."""
+        handles = [] if self.is_known else [self.memory.handle()]
+        self.is_known = True
+        return Sent({"memory": [self.number, self.memory.nbytes]}, handles)
+
+
+class GpuCarrier:
+    """Blocks of GPU memory that belong to one runner."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._blocks: dict[str, _Block] = {}
+        self._room: _Block | None = None
+
+    def place(self, key: str, parcel: Parcel) -> Sent:
+        block = self._blocks.get(key)
+        if block is None or block.parcel is None or block.parcel.description["specs"] != parcel.description["specs"]:
+            self._blocks.pop(key, None)
+            block = None  # its memory first, then the new one's
+            specs = parcel.specs
+            made = SharedGpuMemory.create(bundle.gpu_places(specs)[1])
+            tensors = bundle.shaped(specs, bundle.gpu_views(specs, made))
+            block = self._blocks[key] = _Block(next(self._numbers), made, tensors, parcel)
+        block.parcel = parcel
+        _write(block.tensors, parcel.tensors())
+        torch.cuda.synchronize()
+        sent = block.sent()
+        return Sent({"bundle": parcel.description, **sent.fields}, sent.handles)
+
+    def restore(self, key: str, parcel: Parcel) -> Sent | None:
+        return self.place(key, parcel)  # a runner that served another link has its blocks, this link has not
+
+    def change(self, key: str, factor: float, shift: int) -> bool:
+        block = self._blocks[key]
+        if block.parcel is not None:
+            timed_calls.change(block.tensors, block.parcel.tensors(), factor, shift)
+        torch.cuda.synchronize()
+        return True
+
+    def changed(self, key: str) -> list[int] | None:
+        block = self._blocks[key]
+        originals = [] if block.parcel is None else block.parcel.tensors()
+        pairs = enumerate(zip(block.tensors, originals, strict=True))
+        return [index for index, (tensor, original) in pairs if not bundle.same_bits(tensor, original)]
+
+    def room(self, specs: Sequence[TensorSpec]) -> Room:
+        needed = bundle.gpu_places(specs)[1]
+        if self._room is None or self._room.memory.nbytes < needed:
+            self._room = None
+            self._room = _Block(next(self._numbers), SharedGpuMemory.create(needed), [], None)
+        views = bundle.gpu_views(specs, self._room.memory)
+        _erase(views)
+        torch.cuda.synchronize()
+        return Room(views, self._room.sent())
+
+    def forget(self, key: str) -> None:
+        self._blocks.pop(key, None)
+
+    def close(self) -> None:
+        self._blocks.clear()
+        self._room = None
+
+
+def carrier_for(device: str) -> Carrier:
+    """That of a runner on this kind of device."""
+    return GpuCarrier() if device == "cuda" else HostCarrier()
+
+
+def _erase(views: Sequence[torch.Tensor]) -> None:
+    for view in views:
+        view.view(torch.uint8).fill_(UNWRITTEN)
+
+
+def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
+    """New elements in the same places, what lies between the elements of a strided tensor not counted."""
+    for tensor, original in zip(tensors, originals, strict=True):
+        distinct = tuple(slice(0, 1) if step == 0 else slice(None) for step in original.stride())
+        tensor[distinct].copy_(original[distinct])

@@ -1,0 +1,41 @@
+"""What a candidate raised, in one line and as an outcome. Runs in the runner."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+MESSAGE_CHARS = 400
+PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
+_BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
+
+
+def kind_of(kind: str, error: BaseException) -> str:
+    text = str(error)
+    if isinstance(error, MemoryError) or "out of memory" in text or "can't allocate" in text:
+        return "crash"
+    return "launch_failure" if kind == "crash" and ("CUDA" in text or "cuLaunch" in text) else kind
+
+
+def _printed_errors() -> list[str]:
+    """What a compiler said that PyTorch let print (`verbose=True`) instead of putting it in the exception."""
+    try:
+        end = os.fstat(1).st_size
+        text = os.pread(1, PRINTED_BYTES, max(0, end - PRINTED_BYTES)).decode(errors="replace")
+    except OSError:  # not kept, or a pipe
+        return []
+    return [line.strip() for line in text.splitlines() if "error:" in line]
+
+
+def one_line(error: BaseException, where: str) -> str:
+    """`ValueError: no such shape (line 12)`, with the line of the candidate's own file."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if "error:" in line]
+    if not telling and _BUILD_FAILED in text:
+        telling = _printed_errors()
+    first = (telling or lines or [""])[0]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if where and frame.filename == where]
+    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    place = f" (line {line})" if line else ""
+    return f"{type(error).__name__}: {first}"[:MESSAGE_CHARS] + place

@@ -1,0 +1,94 @@
+"""How a task's judge, reference and candidates share a GPU's memory, decided before any of it is taken. Free of torch.
+
+All bytes are upper bounds of what the grader's own code holds at once; what a model needs for itself was measured when
+the task was taken in. The roomiest arrangement that fits is taken: less room costs time, never a check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foundry.knowledge.errors import TaskError
+
+CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
+RESERVE = 0.03  # of the memory: what allocators cannot give out again
+SCREEN_TRIALS = 6  # that a screen asks, at most
+POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
+COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of one call: inputs and outputs, both again in float64, the model's state, its temporaries in a call."""
+
+    inputs: int
+    outputs: int
+    wide_inputs: int
+    wide_outputs: int
+    parameters: int
+    work: int
+
+    @staticmethod
+    def largest(found: Sequence[Sizes]) -> Sizes:
+        """What the largest case needs of each."""
+        return Sizes(*(max(getattr(one, name) for one in found) for name in Sizes.__dataclass_fields__))
+
+    @property
+    def widening(self) -> float:
+        """Bytes in float64 to a byte of the model's own."""
+        own = self.inputs + self.outputs
+        return (self.wide_inputs + self.wide_outputs) / own if own else 2.0
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers, and does not work them
+    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `is_resident`: the reference's
+    process stays between timings."""
+
+    lanes: int = 2
+    keeps_trials: bool = True
+    slots: int = 16
+    is_resident: bool = True
+
+    def needed(self, sizes: Sizes) -> int:
+        """Bytes at the worst moment."""
+        own, slots = sizes.inputs + sizes.outputs, min(self.slots, 2)
+        trial = sizes.inputs + sizes.wide_outputs
+        others = (SCREEN_TRIALS - 1) * trial if self.keeps_trials else 0
+        judge = int((2 + 2 * sizes.widening) * sizes.parameters) + others + CONTEXT_BYTES
+        widened = sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)
+        making = own + max(widened, own + sizes.outputs + sizes.work) + 2 * sizes.outputs  # the trial before's
+        model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
+        candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
+        verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
+        side = slots * sizes.inputs + 2 * sizes.outputs + model
+        timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * side
+        resident = side if self.is_resident else 0
+        return max(self.lanes * verifying + resident, (self.lanes - 1) * verifying + timing)
+
+
+ROOMIEST = GpuPlan()
+_CHOICES = (
+    ROOMIEST,
+    GpuPlan(lanes=1),
+    GpuPlan(lanes=1, slots=2),
+    GpuPlan(lanes=1, keeps_trials=False, slots=2),
+    GpuPlan(lanes=1, keeps_trials=False, slots=1),
+    GpuPlan(lanes=1, keeps_trials=False, slots=1, is_resident=False),
+)
+
+
+def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
+    """The roomiest arrangement that fits; raises TaskError with the bytes that the tightest one needs."""
+    usable = int((1.0 - RESERVE) * free_bytes)
+    for plan in _CHOICES:
+        if plan.needed(sizes) <= usable:
+            return plan
+    raise TaskError(
+        f"the task needs {_CHOICES[-1].needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
+        f"{sizes.inputs / 1e9:.1f}, outputs {sizes.outputs / 1e9:.1f}, parameters {sizes.parameters / 1e9:.1f}, "
+        f"temporaries {sizes.work / 1e9:.1f} GB), and {usable / 1e9:.1f} GB of it are free",
+        "make its sizes smaller",
+    )
