@@ -1,4 +1,4 @@
-"""The main process's side of grading: judges, the resident reference, one fresh process a candidate. Free of torch.
+"""The main process's side of grading: judges, and fresh processes for reference and candidate. Free of torch.
 
 Blocking and thread-safe; the workbench calls it from threads. A candidate that hangs, crashes, floods or forks costs
 its own process and one answer.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import json
 import math
 import os
@@ -30,13 +29,14 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
-from foundry.tools.grade.folders import TASK, Quarters, quarters
+from foundry.tools.grade.folders import TASK
+from foundry.tools.grade.runners import Runners
 from foundry.tools.grade.timed_groups import SLOWED, Groups
-from foundry.tools.process.channel import Channel, ChannelClosed, Message
+from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
-from foundry.tools.protocol.statistics import ScreenHistory, centre
+from foundry.tools.protocol.statistics import ScreenHistory, centre, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
 from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 
@@ -111,9 +111,14 @@ class Grader:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
         self._load_limit_s = load_limit_s
-        self._memory_bytes = memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes())
-        self._numbers = itertools.count()
-        self._reference: Worker | None = None
+        self._runners = Runners(
+            self._fork,
+            self._scratch,
+            memory_bytes=memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes()),
+            threads=thread_count(device),
+            tf32=device.target == "cuda" and task.options.policy != "strict",
+            on_gpu=device.target == "cuda",
+        )
         self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._closed = False
         self._own_errors: list[list[float]] = []
@@ -122,7 +127,6 @@ class Grader:
         self._plan = ROOMIEST  # of the GPU's memory, until the task's sizes are known
         self._idle: list[Worker] = []
         self._guard = threading.Lock()  # of the idle judges: requests come from several threads
-        self._tf32 = device.target == "cuda" and task.options.policy != "strict"
 
     def close(self) -> None:
         """Ends every process and removes their directories; of a warm process that others use too, only its own."""
@@ -132,6 +136,7 @@ class Grader:
         for worker in () if self._owns_zygote else tuple(self._forked):
             if worker.alive:
                 self._zygote.end(worker.pid)
+        self._runners.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ------------------------------------------------------------ requests
@@ -160,8 +165,12 @@ class Grader:
 
     def baseline(self) -> Baseline:
         """Times the reference and measures its own error; raises TaskError."""
-        with self._judge() as judge, self._links([self._resident()]) as handles:
-            answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
+        reference = self._runners.fresh()
+        try:
+            with self._judge() as judge, self._runners.links([reference]) as handles:
+                answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
+        finally:
+            self._runners.discard(reference)
         self._own_errors = answer["errors"]
         self.notes.seeds.update(answer["seeds"])
         return decoded(Baseline, answer["baseline"])
@@ -189,7 +198,8 @@ class Grader:
         message["told_by"] = baseline.told_by
         with self._judge() as judge:
             start = time.monotonic()
-            answer, ended = self._with_candidate(judge, {**message, "load_limit_s": self._load_limit(text, build)})
+            message["load_limit_s"] = self._load_limit(text, build)
+            answer, ended = self._with_candidate(judge, message, self._runners.fresh(text))
             seconds = time.monotonic() - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
@@ -200,6 +210,11 @@ class Grader:
         gates = tuple(replace(gate, evidence=_named_death(gate.evidence, ended)) for gate in verdict.gates)
         return replace(verdict, evidence=_named_death(verdict.evidence, ended), gates=gates, seconds=seconds)
 
+    def make_ready(self, text: str, stage: Stage) -> None:
+        """Starts what a timing needs on a GPU, before the device is held for it."""
+        groups = effort_of(stage, self._device.target).min_groups
+        self._runners.make_ready(text, min(groups, self._plan.waiting // 2))
+
     def time(
         self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
     ) -> Timing:
@@ -208,7 +223,8 @@ class Grader:
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
         groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
-        with self._judge() as judge:
+        with self._judge() as judge, contextlib.ExitStack() as stack:
+            stack.callback(self._runners.dismiss, text)
             while not groups.is_enough():
                 answer, ended = self._against_reference(judge, {**message, **groups.order()})
                 if "pairs" not in answer:
@@ -227,7 +243,7 @@ class Grader:
         """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message["load_limit_s"] = self._load_limit(text, build)
-        candidates = [self._runner(text=text) for _ in range(1 if policy == "open" else 3)]
+        candidates = [self._runners.fresh(text) for _ in range(1 if policy == "open" else 3)]
 
         def tick() -> None:
             for candidate in candidates:
@@ -235,13 +251,13 @@ class Grader:
                     candidate.end()
 
         try:
-            with self._judge() as judge, self._links(candidates) as handles:
+            with self._judge() as judge, self._runners.links(candidates) as handles:
                 answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
         finally:
             for candidate in candidates:
-                self._discard(candidate)
+                self._runners.discard(candidate)
         _raise_error(answer)
         return [decoded(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
@@ -306,68 +322,22 @@ class Grader:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
-    def _runner(self, environment: dict[str, str] | None = None, text: str = "") -> Worker:
-        """A fresh process for one model, in a directory of its own; that of a candidate's `text` is confined to it."""
-        folder = self._scratch.absolute() / f"runner-{next(self._numbers)}"
-        folder.mkdir(parents=True)
-        limits = Limits(
-            wall_s=JUDGE_S,
-            memory_bytes=self._memory_bytes,
-            shared_bytes=self._memory_bytes,
-            cpu_s=3600,
-            file_bytes=1 << 30,
-            folder_bytes=2 << 30,
-        )
-        own = quarters(text, folder) if text else Quarters({"TMPDIR": str(folder)}, TASK, [])
-        surroundings = {**own.environment, **(environment or {})}
-        return self._fork(
-            "foundry.tools.grade.runner.runner:serve", limits, folder, own.sandbox, surroundings, own.leases
-        )
-
-    def _resident(self) -> Worker:
-        """The reference's runner that stays for the whole search."""
-        if self._reference is None or not self._reference.alive:
-            self._reference = self._runner()
-        return self._reference
-
-    def _discard(self, worker: Worker) -> str:
-        ended = worker.end()
-        if worker.directory is not None:
-            shutil.rmtree(worker.directory, ignore_errors=True)
-        return ended
-
-    @contextlib.contextmanager
-    def _links(self, workers: Sequence[Worker]) -> Iterator[list[int]]:
-        """An open link to each runner, for the judge to take over."""
-        links: list[Channel] = []
-        try:
-            for worker in workers:
-                ours, theirs = Channel.pair()
-                links.append(ours)
-                options: Message = {"threads": thread_count(self._device), "tf32": self._tf32}
-                worker.channel.send({**options, "device": self._device.target}, [theirs.fileno()])
-                theirs.close()
-            yield [link.fileno() for link in links]
-        finally:
-            for link in links:
-                link.close()
-
     def _against_reference(
         self, judge: Worker, message: Message, environment: dict[str, str] | None = None
     ) -> tuple[Message, str]:
         """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
         more with another. One that was slow beside the candidate, or not timed before it, is timed again after it."""
         for _ in range(2):
-            reference = self._runner()
+            reference, candidate = self._runners.pair(str(message["text"]), environment)
             try:
-                answer, ended = self._with_candidate(judge, message, reference, environment)
+                answer, ended = self._with_candidate(judge, message, candidate, reference)
                 slowed = float(answer.get("slowed", 1.0))
                 if slowed > SLOWED or (not slowed and message["stage"] != "screen"):
-                    with contextlib.suppress(WorkerDied, ChannelClosed), self._links([reference]) as handles:
+                    with contextlib.suppress(WorkerDied, ChannelClosed), self._runners.links([reference]) as handles:
                         again, _ = judge.request({**self._limits, **message, "do": "alone"}, handles, timeout_s=JUDGE_S)
                         answer["alone_ms"] = again.get("alone_ms", 0.0)
             finally:
-                self._discard(reference)
+                self._runners.part_from(reference, is_well=True)
             if answer.get("side") != "reference":
                 break
         return answer, ended
@@ -376,15 +346,15 @@ class Grader:
         self,
         judge: Worker,
         message: Message,
+        candidate: Worker,
         reference: Worker | None = None,
-        environment: dict[str, str] | None = None,
     ) -> tuple[Message, str]:
         """Asks the judge about a candidate; returns its answer and how the candidate's process ended.
 
         A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
         """
-        candidate = self._runner(environment, str(message["text"]))
         broken: list[str] = []
+        answer: Message = {}
 
         def tick() -> None:
             if reason := candidate.excess():
@@ -392,7 +362,7 @@ class Grader:
                 candidate.end()
 
         try:
-            with self._links([candidate] if reference is None else [reference, candidate]) as handles:
+            with self._runners.links([candidate] if reference is None else [reference, candidate]) as handles:
                 answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except WorkerDied as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
@@ -400,7 +370,7 @@ class Grader:
             side = "candidate" if reference is None else "reference"
             answer = {"failed": ["crash", "the process died"], "side": side}
         finally:
-            ended = self._discard(candidate)
+            ended = self._runners.part_from(candidate, is_well="pairs" in answer)
         _raise_error(answer)
         return answer, broken[0] if broken else ended
 

@@ -26,6 +26,7 @@ from foundry.tools.grade.grader import Allowance, Grader, Notes, decoded, digest
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measured_alone
 from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import Target
 from foundry.tools.task.limits import check_limits
@@ -181,6 +182,9 @@ class LocalWorkbench:
                 return timing
             return self._grader.time(text, build, stage, baseline)  # a cheat shows twice, a busy machine hardly
 
+        if self.device.target == "cuda":
+            async with self._shared():
+                await self._in_thread(lambda: self._grader.make_ready(text, stage))
         async with self._exclusively():
             return await self._in_thread(work)
 
@@ -226,15 +230,24 @@ class LocalWorkbench:
 
     async def _take_in(self) -> Intake:
         async with self._shared():  # the truth of large inputs keeps a device busy, and another run may be timing
-            checked = await self._in_thread(self._grader.check)
-            ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
-            captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
+            if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
+                checked, captured = await asyncio.gather(self._check(), self._in_thread(self._grader.capture))
+            else:
+                checked = await self._in_thread(self._grader.check)
+                ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
+                captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
         return Intake(
             inputs=[decoded(TensorSpec, item) for item in checked["inputs"]],
             outputs=[decoded(TensorSpec, item) for item in checked["outputs"]],
             graphs=[decoded(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
         )
+
+    async def _check(self) -> Message:
+        """What the task is, once a judge is ready for it."""
+        checked = await self._in_thread(self._grader.check)
+        await self._in_thread(self._grader.prepare)
+        return checked
 
     async def _time_reference(self) -> Baseline:
         intake = await self.intake()

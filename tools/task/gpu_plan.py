@@ -7,12 +7,12 @@ the task was taken in. The roomiest arrangement that fits is taken: less room co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.errors import TaskError
 
 CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
-RESERVE = 0.03  # of the memory: what allocators cannot give out again
+RESERVE = 0.05  # of the memory: what allocators cannot give out again
 SCREEN_TRIALS = 6  # that a screen asks, at most
 POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
@@ -44,13 +44,13 @@ class Sizes:
 @dataclass(frozen=True)
 class GpuPlan:
     """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers, and does not work them
-    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `is_resident`: the reference's
-    process stays between timings."""
+    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `waiting`: processes that may
+    have a context beside those that work."""
 
     lanes: int = 2
     keeps_trials: bool = True
     slots: int = 16
-    is_resident: bool = True
+    waiting: int = 12
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""
@@ -65,29 +65,29 @@ class GpuPlan:
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + 2 * sizes.outputs + model
         timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * side
-        resident = side if self.is_resident else 0
-        return max(self.lanes * verifying + resident, (self.lanes - 1) * verifying + timing)
+        return max(self.lanes * verifying, (self.lanes - 1) * verifying + timing)
 
 
 ROOMIEST = GpuPlan()
 _CHOICES = (
     ROOMIEST,
     GpuPlan(lanes=1),
-    GpuPlan(lanes=1, slots=2),
     GpuPlan(lanes=1, keeps_trials=False, slots=2),
     GpuPlan(lanes=1, keeps_trials=False, slots=1),
-    GpuPlan(lanes=1, keeps_trials=False, slots=1, is_resident=False),
 )
+WAITING = 4  # two groups' processes, for which the sets of inputs or the trials are rather left out
 
 
 def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
     """The roomiest arrangement that fits; raises TaskError with the bytes that the tightest one needs."""
     usable = int((1.0 - RESERVE) * free_bytes)
+    tightest = _CHOICES[-1]
     for plan in _CHOICES:
-        if plan.needed(sizes) <= usable:
-            return plan
+        waiting = (usable - plan.needed(sizes)) // CONTEXT_BYTES
+        if waiting >= (0 if plan is tightest else WAITING):
+            return replace(plan, waiting=min(plan.waiting, waiting))
     raise TaskError(
-        f"the task needs {_CHOICES[-1].needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
+        f"the task needs {tightest.needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
         f"{sizes.inputs / 1e9:.1f}, outputs {sizes.outputs / 1e9:.1f}, parameters {sizes.parameters / 1e9:.1f}, "
         f"temporaries {sizes.work / 1e9:.1f} GB), and {usable / 1e9:.1f} GB of it are free",
         "make its sizes smaller",

@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.tools.grade.grader import Grader, digest_of
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants
-from foundry.tools.process.zygote import Zygote
+from foundry.tools.process.zygote import Worker, Zygote
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -322,10 +322,21 @@ def test_a_cached_result_is_caught_while_timing(grader: Grader, baseline: Baseli
     assert "of timed call" in caught[0]
 
 
-def test_a_reference_that_dies_is_replaced_and_not_the_candidates_fault(grader: Grader, baseline: Baseline) -> None:
-    assert grader._reference is not None and grader._reference.alive
-    os.kill(grader._reference.pid, 9)
+def test_a_reference_that_dies_is_replaced_and_not_the_candidates_fault(
+    grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, killed = grader._runners.fresh, list[int]()
+
+    def fresh(text: str = "", environment: dict[str, str] | None = None) -> Worker:
+        worker = made(text, environment)
+        if not text and not killed:
+            killed.append(worker.pid)
+            os.kill(worker.pid, 9)
+        return worker
+
+    monkeypatch.setattr(grader._runners, "fresh", fresh)
     assert grader.time(candidate("return r"), BUILT, "screen", baseline).problem == ""
+    assert killed
 
 
 def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, zygote: Zygote, tmp_path: Path) -> None:

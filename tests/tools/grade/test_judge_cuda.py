@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +87,49 @@ def test_a_sticky_device_error_costs_one_evaluation(grader: Grader) -> None:
     verdict = grader.verify(broken, BUILT, "screen", baseline)
     assert verdict.outcome in ("launch_failure", "crash") and "CUDA" in verdict.evidence
     assert grader.verify(TASK.replace("class Model(", "class ModelNew("), BUILT, "screen", baseline).correct
+
+
+def test_who_changes_its_inputs_is_seen_by_the_judge(grader: Grader) -> None:
+    baseline = grader.baseline()
+    text = TASK.replace("class Model(", "class ModelNew(")
+    changing = text.replace("torch.relu(self.linear(x))", "torch.relu(self.linear(x)) + 0 * x.add_(1).sum() * 0")
+    verdict = grader.verify(changing, BUILT, "screen", baseline)
+    assert verdict.outcome == "wrong_result" and "changed its input 0" in verdict.evidence, verdict.evidence
+    unseen = text.replace(
+        "return torch.relu(self.linear(x))",
+        "r = torch.relu(self.linear(x)); x.data[5, 7:9] = 1.0; return r",  # past PyTorch's version counters
+    )
+    assert "changed its input 0" in grader.verify(unseen, BUILT, "screen", baseline).evidence
+
+
+def test_what_is_made_ready_is_used_and_no_process_is_left(grader: Grader) -> None:
+    baseline = grader.baseline()
+    same = TASK.replace("class Model(", "class ModelNew(")
+    grader.make_ready(same, "screen")
+    ready = [worker.pid for pair in grader._runners._waiting[same] for worker in pair]
+    assert len(ready) == 4
+    assert grader.time(same, BUILT, "screen", baseline).problem == ""
+    assert not grader._runners._waiting
+    stop = time.monotonic() + 5.0
+    while any(Path(f"/proc/{pid}/stat").exists() for pid in ready) and time.monotonic() < stop:
+        time.sleep(0.05)
+    assert time.monotonic() < stop
+
+
+def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
+    source = TASK.replace("torch.randn(4096, 1024)", "torch.randn(1 << 18, 1024)").replace("self.linear(x)", "x * 2")
+    (tmp_path / "large.py").write_text(source)
+    device = gpu()
+    assert device is not None
+    made = Grader(read_task(tmp_path / "large.py"), device, tmp_path, seed=3, zygote=Zygote.start(threads=4))
+    try:
+        begin = time.monotonic()
+        made.check()
+        baseline = made.baseline()
+        verdict = made.verify(source.replace("class Model(", "class ModelNew("), BUILT, "full", baseline)
+        assert verdict.correct, verdict.evidence
+        assert time.monotonic() - begin < 15.0  # 36 s for the look at it alone when its inputs crossed the host
+        wrong = source.replace("class Model(", "class ModelNew(").replace("x * 2)", "x * 2).clamp_(max=7.9)")
+        assert "first wrong element" in made.verify(wrong, BUILT, "full", baseline).evidence
+    finally:
+        made.close()

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected, describe_mismatch, expect, measure, weighing_elements
 from foundry.tools.protocol.rules import (
     DISTRIBUTIONS,
@@ -145,6 +146,28 @@ def test_values_cross_processes_with_their_strides() -> None:
     assert back[1][1:] == (None, 3, 2.5, True, "mean") and back[4]["dtype"] is torch.float16
     bundle.tensors_in(back)[0].fill_(0)
     assert torch.equal(parcel.tensors()[0], tensors.t())
+
+
+def test_a_comparison_in_pieces_says_what_one_of_the_whole_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = torch.randn(40, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    truth[3, 4], own = float("inf"), truth.float()
+    output = own.clone()
+    output[17, 5:9], output[39, 29] = 3.0, float("nan")
+    expected = comparison.expect(truth, own, "float32", None)
+    limit = OutputError(1e-6, 1.0)
+
+    def told() -> list[object]:
+        error = comparison.measure(output, expected)
+        return [error.misplaced, comparison.describe_mismatch(output, expected, limit, error)] + [
+            pytest.approx(value) for value in (error.norm, error.violation, comparison.weighing_elements(expected))
+        ]
+
+    whole = told()
+    pieces = [slice(start, min(start + 7, 1200)) for start in range(0, 1200, 7)]
+    monkeypatch.setattr(comparison, "_spans", lambda flat, length: iter(pieces))
+    found = told()
+    assert found[:2] == whole[:2] and [one.expected for one in found[2:]] == whole[2:]  # type: ignore[attr-defined]
+    assert "first wrong element (17, 5): got 3" in str(whole[1]) and "5 of 1200" in str(whole[1])
 
 
 def test_a_norm_rests_on_the_elements_that_weigh() -> None:

@@ -77,7 +77,7 @@ def _stands_in(values: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Ten
     for tensor in given:
         if tensor.dtype == values.dtype and ordered.numel():
             sought = ordered.to(tensor.device)
-            for flat in tensor.reshape(-1).split(PIECE):
+            for flat in torch.split(tensor.reshape(-1), PIECE):
                 places = torch.searchsorted(sought, flat).clamp_(max=ordered.numel() - 1)
                 found |= torch.isin(values, torch.unique(flat[sought[places] == flat]).cpu())
     return found

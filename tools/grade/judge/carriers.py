@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -57,6 +57,9 @@ class Carrier(Protocol):
     def changed(self, key: str) -> list[int] | None:
         """Which tensors differ from what was placed; None where only the runner can tell."""
 
+    def let_go(self, key: str) -> None:
+        """A set's content is not needed any more; its memory is, for the next one."""
+
     def room(self, specs: Sequence[TensorSpec]) -> Room:
         """Memory for outputs, filled with what no kernel writes."""
 
@@ -85,6 +88,9 @@ class HostCarrier:
     def changed(self, key: str) -> list[int] | None:
         return None
 
+    def let_go(self, key: str) -> None:
+        """Sealed memory is its parcel's."""
+
     def room(self, specs: Sequence[TensorSpec]) -> Room:
         key = repr([bundle.plain_spec(spec) for spec in specs])
         if key not in self._rooms:
@@ -109,8 +115,9 @@ class _Block:
 
     number: int
     memory: SharedGpuMemory
+    specs: list[TensorSpec]
     tensors: list[torch.Tensor]
-    parcel: Parcel | None
+    originals: list[torch.Tensor] = field(default_factory=list)
     is_known: bool = False  # the runner has it
 
     def sent(self) -> Sent:
@@ -129,16 +136,15 @@ class GpuCarrier:
         self._room: _Block | None = None
 
     def place(self, key: str, parcel: Parcel) -> Sent:
-        block = self._blocks.get(key)
-        if block is None or block.parcel is None or block.parcel.description["specs"] != parcel.description["specs"]:
-            self._blocks.pop(key, None)
-            block = None  # its memory first, then the new one's
-            specs = parcel.specs
+        specs = parcel.specs
+        if key not in self._blocks or self._blocks[key].specs != specs:
+            self._blocks.pop(key, None)  # its memory first, then the new one's
             made = SharedGpuMemory.create(bundle.gpu_places(specs)[1])
             tensors = bundle.shaped(specs, bundle.gpu_views(specs, made))
-            block = self._blocks[key] = _Block(next(self._numbers), made, tensors, parcel)
-        block.parcel = parcel
-        _write(block.tensors, parcel.tensors())
+            self._blocks[key] = _Block(next(self._numbers), made, specs, tensors)
+        block = self._blocks[key]
+        block.originals = parcel.tensors()
+        _write(block.tensors, block.originals)
         torch.cuda.synchronize()
         sent = block.sent()
         return Sent({"bundle": parcel.description, **sent.fields}, sent.handles)
@@ -148,22 +154,24 @@ class GpuCarrier:
 
     def change(self, key: str, factor: float, shift: int) -> bool:
         block = self._blocks[key]
-        if block.parcel is not None:
-            timed_calls.change(block.tensors, block.parcel.tensors(), factor, shift)
+        timed_calls.change(block.tensors, block.originals, factor, shift)
         torch.cuda.synchronize()
         return True
 
     def changed(self, key: str) -> list[int] | None:
         block = self._blocks[key]
-        originals = [] if block.parcel is None else block.parcel.tensors()
-        pairs = enumerate(zip(block.tensors, originals, strict=True))
+        pairs = enumerate(zip(block.tensors, block.originals, strict=True))
         return [index for index, (tensor, original) in pairs if not bundle.same_bits(tensor, original)]
+
+    def let_go(self, key: str) -> None:
+        if key in self._blocks:
+            self._blocks[key].originals = []
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
         needed = bundle.gpu_places(specs)[1]
         if self._room is None or self._room.memory.nbytes < needed:
             self._room = None
-            self._room = _Block(next(self._numbers), SharedGpuMemory.create(needed), [], None)
+            self._room = _Block(next(self._numbers), SharedGpuMemory.create(needed), [], [])
         views = bundle.gpu_views(specs, self._room.memory)
         _erase(views)
         torch.cuda.synchronize()

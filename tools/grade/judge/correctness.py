@@ -135,6 +135,7 @@ class Examination:
             self.held.append(kind)
             self._trial(asked, is_first=is_first)
             self._step("parameters", lambda: self.link.state(number, case, "seeded"))
+        self.link.let_go(asked.slot)
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]

@@ -32,6 +32,7 @@ from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.grade.judge.turns import moved, standing
 from foundry.tools.process.channel import Channel, Message, close_all
+from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
@@ -41,6 +42,7 @@ from foundry.tools.task.gpu_plan import GpuPlan
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
 _PR_SET_DUMPABLE = 4
+_MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 _WITHOUT_GPU_KERNELS = Gate(
     "unwritten shared memory",
     True,
@@ -121,8 +123,7 @@ class Judge:
         }
 
     def time(self, message: Message, handles: list[int]) -> Message:
-        """One group: the reference and the candidate behind the two links, in turns. Both are freshly started; on a GPU
-        the reference may only lie in other memory than before."""
+        """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
         stage: Stage = message["stage"]
         case, question = self._timed_on(message)
         limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
@@ -130,8 +131,6 @@ class Judge:
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = f"{stage}-{case.seed}"
-            if self._place == "cuda" and baseline.token():
-                baseline.move()
             load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
             alone: list[float] = []
             sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
@@ -409,6 +408,10 @@ def serve(control: Channel) -> None:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except RunnerFailed as failed:
             answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side, "gate": failed.gate}
+        except (torch.OutOfMemoryError, OutOfGpuMemory) as error:  # what was planned fits: somebody took more
+            words = f"the GPU's memory is used up: {str(error).splitlines()[0][:300]}"
+            is_beside = message["do"] in ("verify", "time", "ablate")
+            answer = {"failed": ["crash", words]} if is_beside else {"error": ["TaskError", words, _MAKE_ROOM]}
         finally:
             close_all(handles)
         gc.collect()

@@ -204,6 +204,10 @@ class RunnerLink:
         """A set of inputs in a slot, in the place of the set that was there."""
         self._place(_key(slot), parcel, {"do": "inputs", "slot": slot, "case": number})
 
+    def let_go(self, slot: int) -> None:
+        """The inputs of a slot are not asked with again."""
+        self._carrier.let_go(_key(slot))
+
     def restore(self, slot: int, number: int, parcel: Parcel) -> None:
         """Inputs of a slot as they were sent, by this link or one before it."""
         sent = self._carrier.restore(_key(slot), parcel)
@@ -243,10 +247,6 @@ class RunnerLink:
     def operators(self, slot: int) -> list[Any]:
         """What PyTorch runs in one more call."""
         return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
-
-    def move(self) -> None:
-        """Other memory for what the runner holds on its GPU."""
-        self.ask({"do": "move"}, [], self._load_limit_s)
 
     def watch(self) -> None:
         """From now on the runner's CPU time is noted at every command; it must have answered once."""

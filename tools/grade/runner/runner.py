@@ -39,7 +39,6 @@ from foundry.tools.grade.runner.tensors import (
     changed,
     drifted,
     many_calls,
-    move_to_other_memory,
     overwrite,
     plain_output,
     poison,
@@ -101,7 +100,6 @@ class Runner:
             "peek": self._peek,
             "restore": self._restore,
             "forget": self._forget,
-            "move": self._move,
             "token": self._exchange_token,
             "observe": self._observe,
             "operators": self._operators,
@@ -237,15 +235,6 @@ class Runner:
         self._names.pop(message.get("case", -1), None)
         self._kept, self._result, self._taken = [], None, None
         gc.collect()
-        return {}
-
-    def _move(self, message: Message, handles: list[int]) -> Message:
-        """Other memory for everything that lies on the GPU: which pages it gets is luck that makes calls some percent
-        faster or slower, and must not last for a whole series of measurements."""
-        self._slots.clear()
-        self._kept, self._result, self._taken = [], None, None
-        gc.collect()
-        move_to_other_memory([item for model in self._models.values() for item in plain_state(model).values()])
         return {}
 
     def _exchange_token(self, message: Message, handles: list[int]) -> Message:

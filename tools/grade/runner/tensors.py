@@ -114,14 +114,6 @@ def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
     tensor.data.as_strided(extent, (1,)).copy_(values.as_strided(extent, (1,)))
 
 
-def move_to_other_memory(tensors: Sequence[torch.Tensor]) -> None:
-    """Lets the allocator give back what it holds of a GPU, with these tensors in blocks of their own afterwards."""
-    torch._C._cuda_clearCublasWorkspaces()
-    for tensor in tensors:
-        tensor.data = tensor.data.clone()
-    torch.cuda.empty_cache()
-
-
 def plain_output(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory without attributes that Python code may have put on the tensor.
 

@@ -1,0 +1,63 @@
+"""Blocks of GPU memory travel between processes as open files, also to one that is confined."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import pytest
+import torch
+
+from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
+from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
+from foundry.tools.task import bundle
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+
+
+def spec(*shape: int) -> TensorSpec:
+    return TensorSpec(shape, contiguous_strides(shape), "float32")
+
+
+def test_tensors_lie_as_pytorchs_own_allocator_would_put_them() -> None:
+    places, size = bundle.gpu_places([spec(3), spec(1 << 20), spec(5), spec(0)])
+    assert places == [0, 2 << 20, 6 << 20, (6 << 20) + 512] and size == (6 << 20) + 512
+    assert bundle.gpu_places([])[1] > 0
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_block_is_the_same_memory_wherever_it_is_mapped() -> None:
+    torch.zeros(1, device="cuda")
+    specs = [spec(1000, 300), spec(7)]
+    mine = SharedGpuMemory.create(bundle.gpu_places(specs)[1])
+    handle = mine.handle()
+    theirs = SharedGpuMemory.opened(handle, mine.nbytes)
+    os.close(handle)
+    assert mine.address != theirs.address
+    ours, others = (bundle.gpu_views(specs, block) for block in (mine, theirs))
+    ours[0].fill_(3.0)
+    torch.cuda.synchronize()
+    assert float(others[0].sum()) == 900_000.0
+    assert ours[0].untyped_storage().nbytes() == 1_200_000
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_block_is_free_when_the_last_tensor_in_it_is_gone() -> None:
+    torch.zeros(1, device="cuda")
+    before = torch.cuda.mem_get_info()[0]
+    views = bundle.gpu_views([spec(1 << 28)], SharedGpuMemory.create(1 << 30))
+    assert torch.cuda.mem_get_info()[0] <= before - (1 << 30)
+    views[0].fill_(1.0)
+    del views
+    gc.collect()
+    assert torch.cuda.mem_get_info()[0] >= before
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_more_than_there_is_raises() -> None:
+    torch.zeros(1, device="cuda")
+    with pytest.raises(OutOfGpuMemory):
+        SharedGpuMemory.create(1 << 42)

@@ -1,0 +1,59 @@
+"""A GPU's memory is shared out before it is taken, and a task that does not fit is refused in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foundry.knowledge.errors import TaskError
+from foundry.tools.task.gpu_plan import CONTEXT_BYTES, GpuPlan, Sizes, plan_memory
+
+GB = 10**9
+H200 = 150 * GB
+
+
+def elementwise(size: float) -> Sizes:
+    """One input and one output of so many bytes of float32."""
+    own = int(size)
+    return Sizes(own, own, 2 * own, 2 * own, 0, 0)
+
+
+def test_a_small_task_gets_all_the_room() -> None:
+    assert plan_memory(elementwise(16e6), H200) == GpuPlan()
+
+
+@pytest.mark.parametrize("size", [0.5e9, 2.1e9, 4e9, 6.44e9, 8.6e9])  # up to twice 8.6 GB moved in one call
+def test_what_an_h200_can_hold_is_planned_to_fit(size: float) -> None:
+    plan = plan_memory(elementwise(size), H200)
+    assert plan.needed(elementwise(size)) + plan.waiting * CONTEXT_BYTES < H200
+
+
+def test_less_room_costs_time_and_no_check() -> None:
+    plans = [plan_memory(elementwise(size), H200) for size in (1e6, 3e9, 6.44e9, 8.6e9)]
+    rooms = [(plan.lanes, plan.keeps_trials, plan.slots, plan.waiting) for plan in plans]
+    assert rooms == sorted(rooms, reverse=True) and len(set(rooms)) > 2
+    assert not plans[-1].keeps_trials and plans[-1].slots == 1
+
+
+def test_every_byte_of_a_task_counts() -> None:
+    base = elementwise(4e9)
+    for name in ("inputs", "outputs", "wide_outputs", "parameters", "work"):
+        more = replace(base, **{name: getattr(base, name) + GB})
+        assert GpuPlan().needed(more) > GpuPlan().needed(base), name
+
+
+def test_the_largest_case_decides() -> None:
+    one, other = Sizes(1, 20, 2, 40, 5, 0), Sizes(10, 2, 20, 4, 0, 7)
+    assert Sizes.largest([one, other]) == Sizes(10, 20, 20, 40, 5, 7)
+
+
+def test_a_task_that_does_not_fit_is_refused_with_the_bytes_it_needs() -> None:
+    with pytest.raises(TaskError) as refused:
+        plan_memory(elementwise(8.6e9), 80 * GB)
+    tightest = GpuPlan(lanes=1, keeps_trials=False, slots=1).needed(elementwise(8.6e9))
+    assert (
+        f"needs {tightest / 1e9:.1f} GB of GPU memory" in refused.value.problem
+        and "inputs 8.6" in refused.value.problem
+    )
+    assert "\n" not in refused.value.problem
