@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from foundry.tools.grade.runner import timed_calls
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 
 Result = TypeVar("Result")
@@ -34,6 +35,7 @@ _usual: dict[int, tuple[float, float]] = {}
 _event: Callable[..., Any] = torch.cuda.Event
 _synchronize: Callable[[], None] = torch.cuda.synchronize
 _current_stream: Callable[[], Any] = torch.cuda.current_stream
+_blas_handle: Callable[[], Any] = torch.cuda.current_blas_handle
 
 
 def _driver_function(name: str) -> Callable[[], int]:
@@ -143,13 +145,14 @@ def _usual_afterwards() -> tuple[float, float]:
     return _usual[device]
 
 
-def warm_up() -> None:
-    """Makes the context and what is needed beside it, in a process that has loaded nothing yet. It measures nothing:
-    the device may be busy."""
-    torch.zeros(1, device="cuda")
-    gpu_kernels()
-    flush_cache()
-    _synchronize()
+def rehearse() -> None:
+    """Does once what a timing does, so that there is a context and the driver has loaded the kernels for it. Nothing
+    that it measures is kept: the device may be busy."""
+    tensor = torch.zeros(1 << 10, device="cuda")
+    _blas_handle()
+    timed_calls.elements([tensor], [[0]])
+    torch.empty_like(tensor).copy_(tensor)
+    _measured([tensor.clone], {0})
 
 
 def settle() -> None:

@@ -86,6 +86,13 @@ class Runner:
         self._observer: Observer | None = None
         self._silenced: Silenced | None = None
 
+    def make_ready(self) -> None:
+        """What takes time before a candidate's file is loaded: nothing of it has run in this process yet."""
+        from foundry.tools.grade.runner import cuda_events
+
+        cuda_events.rehearse()
+        self._before = self._state_reader[0]()
+
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
         commands: dict[str, Callable[[Message, list[int]], Message]] = {
@@ -141,7 +148,7 @@ class Runner:
         else:
             self._where = str(Path("candidate.py").absolute())
             self._watch(message)
-            self._before = self._state_reader[0]()
+            self._before = self._before or self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
         refused = self._device.type == "cuda" and gpu_kernels().refused
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
@@ -460,15 +467,14 @@ def serve(control: Channel) -> None:
     runner = Runner(clock)
     while True:
         message, handles = control.receive()
-        if message.get("device") == "cuda":  # while other processes do the same
-            from foundry.tools.grade.runner import cuda_events
-
-            cuda_events.warm_up()
-        if not handles:  # it was to be made ready, no more
-            control.send({})
-            continue
         torch.set_num_threads(int(message["threads"]))
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
+        if not handles:
+            runner.make_ready()
+            control.send({})
+            continue
+        if message.get("device") == "cuda":  # while the other side's process does the same
+            torch.zeros(1, device="cuda")
         link = Channel.from_handle(handles[0])
         try:
             runner.serve(link)
