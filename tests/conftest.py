@@ -16,7 +16,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from foundry.tools.grade.grader import thread_count
-from foundry.tools.machine.ceilings import measured
+from foundry.tools.machine.ceilings import with_ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 
@@ -99,7 +99,7 @@ def make_home(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
     with (measured_home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("FOUNDRY_HOME", str(measured_home))
-        measured(describe("cpu"))
+        with_ceilings(describe("cpu"))
 
     def make() -> Path:
         home = tmp_path_factory.mktemp("home")

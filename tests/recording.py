@@ -57,12 +57,12 @@ async def _record(folder: Path) -> AsyncIterator[tuple[str, str, Recorded]]:
     from tests.exploits.museum import cases
 
     from foundry.tools.grade.workbench import open_workbench
-    from foundry.tools.machine.ceilings import measured_alone
+    from foundry.tools.machine.ceilings import measure_alone
     from foundry.tools.machine.device import describe
     from foundry.tools.task.file import read_task
     from foundry.tools.verify.verify import verify_in
 
-    device = await measured_alone(describe("cpu"))
+    device = await measure_alone(describe("cpu"))
     exhibits = [*cases("cheats", "cpu"), *cases("honest", "cpu")]
     texts = [(case.name, case.task, case.text, case.stage) for case in exhibits if case.name in EXHIBITS]
     for name, path, text, stage in [*texts, *[(name, SOFTMAX, text, STAGE) for name, text in BROKEN.items()]]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 import typer
 
 from foundry.knowledge.errors import FoundryError
-from foundry.tools.words import shown
+from foundry.tools.words import make_printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -60,7 +60,7 @@ def one_line_errors(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def fail(message: str, code: int) -> NoReturn:
-    typer.echo(f"foundry: {shown(message)}", err=True)
+    typer.echo(f"foundry: {make_printable(message)}", err=True)
     raise typer.Exit(code)
 
 

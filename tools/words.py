@@ -8,6 +8,6 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def shown(text: str) -> str:
+def make_printable(text: str) -> str:
     """One line for a terminal: what a file's name or a kernel's last words hold beside text cannot steer it."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in " ".join(text.split()))

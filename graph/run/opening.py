@@ -48,9 +48,9 @@ class Parts:
 
     async def ceilings(self, device: Device) -> Device:
         """The device with its best measured rates; measured once per machine, in seconds."""
-        from foundry.tools.machine.ceilings import measured_alone
+        from foundry.tools.machine.ceilings import measure_alone
 
-        return await measured_alone(device)
+        return await measure_alone(device)
 
     def library(self) -> Library:
         return KernelLibrary()

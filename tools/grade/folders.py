@@ -19,31 +19,35 @@ from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.targets.base import build_cache, read_literals
 
 TASK = Sandbox("task")
-KEPT = 256  # folders; the ones unused for longest go
+KEPT = 256  # build folders; beyond that the ones unused for longest are removed
 _COMPILERS = re.compile(r"cpp_extension|load_inline|triton|torch\.compile|cupy|numba|cuda")
 
 
 @dataclass(frozen=True)
-class Quarters:
-    """What a candidate's process starts with; `leases` are open files to close when it has ended."""
+class CandidateFolders:
+    """Folders and settings of one candidate's process."""
 
     environment: dict[str, str]
+    """Sends every cache and temporary file of torch, Triton and CUDA to the candidate's own folders."""
     sandbox: Sandbox
-    leases: list[int]
+    """What the process may read and write."""
+    locks: list[int]
+    """Open files that keep the build folder from being removed; close them when the process has ended."""
 
 
-def quarters(text: str, scratch: Path) -> Quarters:
-    """A candidate writes to its scratch and to its own builds, and opens libraries of the build cache by name.
+def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
+    """Makes the folders of a process that runs the candidate `text`. Raises OSError.
 
-    The settings send every cache and temporary file of torch, triton and CUDA there. Raises OSError.
+    The process writes to `scratch` and to its own build folder. From the shared build cache it may open libraries whose
+    names it knows, but not list them.
     """
     scratch, cache = scratch.absolute(), build_cache().absolute()
     temporary = scratch / "tmp"
     temporary.mkdir(exist_ok=True)
-    builds, leases = scratch / "builds", list[int]()
+    builds, locks = scratch / "builds", list[int]()
     if compiles_itself(text):
         builds = extension_folder(text)
-        leases.append(lease(builds))
+        locks.append(lock_folder(builds))
     environment = {
         "HOME": str(scratch),
         "USER": "candidate",
@@ -55,12 +59,13 @@ def quarters(text: str, scratch: Path) -> Quarters:
         "TRITON_CACHE_DIR": str(builds / "triton"),
         "CUDA_CACHE_PATH": str(builds / "nv"),
     }
-    writable = (str(scratch), str(builds)) if leases else (str(scratch),)
-    return Quarters(environment, Sandbox("candidate", (), (str(cache),), writable, str(temporary)), leases)
+    writable = (str(scratch), str(builds)) if locks else (str(scratch),)
+    return CandidateFolders(environment, Sandbox("candidate", (), (str(cache),), writable, str(temporary)), locks)
 
 
 def compiles_itself(text: str) -> bool:
-    """Whether a candidate may have builds of its own to keep; Foundry's own files have theirs in the build cache."""
+    """Whether a candidate may compile code while it is imported, and so needs a build folder that outlives its process.
+    Foundry's own files do not: they are built before, into the build cache."""
     try:
         return read_literals(text) is None and _COMPILERS.search(text) is not None
     except SyntaxError:
@@ -68,15 +73,15 @@ def compiles_itself(text: str) -> bool:
 
 
 def extension_folder(text: str) -> Path:
-    """The folder of a candidate text. It may not exist."""
+    """The build folder of a candidate text. It may not exist yet."""
     return build_cache().absolute() / "extensions" / hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def lease(folder: Path) -> int:
-    """Makes a folder of builds and says that it is in use, until the returned open file is closed.
+def lock_folder(folder: Path) -> int:
+    """Makes a build folder and keeps it from being removed until the returned open file is closed.
 
-    A process that was killed while it compiled leaves torch's lock file behind, for which every later one would wait:
-    it is removed when nobody else uses the folder.
+    A process that was killed while it compiled leaves torch's lock file behind, and every later process would wait for
+    it. So lock files are removed when nobody else uses the folder.
     """
     if not folder.exists():
         _forget_oldest(folder.parent)

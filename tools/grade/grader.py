@@ -145,7 +145,7 @@ class Grader:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
         answer = self._about_task("check", task_seconds())
         if answer["free_bytes"]:
-            self._plan = plan_memory(decoded(Sizes, answer["sizes"]), int(answer["free_bytes"]))
+            self._plan = plan_memory(decode_record(Sizes, answer["sizes"]), int(answer["free_bytes"]))
             while self._lane_count > self._plan.lanes:
                 self._lanes.acquire()
                 self._lane_count -= 1
@@ -173,7 +173,7 @@ class Grader:
             self._runners.discard(reference)
         self._own_errors = answer["errors"]
         self.notes.seeds.update(answer["seeds"])
-        return decoded(Baseline, answer["baseline"])
+        return decode_record(Baseline, answer["baseline"])
 
     def compile_baseline(self, baseline: Baseline) -> Baseline:
         """Adds torch.compile's time, or the reason why there is none."""
@@ -206,9 +206,9 @@ class Grader:
         self.notes.operators[digest_of(text)] = answer["operators"]
         self.notes.phases[digest_of(text)] = answer["phases"]
         self.notes.seeds.update(answer["seeds"])
-        verdict = decoded(Verdict, answer["verdict"])
-        gates = tuple(replace(gate, evidence=_named_death(gate.evidence, ended)) for gate in verdict.gates)
-        return replace(verdict, evidence=_named_death(verdict.evidence, ended), gates=gates, seconds=seconds)
+        verdict = decode_record(Verdict, answer["verdict"])
+        gates = tuple(replace(gate, evidence=_name_death(gate.evidence, ended)) for gate in verdict.gates)
+        return replace(verdict, evidence=_name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
 
     def make_ready(self, text: str, stage: Stage) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it."""
@@ -259,7 +259,7 @@ class Grader:
             for candidate in candidates:
                 self._runners.discard(candidate)
         _raise_error(answer)
-        return [decoded(Gate, gate) for gate in answer["gates"]], answer["seen"]
+        return [decode_record(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
     # ------------------------------------------------------------ processes
 
@@ -270,13 +270,13 @@ class Grader:
         directory: Path,
         sandbox: Sandbox,
         environment: dict[str, str] | None = None,
-        leases: Sequence[int] = (),
+        folder_locks: Sequence[int] = (),
     ) -> Worker:
         """A worker that `close` ends too. Raises FoundryError once it is closed, which may be amid a request."""
         if self._closed:
             raise FoundryError("the grader is closed", "resume the run")
         worker = self._zygote.fork(
-            entry, limits, directory=directory, environment=environment, sandbox=sandbox, leases=leases
+            entry, limits, directory=directory, environment=environment, sandbox=sandbox, folder_locks=folder_locks
         )
         self._forked.add(worker)
         return worker
@@ -383,7 +383,7 @@ def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outc
     return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
 
 
-def decoded(kind: type[Record], item: Any) -> Record:
+def decode_record(kind: type[Record], item: Any) -> Record:
     """A record from a judge's answer."""
     return codec.decode(kind, json.dumps(item))
 
@@ -420,10 +420,10 @@ def _raise_error(answer: Message) -> None:
 
 
 def _problem(answer: Message, ended: str) -> str:
-    return _named_death(str(answer.get("failed", ["", ended])[1]), ended)
+    return _name_death(str(answer.get("failed", ["", ended])[1]), ended)
 
 
-def _named_death(evidence: str, ended: str) -> str:
+def _name_death(evidence: str, ended: str) -> str:
     return evidence.replace("the process died", f"the process {ended}")
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from foundry.tools.grade.folders import TASK, Quarters, quarters
+from foundry.tools.grade.folders import TASK, CandidateFolders, prepare_folders
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
@@ -55,8 +55,8 @@ class Runners:
             file_bytes=1 << 30,
             folder_bytes=2 << 30,
         )
-        own = quarters(text, folder) if text else Quarters({"TMPDIR": str(folder)}, TASK, [])
-        return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.leases)
+        own = prepare_folders(text, folder) if text else CandidateFolders({"TMPDIR": str(folder)}, TASK, [])
+        return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.locks)
 
     def make_ready(self, text: str, pairs: int) -> None:
         """Starts processes for the reference and a candidate, for so many groups, and waits for their contexts."""

@@ -22,9 +22,9 @@ from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.grader import Allowance, Grader, Notes, decoded, digest_of, no_timing, thread_count
+from foundry.tools.grade.grader import Allowance, Grader, Notes, decode_record, digest_of, no_timing, thread_count
 from foundry.tools.grade.timed_groups import is_doubtful
-from foundry.tools.machine.ceilings import ceilings, measured_alone
+from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
@@ -210,7 +210,7 @@ class LocalWorkbench:
     async def _floors(self, graph: OpGraph, audit: Audit, timing: Timing) -> Floors:
         """The floors for a candidate. Where its timing lies below what can be, the ceilings are measured again first:
         they may have been taken while the machine was busy, and an honest kernel must not pay for that."""
-        device = self._measured or await measured_alone(self.device)
+        device = self._measured or await measure_alone(self.device)
         found = floors(device, graph, self._task.options.policy, audit.labels)
         for _ in range(FLOOR_LOOKS):
             if is_possible(timing.candidate_ms, found.traffic_ms):
@@ -237,9 +237,9 @@ class LocalWorkbench:
                 ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
                 captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
         return Intake(
-            inputs=[decoded(TensorSpec, item) for item in checked["inputs"]],
-            outputs=[decoded(TensorSpec, item) for item in checked["outputs"]],
-            graphs=[decoded(OpGraph, item) for item in captured["graphs"]],
+            inputs=[decode_record(TensorSpec, item) for item in checked["inputs"]],
+            outputs=[decode_record(TensorSpec, item) for item in checked["outputs"]],
+            graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
         )
 

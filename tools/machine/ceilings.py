@@ -29,27 +29,31 @@ CPU_SECONDS = 1.5
 LIMIT_SECONDS = 120.0
 
 
-def measured(device: Device) -> Device:
-    """The device with its ceilings; unchanged when it is not present, because nothing can be measured then."""
+def with_ceilings(device: Device) -> Device:
+    """The device with its ceilings, measured now unless an earlier figure is kept. A device that is not present comes
+    back unchanged."""
     if not device.present or device.ceilings is not None:
         return device
     return dataclasses.replace(device, ceilings=ceilings(device))
 
 
-def known(device: Device) -> Device:
-    """The device with the ceilings that were kept from an earlier measurement, if there are any. Instant."""
+def with_known_ceilings(device: Device) -> Device:
+    """The device with the ceilings of an earlier measurement, if there was one. Measures nothing."""
     if not device.present or device.ceilings is not None:
         return device
     return dataclasses.replace(device, ceilings=_kept(_path(device)))
 
 
-async def measured_alone(device: Device) -> Device:
-    """`measured`, holding the device: another process that compiles or times meanwhile would lower what is kept for
-    good, and a ceiling that is too low makes honest kernels look impossible."""
+async def measure_alone(device: Device) -> Device:
+    """`with_ceilings` while nobody else uses the device.
+
+    Another process that compiles or times meanwhile would lower the measured rates. They are kept for good, and a
+    ceiling that is too low makes honest kernels look impossible.
+    """
     if not device.present or device.ceilings is not None or _kept(_path(device)) is not None:
-        return measured(device)
+        return with_ceilings(device)
     async with DeviceLock(device).exclusive():
-        return await asyncio.to_thread(measured, device)
+        return await asyncio.to_thread(with_ceilings, device)
 
 
 def ceilings(device: Device, *, again: bool = False) -> Ceilings:

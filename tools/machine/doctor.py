@@ -22,7 +22,7 @@ State = Literal["ok", "missing", "limited"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class Capability:
     """One line of the examination; `climb` is the command that improves it, or ""."""
 
     what: str
@@ -32,7 +32,7 @@ class Finding:
     needed: bool = False  # without it nothing works
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Capability]:
     """Looks at Python, compilers, devices, profilers, isolation and places; changes nothing, imports no torch."""
     return [*_toolchain(), *_devices(), *_profilers(), *_isolation(), *_places()]
 
@@ -46,24 +46,26 @@ def first_line(*command: str) -> str:
     return next((line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()), "")
 
 
-def _toolchain() -> list[Finding]:
+def _toolchain() -> list[Capability]:
     python = f"{platform.python_version()} at {sys.executable}"
-    findings = [Finding("python", "ok", python, needed=True)]
+    findings = [Capability("python", "ok", python, needed=True)]
     try:
-        findings.append(Finding("torch", "ok", importlib.metadata.version("torch"), needed=True))
+        findings.append(Capability("torch", "ok", importlib.metadata.version("torch"), needed=True))
     except importlib.metadata.PackageNotFoundError:
-        findings.append(Finding("torch", "missing", "no torch in this environment", "pip install torch", needed=True))
+        findings.append(
+            Capability("torch", "missing", "no torch in this environment", "pip install torch", needed=True)
+        )
     gxx = first_line("g++", "--version")
     findings.append(
-        Finding("c++ compiler", "ok", gxx, needed=True)
+        Capability("c++ compiler", "ok", gxx, needed=True)
         if gxx
-        else Finding("c++ compiler", "missing", "the cpu target needs g++", "sudo apt-get install g++", needed=True)
+        else Capability("c++ compiler", "missing", "the cpu target needs g++", "sudo apt-get install g++", needed=True)
     )
     nvcc = shutil.which("nvcc") or ""
     findings.append(
-        Finding("cuda compiler", "ok", _last_line(nvcc, "--version"))
+        Capability("cuda compiler", "ok", _last_line(nvcc, "--version"))
         if nvcc
-        else Finding(
+        else Capability(
             "cuda compiler",
             "missing",
             "the cuda target needs nvcc",
@@ -78,7 +80,7 @@ def _last_line(*command: str) -> str:
     return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
-def _devices() -> list[Finding]:
+def _devices() -> list[Capability]:
     from foundry.tools.machine.device import describe
 
     findings = []
@@ -87,30 +89,30 @@ def _devices() -> list[Finding]:
         detail = (
             f"{cpu.name}, {cpu.cores} threads, {cpu.vector_bytes * 8}-bit vectors, {cpu.cache_bytes >> 20} MB cache"
         )
-        findings.append(Finding("cpu", "ok", detail, needed=True))
+        findings.append(Capability("cpu", "ok", detail, needed=True))
     except FoundryError as error:
-        findings.append(Finding("cpu", "missing", error.problem, error.remedy, needed=True))
+        findings.append(Capability("cpu", "missing", error.problem, error.remedy, needed=True))
     try:
         gpu = describe("cuda")
         if gpu.present:
-            findings.append(Finding("gpu", "ok", f"{gpu.name}, {gpu.arch}, {gpu.cores} SMs"))
+            findings.append(Capability("gpu", "ok", f"{gpu.name}, {gpu.arch}, {gpu.cores} SMs"))
         else:
             findings.append(
-                Finding("gpu", "limited", "none here: --target cuda compiles and reports, nothing is timed")
+                Capability("gpu", "limited", "none here: --target cuda compiles and reports, nothing is timed")
             )
     except FoundryError as error:
-        findings.append(Finding("gpu", "missing", error.problem, error.remedy))
+        findings.append(Capability("gpu", "missing", error.problem, error.remedy))
     return findings
 
 
-def _profilers() -> list[Finding]:
+def _profilers() -> list[Capability]:
     """The ladder of profilers: Nsight Compute, CUPTI, compiler report and roofline."""
     ncu = shutil.which("ncu")
     objdump = shutil.which("objdump")
     findings = [
-        Finding("profiler: compiler report and roofline", "ok", "always")
+        Capability("profiler: compiler report and roofline", "ok", "always")
         if objdump
-        else Finding(
+        else Capability(
             "profiler: compiler report and roofline",
             "limited",
             "roofline only: objdump reads the instruction mix, and a kernel that builds itself is refused unread",
@@ -118,9 +120,9 @@ def _profilers() -> list[Finding]:
         )
     ]
     if ncu:
-        findings.append(Finding("profiler: Nsight Compute", "ok", ncu))
+        findings.append(Capability("profiler: Nsight Compute", "ok", ncu))
     else:
-        findings.append(Finding("profiler: Nsight Compute", "missing", "needs a GPU and the ncu command"))
+        findings.append(Capability("profiler: Nsight Compute", "missing", "needs a GPU and the ncu command"))
     return findings
 
 
@@ -146,20 +148,20 @@ _MEANS: dict[str, tuple[str, str]] = {
 }
 
 
-def _isolation() -> list[Finding]:
+def _isolation() -> list[Capability]:
     """Which of the kernel's own means confine candidates here, tried on a process."""
     here = available()
-    findings = [Finding("isolation: session, limits, environment", "ok", "always")]
+    findings = [Capability("isolation: session, limits, environment", "ok", "always")]
     for name, (effect, climb) in _MEANS.items():
         if name in here.active:
-            findings.append(Finding(f"isolation: {name}", "ok", effect))
+            findings.append(Capability(f"isolation: {name}", "ok", effect))
             continue
         why = here.refused.get(name, "comes with the network namespace" if name in (MEMORY, TEMPORARY) else "not tried")
-        findings.append(Finding(f"isolation: {name}", "missing", f"not active ({why}): {effect}", climb))
+        findings.append(Capability(f"isolation: {name}", "missing", f"not active ({why}): {effect}", climb))
     return findings
 
 
-def _places() -> list[Finding]:
+def _places() -> list[Capability]:
     home = foundry_home()
     findings = []
     for what, folder in (("home", home), ("scratch", Path(tempfile.gettempdir()))):
@@ -168,5 +170,5 @@ def _places() -> list[Finding]:
         writable = os.access(nearest, os.W_OK)
         state: State = "ok" if writable and free_gb > 1.0 else "limited"
         note = f"{folder}, {free_gb:.0f} GB free" + ("" if writable else ", not writable")
-        findings.append(Finding(what, state, note, "" if writable else "set FOUNDRY_HOME to a folder you may write"))
+        findings.append(Capability(what, state, note, "" if writable else "set FOUNDRY_HOME to a folder you may write"))
     return findings

@@ -146,7 +146,7 @@ def seal(handle: int) -> None:
     fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_WRITE)
 
 
-def mapped(handle: int, size: int, *, writable: bool = False) -> mmap.mmap:
+def map_memory(handle: int, size: int, *, writable: bool = False) -> mmap.mmap:
     """The memory behind an open file, `size` > 0 bytes."""
     return mmap.mmap(handle, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
 

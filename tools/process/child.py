@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from foundry.tools.process.sandbox import confined
+from foundry.tools.process.sandbox import confine_command
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 POLL_S = 0.1  # how often a watched tree's memory is read
@@ -213,7 +213,7 @@ def run_command(
     """
     start = time.monotonic()
     if confined_to is not None:
-        argv = confined(argv, confined_to, path=None if env is None else env.get("PATH"))
+        argv = confine_command(argv, confined_to, path=None if env is None else env.get("PATH"))
     output = os.memfd_create("output")
     source = os.memfd_create("input")
     os.write(source, stdin)

@@ -55,7 +55,7 @@ class _Memory:
         return self.areas[index] if index >= 0 and address < self.areas[index].end else None
 
 
-def redirected(known: frozenset[str]) -> list[str]:
+def find_redirected(known: frozenset[str]) -> list[str]:
     """Imports of the interpreter and the C library that lead into code of files other than the `known` ones."""
     if platform.machine() != "x86_64":
         return []

@@ -135,7 +135,7 @@ def available() -> Confinement:
         return Confinement(refused={name: f"could not be tried: {error}" for name in MEANS})
 
 
-def confined(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
+def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = None) -> list[str]:
     """The command line that runs a compiler confined: it reads its installation and writes to `folder`.
 
     Raises FileNotFoundError when there is no such program on `path`.

@@ -92,14 +92,14 @@ class Worker:
         limits: Limits,
         directory: Path | None,
         watched: Sequence[str] = (),
-        leases: Sequence[int] = (),
+        folder_locks: Sequence[int] = (),
     ) -> None:
         self.pid = pid
         self.directory = directory
         self.channel = channel
         self.limits = limits
         self._watched = [Path(folder) for folder in watched]
-        self._leases = leases
+        self._folder_locks = folder_locks
         self._next_look = 0.0
         self._zygote = zygote
         self._errors = errors
@@ -158,7 +158,7 @@ class Worker:
                 if last := self.last_words():
                     self._ended += f": {last}"
                 self.channel.close()
-                close_all([self._errors, *self._leases])
+                close_all([self._errors, *self._folder_locks])
             return self._ended
 
     @property
@@ -237,14 +237,14 @@ class Zygote:
         """
         best: tuple[tuple[str, ...], int] = ((), 0)
         for left_out in _LEFT_OUT:
-            attempt = self._tried([name for name in sandbox.available().active if name not in left_out])
+            attempt = self._try_means([name for name in sandbox.available().active if name not in left_out])
             best = attempt if attempt[1] > best[1] else best
             if best[1] == sandbox.ALL_USABLE:
                 break
         self._means = best[0]
         self.isolation = (*ALWAYS, *self._means)
 
-    def _tried(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    def _try_means(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
         self._means = tuple(means)
         with tempfile.TemporaryDirectory() as folder:
@@ -266,12 +266,12 @@ class Zygote:
         directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
         sandbox: Sandbox | None = None,
-        leases: Sequence[int] = (),
+        folder_locks: Sequence[int] = (),
     ) -> Worker:
         """A new worker running `entry` ("package.module:function", called with its Channel) in 6-9 ms.
 
-        A sandbox confines it before the entry's module is imported, as far as the kernel can. `leases` are open files
-        that are closed when the worker has ended.
+        A sandbox confines it before the entry's module is imported, as far as the kernel can. `folder_locks` are open
+        files that are closed when the worker has ended.
         """
         ours, theirs = Channel.pair()
         errors = os.memfd_create("worker")
@@ -290,7 +290,7 @@ class Zygote:
         finally:
             theirs.close()
         watched = sandbox.writable if sandbox else ()
-        return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, leases)
+        return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, folder_locks)
 
     def end(self, pid: int) -> str:
         """Kills a worker's tree; returns how the worker ended, in words."""

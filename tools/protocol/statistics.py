@@ -35,7 +35,7 @@ Pairs = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Effort:
+class TimingEffort:
     """How long a stage times. The unit is a group: a fresh process for each side, and some pairs of samples.
 
     `group_s` seconds go to the pairs of one group; groups follow until `budget_s` is spent or the interval's relative
@@ -66,18 +66,18 @@ class Effort:
         return combined_ratio(groups).half_width <= self.half_width
 
 
-EFFORTS: dict[Stage, Effort] = {
-    "screen": Effort(4, 8, group_s=0.12, min_groups=2, max_groups=2, budget_s=0.9, half_width=0.02),
-    "full": Effort(2, 12, group_s=0.25, min_groups=6, max_groups=16, budget_s=5.0, half_width=0.01),
-    "final": Effort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
+EFFORTS: dict[Stage, TimingEffort] = {
+    "screen": TimingEffort(4, 8, group_s=0.12, min_groups=2, max_groups=2, budget_s=0.9, half_width=0.02),
+    "full": TimingEffort(2, 12, group_s=0.25, min_groups=6, max_groups=16, budget_s=5.0, half_width=0.01),
+    "final": TimingEffort(4, 24, group_s=0.5, min_groups=8, max_groups=24, budget_s=14.0, half_width=0.01),
 }
 
 # On a GPU processes differ too, by 2.9 % for 15 us of work (which physical pages they get), less for more: a screen of
 # one pair of processes held the truth in 189 of 283 trials.
-GPU_EFFORTS: dict[Stage, Effort] = {**EFFORTS, "final": replace(EFFORTS["final"], min_groups=6)}
+GPU_EFFORTS: dict[Stage, TimingEffort] = {**EFFORTS, "final": replace(EFFORTS["final"], min_groups=6)}
 
 
-def effort_of(stage: Stage, target: TargetName) -> Effort:
+def effort_of(stage: Stage, target: TargetName) -> TimingEffort:
     """How long a stage times on a target."""
     return (GPU_EFFORTS if target == "cuda" else EFFORTS)[stage]
 

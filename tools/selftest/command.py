@@ -82,14 +82,14 @@ async def self_test_in(
 ) -> SelfTestReport:
     """The self-test with a given grader and a given bitwise comparison. Raises TaskError and UsageError."""
     start = time.monotonic()
-    correct, mutants = await _planted(bench, task, device, candidate, faults, seed)
+    correct, mutants = await _plant(bench, task, device, candidate, faults, seed)
     await confirm_correct(bench, correct)
     findings = await examine(bench, correct, mutants, compare)
     kernel = "the library's first kernel" if candidate is None else "the candidate's source"
     return SelfTestReport(task.name, device.target, device.key, kernel, seed, tuple(findings), time.monotonic() - start)
 
 
-async def _planted(
+async def _plant(
     bench: Workbench, task: Task, device: Device, candidate: str | None, faults: int, seed: int
 ) -> tuple[str, list[Mutant]]:
     """(the correct file, the faulty ones)"""

@@ -98,12 +98,13 @@ def trials(case: Case, stage: Stage) -> Iterator[Trial]:
 
 
 def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool:
-    """Outputs and the model's own buffers after the call, as bits; twice, because stale memory may be right once."""
+    """Whether outputs and the models' buffers after the call have the same bits. Called twice, because stale memory may
+    hold the right values once."""
     for _ in range(2):
         left: list[list[torch.Tensor]] = []
         for model in models:
             _load(model, case, trial.distribution.parameters)
-            inputs = _placed(trial.inputs.value(), place)
+            inputs = _place(trial.inputs.value(), place)
             result = [leaf for leaf in loading.flatten(model(*inputs)) if isinstance(leaf, torch.Tensor)]
             state = [tensor for tensor in model.state_dict().values() if isinstance(tensor, torch.Tensor)]
             left.append([tensor.detach().clone() for tensor in (*result, *state)])
@@ -113,7 +114,7 @@ def _same(models: list[nn.Module], case: Case, trial: Trial, place: str) -> bool
 
 
 def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
-    """Parameters by name where the candidate has the task's names; its own seeded ones otherwise."""
+    """Copies the task's parameters if the candidate's state has the same names; else it keeps its seeded ones."""
     packed = case.state(kind)
     given = packed.parcel.tensors()
     own = model.state_dict(keep_vars=True)
@@ -122,11 +123,11 @@ def _load(model: nn.Module, case: Case, kind: Parameters) -> None:
             own[key].copy_(tensor)
 
 
-def _placed(value: Any, place: str) -> Any:
+def _place(value: Any, place: str) -> Any:
     if isinstance(value, torch.Tensor):
         return value.to(place).clone()
     if isinstance(value, list | tuple):
-        return type(value)(_placed(item, place) for item in value)
+        return type(value)(_place(item, place) for item in value)
     return value
 
 

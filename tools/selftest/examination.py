@@ -12,13 +12,13 @@ from foundry.knowledge.candidate import Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import quarters
+from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.grade.grader import CANDIDATE_MEMORY_SHARE, LANES, thread_count
 from foundry.tools.grade.workbench import Workbench
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.selftest.faults.fault import Mutant
-from foundry.tools.selftest.report import Finding
+from foundry.tools.selftest.report import FaultResult
 
 STAGE: Stage = "full"  # what `foundry verify` asks for
 BUILT_AHEAD = 2  # builds beside the lanes that verify
@@ -41,44 +41,49 @@ async def confirm_correct(bench: Workbench, text: str) -> None:
         )
 
 
-async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], compare: Compare) -> list[Finding]:
-    """One finding a mutant, in their order."""
+async def examine(bench: Workbench, correct: str, mutants: Sequence[Mutant], compare: Compare) -> list[FaultResult]:
+    """What became of each mutant, in the order of `mutants`."""
     places = asyncio.Semaphore(LANES + BUILT_AHEAD)
 
-    async def one(mutant: Mutant) -> Finding:
+    async def one(mutant: Mutant) -> FaultResult:
         async with places:
             start = time.monotonic()
             build = await bench.build(mutant.text)
-            verdict = await _judged(bench, mutant.text, build)
+            verdict = await _verify_mutant(bench, mutant.text, build)
             difference = await compare(correct, mutant.text) if verdict.correct else ""
             return finding(mutant, verdict, difference, time.monotonic() - start)
 
     return list(await asyncio.gather(*[one(mutant) for mutant in mutants]))
 
 
-async def _judged(bench: Workbench, text: str, build: Build) -> Verdict:
-    """The screen's inputs first, as in a search, where truths are computed once for all; what they accept goes on to
-    the whole stage. The screen asks nothing that the whole stage does not ask too."""
+async def _verify_mutant(bench: Workbench, text: str, build: Build) -> Verdict:
+    """Verifies a mutant by the screen, and by the full stage only if the screen accepts it.
+
+    The screen is cheaper, because its truths are computed once for all candidates, and it asks nothing that the full
+    stage does not ask too.
+    """
     verdict = await bench.verify(text, build, "screen")
     return await bench.verify(text, build, STAGE) if verdict.correct else verdict
 
 
-def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -> Finding:
+def finding(mutant: Mutant, verdict: Verdict, difference: str, seconds: float) -> FaultResult:
     """Caught, missed, equivalent (accepted and the same bits everywhere) or not planted (it does not compile)."""
     if verdict.correct:
         if not difference:
             words = "the same bits as the correct kernel's on all inputs"
-            return Finding(mutant.fault, "equivalent", "", words, seconds)
-        return Finding(mutant.fault, "missed", "", f"accepted, although its outputs differ on: {difference}", seconds)
+            return FaultResult(mutant.fault, "equivalent", "", words, seconds)
+        return FaultResult(
+            mutant.fault, "missed", "", f"accepted, although its outputs differ on: {difference}", seconds
+        )
     failed = [gate for gate in verdict.gates if not gate.passed]
     gate, evidence = (failed[0].gate, failed[0].evidence) if failed else (verdict.outcome, verdict.evidence)
     if verdict.outcome in _NOT_PLANTED:
-        return Finding(mutant.fault, "not planted", gate, evidence, seconds)
-    return Finding(mutant.fault, "caught", gate, evidence, seconds, verdict.outcome)
+        return FaultResult(mutant.fault, "not planted", gate, evidence, seconds)
+    return FaultResult(mutant.fault, "caught", gate, evidence, seconds, verdict.outcome)
 
 
 class Comparer:
-    """Compares two candidates bit for bit in a process that is confined as theirs are."""
+    """Compares two candidates bit for bit, in one process that is confined like a candidate's."""
 
     def __init__(self, task: Task, device: Device, scratch: Path, zygote: Zygote) -> None:
         self._task, self._device, self._folder = task, device, scratch / "comparing"
@@ -93,14 +98,14 @@ class Comparer:
         threads = thread_count(self._device)
         self._folder.mkdir(parents=True, exist_ok=True)
         limits = Limits(wall_s=COMPARE_S, memory_bytes=int(2 * CANDIDATE_MEMORY_SHARE * machine_memory_bytes()))
-        own = quarters(faulty, self._folder)
+        own = prepare_folders(faulty, self._folder)
         worker = self._zygote.fork(
             "foundry.tools.selftest.comparing:serve",
             limits,
             directory=self._folder,
             environment=own.environment,
             sandbox=own.sandbox,
-            leases=own.leases,
+            folder_locks=own.locks,
         )
         try:
             message = {

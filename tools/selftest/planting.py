@@ -7,27 +7,27 @@ from collections.abc import Iterable, Sequence
 
 from foundry.knowledge.errors import CannotLower
 from foundry.tools.selftest.faults import any_source, on_expressions, on_graph, on_kernels, on_source
-from foundry.tools.selftest.faults.fault import FAMILIES, Mutant, Proposal
+from foundry.tools.selftest.faults.fault import FAMILIES, Mutant, PlantableFault
 from foundry.tools.selftest.faults.original import Original
 
 DEFAULT_FAULTS = 32
 
 
 def library_mutants(original: Original, count: int, seed: int) -> list[Mutant]:
-    """`count` faulty copies of the library's kernel, all families in turn; all there are when there are fewer."""
+    """Up to `count` faulty copies of the library's kernel, from all families in turn."""
     sources = (on_graph, on_kernels, on_expressions, on_source)
     found = [proposal for source in sources for proposal in source.faults(original)]
-    return planted(found, original.text, count, seed)
+    return plant(found, original.text, count, seed)
 
 
 def source_mutants(text: str, count: int, seed: int) -> list[Mutant]:
-    """`count` faulty copies of somebody's candidate file; raises UsageError for a file that is not Python."""
-    return planted(any_source.faults(text), text, count, seed)
+    """Up to `count` faulty copies of somebody's candidate file; raises UsageError for a file that is not Python."""
+    return plant(any_source.faults(text), text, count, seed)
 
 
-def planted(proposals: Iterable[Proposal], correct: str, count: int, seed: int) -> list[Mutant]:
-    """The files of `count` faults. What the library cannot express, or prints like the correct kernel or like another
-    faulty one, is no fault of its own and makes room for the next."""
+def plant(proposals: Iterable[PlantableFault], correct: str, count: int, seed: int) -> list[Mutant]:
+    """Makes up to `count` faulty files. A fault is skipped when the library cannot express it, or when its text equals
+    that of the correct kernel or of another faulty one."""
     mutants: list[Mutant] = []
     known = {correct}
     for proposal in in_turn(list(proposals), seed):
@@ -43,10 +43,10 @@ def planted(proposals: Iterable[Proposal], correct: str, count: int, seed: int) 
     return mutants
 
 
-def in_turn(proposals: Sequence[Proposal], seed: int) -> list[Proposal]:
+def in_turn(proposals: Sequence[PlantableFault], seed: int) -> list[PlantableFault]:
     """One of each family, then another of each, and so on; within a family in an order that the seed decides."""
     generator = random.Random(seed)
-    groups: list[list[Proposal]] = []
+    groups: list[list[PlantableFault]] = []
     for family in FAMILIES:
         group = [proposal for proposal in proposals if proposal.fault.family == family]
         generator.shuffle(group)

@@ -10,15 +10,15 @@ from foundry.tools.selftest.faults.fault import FAMILIES, Fault
 
 MIN_CAUGHT = 0.98
 
-Standing = Literal["caught", "missed", "equivalent", "not planted"]
+FaultStanding = Literal["caught", "missed", "equivalent", "not planted"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class FaultResult:
     """What became of one planted fault: the gate that caught it with its evidence, or why none did."""
 
     fault: Fault
-    standing: Standing
+    standing: FaultStanding
     gate: str
     evidence: str
     seconds: float
@@ -27,27 +27,27 @@ class Finding:
 
 @dataclass(frozen=True)
 class SelfTestReport:
-    """All findings of one task. `kernel` says what the faults were planted into."""
+    """The results of all faults planted for one task. `kernel` says in words what they were planted into."""
 
     task: str
     target: str
     device: str
     kernel: str
     seed: int
-    findings: tuple[Finding, ...]
+    findings: tuple[FaultResult, ...]
     seconds: float
 
-    def count(self, standing: Standing) -> int:
+    def count(self, standing: FaultStanding) -> int:
         return sum(finding.standing == standing for finding in self.findings)
 
     @property
     def counted(self) -> int:
-        """Faults that change the kernel's outputs and compile."""
+        """How many faults count: those that compile and change the kernel's outputs."""
         return self.count("caught") + self.count("missed")
 
     @property
     def rate(self) -> float:
-        """Share of the counted faults that was caught; 0 when there is none."""
+        """Share of the counted faults that were caught; 0 when none counts."""
         return self.count("caught") / self.counted if self.counted else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class SelfTestReport:
         }
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _row(finding: FaultResult) -> dict[str, Any]:
     return {
         "family": finding.fault.family,
         "what": finding.fault.what,
@@ -82,8 +82,8 @@ def _row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def family_counts(findings: Sequence[Finding]) -> dict[str, list[int]]:
-    """[caught, counted] by family."""
+def family_counts(findings: Sequence[FaultResult]) -> dict[str, list[int]]:
+    """Family -> [faults caught, faults that count]."""
     counts: dict[str, list[int]] = {}
     for family in FAMILIES:
         standings = [finding.standing for finding in findings if finding.fault.family == family]
@@ -94,7 +94,7 @@ def family_counts(findings: Sequence[Finding]) -> dict[str, list[int]]:
 
 
 def lines(report: SelfTestReport) -> list[str]:
-    """The report for a terminal: one line a fault, then the sums."""
+    """The report for a terminal: one line for each fault, then the sums."""
     families = list(FAMILIES)
     rows = sorted(report.findings, key=lambda finding: families.index(finding.fault.family))
     width = max((len(finding.fault.family) for finding in rows), default=0)

@@ -17,7 +17,7 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import ITEM_BYTES, TensorSpec
-from foundry.tools.process.channel import Message, mapped, memory, seal
+from foundry.tools.process.channel import Message, map_memory, memory, seal
 from foundry.tools.process.gpu_memory import SharedGpuMemory
 from foundry.tools.task.loading import spec_of, torch_dtype
 
@@ -123,7 +123,7 @@ def shared(description: Message, handle: int) -> list[torch.Tensor]:
 def flat_views(specs: Sequence[TensorSpec], handle: int, *, writable: bool = False) -> list[torch.Tensor]:
     """One-dimensional tensors over the shared memory, one for each spec."""
     places, size = offsets(specs)
-    buffer = mapped(handle, size, writable=writable)
+    buffer = map_memory(handle, size, writable=writable)
     views: list[torch.Tensor] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch has no read-only tensors and says so

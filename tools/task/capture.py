@@ -66,12 +66,12 @@ def capture(model: nn.Module, inputs: Sequence[Any], *, overrides: Mapping[str, 
     for index, item in enumerate(inputs):
         if isinstance(item, tuple | list | dict):
             raise CannotCapture(f"input {index} is a {type(item).__name__}; only tensors and numbers can be captured")
-    graph = _captured(model, inputs, overrides or {})
+    graph = _trace_first(model, inputs, overrides or {})
     if not any(isinstance(item, float) for item in inputs):
         return graph
     try:
         open_numbers = [torch.tensor(i, dtype=torch.float64) if isinstance(i, float) else i for i in inputs]
-        general = _captured(model, open_numbers, overrides or {})
+        general = _trace_first(model, open_numbers, overrides or {})
     except CannotCapture:
         return graph  # Python decides by the number, or an operator takes it as an attribute
     return general if _result_types(general) == _result_types(graph) else graph
@@ -82,7 +82,7 @@ def _result_types(graph: OpGraph) -> list[Any]:
     return [graph.values[item.ref].spec if isinstance(item, Ref) else item for item in graph.outputs]
 
 
-def _captured(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
+def _trace_first(model: nn.Module, inputs: Sequence[Any], overrides: Mapping[str, int]) -> OpGraph:
     """By the first tracer that can follow the model."""
     tracers: list[tuple[Literal["export", "make_fx", "symbolic"], Callable[..., Traced]]] = [
         ("export", trace_export),

@@ -160,11 +160,11 @@ def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
         parsed = _parse_options(own)
         if parsed.task not in ("", path.name, path.stem):
             raise TaskError(f"{own.name} says it belongs to {parsed.task[:100]}, not to {path.name}")
-        return _checked(parsed, own, constants, path)
+        return _check_options(parsed, own, constants, path)
     if shared != path and _is_there(shared):
         parsed = _parse_options(shared)
         if parsed.task in (path.name, path.stem) or (not parsed.task and _is_only_task(path)):
-            return _checked(parsed, shared, constants, path)
+            return _check_options(parsed, shared, constants, path)
     return TaskOptions()
 
 
@@ -203,7 +203,7 @@ def _parse_options(path: Path) -> OptionsFile:
         raise TaskError(f"{path.name}: {where + ': ' if where else ''}{message}") from None
 
 
-def _checked(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: Path) -> TaskOptions:
+def _check_options(parsed: OptionsFile, path: Path, constants: dict[str, Any], task: Path) -> TaskOptions:
     """Overrides name constants that exist and the start kernel is a file, so that a typo shows at once."""
     for shape in parsed.extra_shapes:
         for name, value in shape.items():

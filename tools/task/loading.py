@@ -149,7 +149,7 @@ class LoadedTask:
         for index, value in enumerate(values):
             if isinstance(value, torch.Tensor) and value.numel() == 0:
                 raise TaskError(f"input {index} of get_inputs() has no elements (shape {list(value.shape)})")
-        return [self._adapted(value, limits) for value in values]
+        return [self._adapt(value, limits) for value in values]
 
     def _drawn(self, seed: int, device: torch.device | None) -> Any:
         if device is not None and device.type != "cpu":
@@ -160,7 +160,7 @@ class LoadedTask:
         seed_everything(seed)
         return placed(self.module.get_inputs(), device)
 
-    def _adapted(self, value: Any, limits: tuple[float, float] | None) -> Any:
+    def _adapt(self, value: Any, limits: tuple[float, float] | None) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
         drawn = value if limits is None else torch.empty_like(value).uniform_(*limits)

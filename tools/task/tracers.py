@@ -66,11 +66,11 @@ def trace_make_fx(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     sources += [("input", str(index)) for index in positions]
     leaves = [name for name, (role, _) in traced.placeholders.items() if role in ("input", "literal")]
     roles = {**traced.placeholders, **dict(zip(leaves, sources, strict=True))}
-    outputs = [_named_mutation(role, source, roles) for role, source in traced.outputs]
+    outputs = [_name_mutation(role, source, roles) for role, source in traced.outputs]
     return Traced(traced.graph, roles, outputs, traced.constants, kind[-1])
 
 
-def _named_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+def _name_mutation(role: str, source: str, roles: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
     owner, key = roles.get(source, ("", ""))
     return ("mutation", key) if owner in ("parameter", "buffer") else (role, source)
 

@@ -75,7 +75,7 @@ def run(request: Request) -> tuple[dict[str, Any], int]:
     is_enough = report.verdict == "accepted" and proven >= request.min_speedup
     if claimed is None:
         return report.to_json(), 0 if is_enough else 1
-    standing, words = _standing(claimed, report)
+    standing, words = _confirm(claimed, report)
     document = {**report.to_json(), "standing": standing, "standing_evidence": words}
     return document, 0 if is_enough and standing == "confirmed" else 1
 
@@ -109,7 +109,7 @@ def _check_claim(request: Request, claimed: Receipt, task: Task, text: str) -> N
     check_comparable(claimed, describe(claimed.device.target))
 
 
-def _standing(claimed: Receipt, report: VerifyReport) -> tuple[str, str]:
+def _confirm(claimed: Receipt, report: VerifyReport) -> tuple[str, str]:
     if report.verdict != "accepted" or report.speedup is None or report.speedup_ci95 is None:
         first = report.reasons[0] if report.reasons else None
         return "not confirmed", f"{report.verdict} here{f': {first.gate}: {first.evidence}' if first else ''}"

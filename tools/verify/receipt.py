@@ -35,13 +35,13 @@ SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 MAX_BYTES = 16 << 20
 LEAST_SHARE = 0.9  # of the claim, which a new measurement must prove: a vague one confirms nothing
 
-Standing = Literal["confirmed", "not confirmed"]
+Confirmation = Literal["confirmed", "not confirmed"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Positive = Annotated[float, Field(gt=0)]
 Seconds = Annotated[float, Field(ge=0)]
 
 
-class Part(BaseModel):
+class ReceiptPart(BaseModel):
     """Unknown keys are refused: a receipt that says more than this version knows was written by another."""
 
     model_config = ConfigDict(
@@ -49,7 +49,7 @@ class Part(BaseModel):
     )
 
 
-class TaskPart(Part):
+class TaskPart(ReceiptPart):
     """What was asked."""
 
     name: str
@@ -63,7 +63,7 @@ class TaskPart(Part):
     """What task.toml says beyond the defaults; of the starting kernel only its name."""
 
 
-class DevicePart(Part):
+class DevicePart(ReceiptPart):
     """Where it was measured."""
 
     key: str
@@ -76,7 +76,7 @@ class DevicePart(Part):
     facts: dict[str, str]
 
 
-class ErrorPart(Part):
+class ErrorPart(ReceiptPart):
     """Errors against the float64 truth on one distribution of inputs; null is an error beyond any number."""
 
     distribution: str
@@ -87,7 +87,7 @@ class ErrorPart(Part):
     baseline_worst_violation: float | None
 
 
-class GatePart(Part):
+class GatePart(ReceiptPart):
     """One check with its evidence."""
 
     gate: str
@@ -95,7 +95,7 @@ class GatePart(Part):
     evidence: str
 
 
-class TimingPart(Part):
+class TimingPart(ReceiptPart):
     """Paired times, cold cache, against PyTorch eager."""
 
     baseline_ms: Positive
@@ -121,7 +121,7 @@ class TimingPart(Part):
     fraction_of_floor: float | None
 
 
-class Receipt(Part):
+class Receipt(ReceiptPart):
     """The receipt of an accepted kernel: what was measured where and how, and the command that measures it again.
 
     `content_sha256` shows that the document was changed or damaged; it is no signature. Believe a new measurement.
@@ -283,7 +283,7 @@ def check_writable(path: Path) -> None:
 def read_receipt(path: Path) -> Receipt:
     """The document; raises UsageError in one line for anything that is none, or that was changed since it was written,
     and NotComparable for another version."""
-    content = _parsed(read_bytes(path, largest_bytes=MAX_BYTES), path)
+    content = _parse(read_bytes(path, largest_bytes=MAX_BYTES), path)
     version = content.get("schema_version") if isinstance(content, dict) else None
     if isinstance(version, int) and version != SCHEMA_VERSION:
         raise NotComparable(f"{path.name} has schema version {version}, this is {SCHEMA_VERSION}")
@@ -301,7 +301,7 @@ def read_receipt(path: Path) -> Receipt:
     return receipt
 
 
-def _parsed(body: bytes, path: Path) -> Any:
+def _parse(body: bytes, path: Path) -> Any:
     try:
         return json.loads(body, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -354,7 +354,7 @@ def check_comparable(receipt: Receipt, device: Device) -> None:
 
 def compare(
     receipt: Receipt, speedup: float, interval: tuple[float, float], accuracy_class: str | None = None
-) -> tuple[Standing, str]:
+) -> tuple[Confirmation, str]:
     """Whether a new measurement supports the receipt's claim, and the sentence that says so.
 
     The claim is "at least this fast": the lower end of the receipt's 95 % interval. The new measurement confirms it

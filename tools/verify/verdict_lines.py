@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foundry.tools.words import shown
+from foundry.tools.words import make_printable
 
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
@@ -25,7 +25,10 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
         lines.append("labels: " + ", ".join(document["labels"]))
     if "standing" in document:
         lines.append(f"{document['standing']}: {document['standing_evidence']}")
-    return [shown(line) if not line.startswith("  ") else f"  {shown(line)}" for line in [*lines, *_how(document)]]
+    return [
+        make_printable(line) if not line.startswith("  ") else f"  {make_printable(line)}"
+        for line in [*lines, *_how(document)]
+    ]
 
 
 def _how(document: dict[str, Any]) -> list[str]:

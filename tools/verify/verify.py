@@ -21,7 +21,7 @@ from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.examine import Step, examine
 from foundry.tools.grade.grader import Notes
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
-from foundry.tools.machine.ceilings import known
+from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.targets.base import read_literals
 from foundry.tools.verify.receipt import Receipt, make_receipt, missing_means, sha256
@@ -124,12 +124,12 @@ def verify_pair(
     """
     from foundry.tools.machine.device import describe
 
-    device = known(describe(target))
+    device = with_known_ceilings(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here, so nothing can be verified on it", "--target cpu")
     chosen = policy or task.options.policy
     if problem := hopeless(text):
-        return _failed_at_once(task, text, device, chosen, problem)
+        return _refuse_at_once(task, text, device, chosen, problem)
 
     async def work() -> VerifyReport:
         clock = Clock()
@@ -162,12 +162,12 @@ def hopeless(text: str) -> str:
     return "" if "ModelNew" in text else "the file defines no class ModelNew(nn.Module)"
 
 
-def _failed_at_once(task: Task, text: str, device: Device, policy: Policy, problem: str) -> VerifyReport:
-    evaluation = Evaluation(_named(device, text), Build(False, 0.0, first_error=problem))
+def _refuse_at_once(task: Task, text: str, device: Device, policy: Policy, problem: str) -> VerifyReport:
+    evaluation = Evaluation(_candidate_of(device, text), Build(False, 0.0, first_error=problem))
     return VerifyReport(evaluation, rule(evaluation), device.key, policy, task.name)
 
 
-def _named(device: Device, text: str) -> Candidate:
+def _candidate_of(device: Device, text: str) -> Candidate:
     return Candidate("verify", -1, 0, device.target, "user", sha256(text))
 
 
@@ -214,7 +214,7 @@ async def verify_in(
 
     await bench.intake()
     clock.note("intake")
-    evaluation = await examine(_named(bench.device, text), text, stage, policy, ask)
+    evaluation = await examine(_candidate_of(bench.device, text), text, stage, policy, ask)
     baseline = await bench.baseline() if evaluation.build.ok else None
     if baseline and compile_baseline and evaluation.timing and not evaluation.timing.problem:
         baseline = await bench.compile_baseline(baseline)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foundry.tools.grade import folders as extension_cache
-from foundry.tools.grade.folders import KEPT, extension_folder, lease, quarters
+from foundry.tools.grade.folders import KEPT, extension_folder, lock_folder, prepare_folders
 
 SELF_BUILDING = "from torch.utils.cpp_extension import load_inline\n"
 FOUNDRYS_OWN = 'import torch, cupy\nFOUNDRY = {"target": "cpu"}\nSOURCE = "int f();"\n'
@@ -23,29 +23,29 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_only_a_text_that_compiles_itself_keeps_builds_and_only_its_own(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
-    mine, other = quarters(SELF_BUILDING, scratch), quarters(SELF_BUILDING + "# other", scratch)
+    mine, other = prepare_folders(SELF_BUILDING, scratch), prepare_folders(SELF_BUILDING + "# other", scratch)
     folder = str(extension_folder(SELF_BUILDING))
     assert mine.environment["TORCH_EXTENSIONS_DIR"] == folder and folder in mine.sandbox.writable
     assert folder not in other.sandbox.writable
-    for handle in (*mine.leases, *other.leases):
+    for handle in (*mine.locks, *other.locks):
         os.close(handle)
     for text in (FOUNDRYS_OWN, "import torch", "def ("):
-        plain = quarters(text, scratch)
-        assert plain.sandbox.writable == (str(scratch),) and plain.leases == []
+        plain = prepare_folders(text, scratch)
+        assert plain.sandbox.writable == (str(scratch),) and plain.locks == []
         assert all(str(scratch) in plain.environment[name] for name in ("HOME", "TMPDIR", "TRITON_CACHE_DIR"))
 
 
 def test_a_lock_left_by_a_killed_compiler_goes_and_a_living_ones_stays() -> None:
     folder = extension_folder(SELF_BUILDING)
-    first = lease(folder)
+    first = lock_folder(folder)
     (folder / "my_kernel").mkdir()
     lock = folder / "my_kernel" / "lock"
     lock.touch()
-    second = lease(folder)
+    second = lock_folder(folder)
     assert lock.exists()
     os.close(first)
     os.close(second)
-    os.close(lease(folder))
+    os.close(lock_folder(folder))
     assert not lock.exists()
 
 
@@ -54,7 +54,7 @@ def test_builds_unused_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(extension_cache, "KEPT", 2)
     folders = [extension_folder(str(number)) for number in range(5)]
     for age, folder in enumerate(folders):
-        os.close(lease(folder))
+        os.close(lock_folder(folder))
         os.utime(folder, (age, age))
-    os.close(lease(extension_folder("last")))
+    os.close(lock_folder(extension_folder("last")))
     assert [folder.exists() for folder in folders] == [False, False, False, True, True]

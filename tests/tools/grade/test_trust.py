@@ -12,7 +12,7 @@ from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
-from foundry.tools.process.imports import redirected
+from foundry.tools.process.imports import find_redirected
 from foundry.tools.process.procfs import mapped_code
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
@@ -305,8 +305,8 @@ def test_a_candidate_has_its_own_files_only_and_cannot_write_to_its_inputs(grade
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="import tables are read on x86-64 only")
 def test_a_call_of_the_interpreter_that_leads_into_a_new_library_is_seen() -> None:
     known = mapped_code()
-    assert redirected(known) == []
-    found = redirected(frozenset(path for path in known if not path.rsplit("/", 1)[-1].startswith("libc")))
+    assert find_redirected(known) == []
+    found = find_redirected(frozenset(path for path in known if not path.rsplit("/", 1)[-1].startswith("libc")))
     assert found and all("libc" in line.partition(" leads into ")[2] for line in found)
 
 

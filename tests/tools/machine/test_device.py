@@ -15,7 +15,7 @@ from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import MissingTool
 from foundry.tools.machine import device as device_module
-from foundry.tools.machine.ceilings import ceilings, known, measured
+from foundry.tools.machine.ceilings import ceilings, with_known_ceilings, with_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 
 needs_nvcc = pytest.mark.skipif(device_module.nvcc_path() is None, reason="nvcc is not installed")
@@ -62,7 +62,7 @@ def test_cuda_without_a_gpu_is_compile_only(monkeypatch: pytest.MonkeyPatch) -> 
     cuda = describe("cuda")
     assert (cuda.present, cuda.arch, cuda.name) == (False, "sm_90", "none (compile only)")
     assert describe("auto").target == "cpu"
-    assert measured(cuda) is cuda
+    assert with_ceilings(cuda) is cuda
     with pytest.raises(MissingTool):
         ceilings(cuda)
 
@@ -110,7 +110,7 @@ def cpu_with_ceilings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device,
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_HOME", str(home))
         start = time.monotonic()
-        found = measured(describe("cpu"))
+        found = with_ceilings(describe("cpu"))
         return found, home, time.monotonic() - start
 
 
@@ -146,7 +146,7 @@ def test_the_gpu_is_described_and_measured(tmp_path: Path, monkeypatch: pytest.M
     if device_module.nvcc_path() is None or not describe("cuda").present:
         pytest.skip("no NVIDIA GPU here")
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
-    gpu = measured(describe("cuda"))
+    gpu = with_ceilings(describe("cuda"))
     assert gpu.ceilings is not None
     rates = gpu.ceilings
     assert rates.half_flops_per_s > 1.5 * rates.tf32_flops_per_s > 1.5 * rates.ieee_flops_per_s > 1.5e12
@@ -198,7 +198,7 @@ def test_ceilings_without_a_rate_of_today_are_measured_again(monkeypatch: pytest
     old = json.loads(kept.read_text())
     del old["half_flops_per_s"]
     kept.write_text(json.dumps(old))
-    assert known(device).ceilings is None
+    assert with_known_ceilings(device).ceilings is None
     assert ceilings(device).half_flops_per_s == 6e11
     assert json.loads(kept.read_text())["half_flops_per_s"] == 6e11
 

@@ -9,7 +9,7 @@ from foundry.tools.process import sandbox
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SYSCALLS, Confinement
 
 
-def lines() -> dict[str, doctor.Finding]:
+def lines() -> dict[str, doctor.Capability]:
     return {finding.what: finding for finding in doctor.examine() if finding.what.startswith("isolation: ")}
 
 

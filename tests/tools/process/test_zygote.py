@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.errors import MissingTool
-from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, mapped, memory, seal
+from foundry.tools.process.channel import (
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    map_memory,
+    memory,
+    seal,
+)
 from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 
@@ -204,11 +212,11 @@ def test_channels_time_out_close_and_refuse_garbage() -> None:
     right.send({"big": "y" * 100_000}, [handle])
     message, handles = left.receive(1.0)
     assert len(message["big"]) == 100_000 and len(handles) == 1
-    view = mapped(handles[0], 4096, writable=True)
+    view = map_memory(handles[0], 4096, writable=True)
     view[:3] = b"abc"
     view.close()
     seal(handle)
-    assert mapped(handle, 4096)[:3] == b"abc"
+    assert map_memory(handle, 4096)[:3] == b"abc"
     with pytest.raises(OSError):
         os.ftruncate(handles[0], 10)
     with pytest.raises(OSError):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from foundry.cli import app
 from foundry.tools.selftest import command
 from foundry.tools.selftest.faults.fault import Fault
-from foundry.tools.selftest.report import Finding, SelfTestReport
+from foundry.tools.selftest.report import FaultResult, SelfTestReport
 
 FAULT = Fault("off by one", "x is read one further", "k_softmax")
 ASKED: dict[str, Any] = {}
@@ -27,8 +27,8 @@ def call(*arguments: str | Path) -> tuple[int, str]:
 def half_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(task: Path, candidate: Path | None, **options: Any) -> SelfTestReport:
         ASKED.update(options, task=task, candidate=candidate)
-        caught = Finding(FAULT, "caught", "as given", "12 are wrong", 1.0)
-        findings = (caught, Finding(FAULT, "missed", "", "accepted", 1.0))
+        caught = FaultResult(FAULT, "caught", "as given", "12 are wrong", 1.0)
+        findings = (caught, FaultResult(FAULT, "missed", "", "accepted", 1.0))
         return SelfTestReport("softmax", "cpu", "cpu:test", "the library's first kernel", 0, findings, 2.0)
 
     monkeypatch.setattr(command, "run", run)

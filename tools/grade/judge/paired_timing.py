@@ -24,7 +24,7 @@ from foundry.tools.grade.judge.turns import out_of_turn
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
-from foundry.tools.protocol.statistics import Effort
+from foundry.tools.protocol.statistics import TimingEffort
 from foundry.tools.task.bundle import Parcel
 
 EVICT_LIMIT_BYTES = 128 << 20
@@ -191,7 +191,7 @@ def time_pairs(
     candidate: RunnerLink,
     question: Question,
     cache: ColdCache,
-    effort: Effort,
+    effort: TimingEffort,
     *,
     seed: int,
     alone: Sequence[float] = (),

@@ -95,7 +95,7 @@ def differences(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
     patched = [path for path in after["patched"] if path in before["mapped"]]
     found += [(FUNCTIONS, f"the machine code of {path} was patched") for path in patched]
     if after["thorough"]:
-        found += [(FUNCTIONS, text) for text in imports.redirected(before["mapped"])]
+        found += [(FUNCTIONS, text) for text in imports.find_redirected(before["mapped"])]
     found += [(STATE, text) for text in _changed_state(before, after)]
     found += [(PROCESSES, text) for text in _left_behind(before, after)]
     return found

@@ -1,7 +1,7 @@
 """Faults in anybody's C++ or CUDA source, for `--self-test TASK CANDIDATE`. Free of torch.
 
-Text rules know no types and no sizes: a change can turn out to be harmless (a bound that is never reached). Such a
-kernel is recognised by its outputs, which are the correct one's bit for bit, and is not counted.
+A text rule knows neither types nor sizes, so a change may turn out to be harmless (a bound that is never reached). Such
+a kernel is recognised because its outputs equal the correct kernel's bit for bit; it is not counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from foundry.tools.selftest.faults.fault import Proposal
+from foundry.tools.selftest.faults.fault import PlantableFault
 from foundry.tools.selftest.faults.native_text import NativeText, native_texts
 from foundry.tools.selftest.faults.on_source import RULES, SHARED_STAGING, Rule, proposals
 
@@ -45,7 +45,8 @@ _STORE = re.compile(r"(\b\w+\[[^\];=]*\]\s*=\s*)([^=;{}]+)(;)")
 
 
 def _is_no_maximum(source: str, match: re.Match[str]) -> bool:
-    """Whether a loop does more than look for a maximum, which may be there only to keep exp from overflowing."""
+    """Whether a loop does more than find a maximum. One that only does may be there to keep exp from overflowing, so a
+    fault in it could be harmless."""
     header = source.find(")", match.end())
     body = source[header + 1 :].lstrip()
     body = body[: body.find("}" if body.startswith("{") else ";")]
@@ -107,17 +108,17 @@ GENERIC: tuple[Rule, ...] = (
 )
 
 
-def faults(text: str) -> Iterator[Proposal]:
+def faults(text: str) -> Iterator[PlantableFault]:
     """Every fault of the general rules, and of the library's where they match; raises UsageError."""
     for native in native_texts(text):
         for rule in (*RULES, *GENERIC):
             if rule is SHARED_STAGING:
                 continue
             for proposal in proposals(native, rule):
-                yield Proposal(proposal.fault, _completing(proposal, native))
+                yield PlantableFault(proposal.fault, _completing(proposal, native))
 
 
-def _completing(proposal: Proposal, native: NativeText) -> Callable[[], str]:
+def _completing(proposal: PlantableFault, native: NativeText) -> Callable[[], str]:
     return lambda: _complete(proposal.make(), native)
 
 

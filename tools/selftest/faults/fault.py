@@ -36,7 +36,7 @@ FAMILIES: dict[Family, str] = {
     "wrong reduction": "another reduction, another count, or partial sums that get lost",
     "missing stabilisation": "an exponential is taken without subtracting the maximum first",
     "missing last element": "the last element, row, column or block is left out",
-    "stale memory": "memory is read or left as it was found",
+    "stale memory": "memory is read before it is written, or never written",
     "wrong place": "a result is written to another place",
     "wrong operator": "another operator stands where the task has its own",
 }
@@ -52,7 +52,7 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Proposal:
+class PlantableFault:
     """A fault that could be planted. `make` gives the whole faulty file; it raises CannotLower where the library
     cannot express the faulty kernel."""
 

@@ -1,7 +1,7 @@
 """Faults in the scalar expressions of the kernels: epilogues, row values, sums, operands. Free of torch.
 
-Left out on purpose, because they compute the same thing with other roundings: everything inside a maximum that only
-stabilises (softmax does not depend on it), and precision of such a maximum.
+Left out on purpose, because the result is the same but for rounding: changes inside a maximum that only keeps exp from
+overflowing (softmax does not depend on its value), and the precision of such a maximum.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from foundry.knowledge.library.ir.kernels import (
     View,
 )
 from foundry.knowledge.opgraph import DType
-from foundry.tools.selftest.faults.fault import Family, Fault, Proposal
+from foundry.tools.selftest.faults.fault import Family, Fault, PlantableFault
 from foundry.tools.selftest.faults.original import Original
 from foundry.tools.selftest.faults.rewriting import (
-    Place,
+    KernelExpression,
     everywhere,
     is_bounded,
     loads,
     nodes,
     places,
-    replaced,
-    rounded,
+    replace_node,
+    round_to,
     size,
     unless_last,
 )
@@ -87,41 +87,41 @@ _SIXTEEN: tuple[tuple[DType, str], ...] = (("bfloat16", "bfloat16"), ("float16",
 _MAX_NODES = 200  # of an expression: larger ones take too long to search
 
 
-def faults(original: Original) -> Iterator[Proposal]:
-    """Every fault of this kind that the kernels of the first captured shape have a place for."""
+def faults(original: Original) -> Iterator[PlantableFault]:
+    """Every fault of this kind that fits somewhere into the kernels of the first captured shape."""
     for step, kernel, plan in original.kernels(0):
         if any(size(place.expr) > _MAX_NODES for place in places(kernel)):
             continue
-        for family, what, where, faulty in _found(kernel, plan):
-            yield Proposal(Fault(family, what, where), _maker(original, step, faulty))
+        for family, what, where, faulty in _find(kernel, plan):
+            yield PlantableFault(Fault(family, what, where), _maker(original, step, faulty))
 
 
 def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
     return lambda: original.with_kernel(0, step, faulty)
 
 
-def _found(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+def _find(kernel: Kernel, plan: Plan) -> Iterator[Found]:
     for place in places(kernel):
         if place.kind in _NEUTRAL:
             continue
         for node in nodes(place.expr):
             if isinstance(node, Apply):
                 for family, what, new in _in_apply(node, place, plan):
-                    yield family, what, place.what, place.put(replaced(place.expr, node, new))
+                    yield family, what, place.what, place.put(replace_node(place.expr, node, new))
         yield from _last_elements(place)
     yield from _of_loads(kernel, plan)
     yield from _of_named(kernel, plan)
-    yield from _unstabilised(kernel, plan)
+    yield from _drop_stabilisation(kernel, plan)
 
 
 # ---------------------------------------------------------------- operations
 
 
-def _in_apply(node: Apply, place: Place, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
+def _in_apply(node: Apply, place: KernelExpression, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
     """Faults that replace one operation."""
-    yield from _dropped(node, plan)
+    yield from _drop(node, plan)
     yield from _numbers(node, place)
-    yield from _exchanged(node)
+    yield from _exchange(node)
     if node.op in _OTHER and not _is_epsilon(node):
         changed = _as(_OTHER[node.op], node)
         yield "wrong operator", f"{_OTHER[node.op]} stands where {node.op} belongs", changed
@@ -139,7 +139,7 @@ def _is_value(expr: Expr) -> bool:
     return not isinstance(expr, Const)
 
 
-def _dropped(node: Apply, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
+def _drop(node: Apply, plan: Plan) -> Iterator[tuple[Family, str, Expr]]:
     if node.op in _FUNCTIONS and node.args[0].dtype == node.dtype:
         yield "dropped operator", f"{node.op} is left out", node.args[0]
     if node.op not in ("add", "sub", "mul", "div") or _is_epsilon(node) or _is_neutral(node):
@@ -189,7 +189,7 @@ def _is_epsilon(node: Apply) -> bool:
     )
 
 
-def _numbers(node: Apply, place: Place) -> Iterator[tuple[Family, str, Expr]]:
+def _numbers(node: Apply, place: KernelExpression) -> Iterator[tuple[Family, str, Expr]]:
     """Wrong constants; a division by the number of elements is a wrong count."""
     if node.dtype not in ("float32", "float64", "float16", "bfloat16"):
         return
@@ -211,7 +211,7 @@ def _numbers(node: Apply, place: Place) -> Iterator[tuple[Family, str, Expr]]:
         yield family, f"{node.op} with {value:.7g} instead of {item.value:.7g}", replace(node, args=args)  # type: ignore[misc]
 
 
-def _exchanged(node: Apply) -> Iterator[tuple[Family, str, Expr]]:
+def _exchange(node: Apply) -> Iterator[tuple[Family, str, Expr]]:
     """f(x + c) -> f(x) + c, and x * a + b -> (x + b) * a."""
     inner = next((item for item in node.args if isinstance(item, Apply)), None)
     if inner is None or inner.op not in ("add", "sub", "mul", "div") or inner.dtype != node.dtype:
@@ -240,7 +240,7 @@ def _exchanged(node: Apply) -> Iterator[tuple[Family, str, Expr]]:
 # ---------------------------------------------------------------- leaves
 
 
-def _last_elements(place: Place) -> Iterator[Found]:
+def _last_elements(place: KernelExpression) -> Iterator[Found]:
     """The last index of a dimension is left out of a store (zeros there) or a sum."""
     if place.expr.dtype == "bool":
         return
@@ -255,7 +255,7 @@ def _last_elements(place: Place) -> Iterator[Found]:
         yield "missing last element", what, place.what, place.put(unless_last(place.expr, space, len(space) - 1, 0.0))
 
 
-def _varies(place: Place, dim: int) -> bool:
+def _varies(place: KernelExpression, dim: int) -> bool:
     """Whether a store reaches each index of a dimension: a store once a row does not vary along the reduced ones."""
     return any(load.view.strides[dim] for load in loads(place.expr)) or any(
         isinstance(node, Named) and node.name == "acc" for node in nodes(place.expr)
@@ -273,7 +273,7 @@ def _of_loads(kernel: Kernel, plan: Plan) -> Iterator[Found]:
             where = f"{kernel.name}, load of {load.buffer}"
             if load.dtype == "float32" and not _is_count(load, plan):
                 for dtype, words in _SIXTEEN:
-                    changed = everywhere(kernel, load, rounded(load, dtype))
+                    changed = everywhere(kernel, load, round_to(load, dtype))
                     yield "lower precision", f"{load.buffer} is rounded to {words}", where, changed
             for family, what, new in _indices(load, place.space):
                 yield family, what, where, everywhere(kernel, load, new)
@@ -325,12 +325,12 @@ def _of_named(kernel: Kernel, plan: Plan) -> Iterator[Found]:
                     "lower precision",
                     what,
                     f"{kernel.name}, value {node.name}",
-                    everywhere(kernel, node, rounded(node, dtype)),
+                    everywhere(kernel, node, round_to(node, dtype)),
                 )
 
 
 def _is_count(expr: Expr, plan: Plan) -> bool:
-    """Whether a value is only ever 0 or 1 (a share in a mean): rounding does not change it, nor a sum of a few."""
+    """Whether a value is always 0 or 1 (a mean counts elements so). Rounding changes neither it nor a sum of a few."""
     match expr:
         case Const():
             return expr.value in (0, 1)
@@ -358,8 +358,9 @@ def _maxima(kernel: Kernel) -> set[str]:
     return {stage.name for stage in reductions if stage.op in ("max", "min")}
 
 
-def _unstabilised(kernel: Kernel, plan: Plan) -> Iterator[Found]:
-    """exp(x - max) -> exp(x), wherever the kernel does it; no fault where x is bounded, as after a normalisation."""
+def _drop_stabilisation(kernel: Kernel, plan: Plan) -> Iterator[Found]:
+    """exp(x - max) -> exp(x) wherever the kernel computes it. Where x is bounded, as after a normalisation, this is no
+    fault and is left out."""
     maxima = _maxima(kernel)
 
     def visit(expr: Expr, _: tuple[int, ...]) -> Expr:
@@ -367,7 +368,7 @@ def _unstabilised(kernel: Kernel, plan: Plan) -> Iterator[Found]:
             if isinstance(node, Apply) and node.op == "sub" and not is_bounded(node.args[0], plan):
                 subtracted = node.args[1]
                 if isinstance(subtracted, Named) and subtracted.name in maxima:
-                    expr = replaced(expr, node, node.args[0])
+                    expr = replace_node(expr, node, node.args[0])
         return expr
 
     plain = rewritten(kernel, visit)

@@ -1,6 +1,6 @@
 """Faults on the operator graph: the kernel computes another task. Free of torch.
 
-Everything that is wrong here is wrong everywhere in the kernel, however the library fuses it.
+A fault of the graph is in the kernel wherever the library fuses the operator.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, Value, contiguous_strides
-from foundry.tools.selftest.faults.fault import Family, Fault, Proposal
+from foundry.tools.selftest.faults.fault import Family, Fault, PlantableFault
 from foundry.tools.selftest.faults.original import Original
 
 Change = Callable[[OpGraph], OpGraph]
@@ -26,11 +26,11 @@ _SCALED = frozenset({"mul", "div", "add", "sub"})
 _TRIANGLES = frozenset({"triu", "tril"})
 
 
-def faults(original: Original) -> Iterator[Proposal]:
-    """Every fault of this kind that the task's graph has a place for."""
+def faults(original: Original) -> Iterator[PlantableFault]:
+    """Every fault of this kind that fits somewhere into the task's graph."""
     for op in original.graphs[0].ops:
         for family, what, change in _changes(original.graphs[0], op):
-            yield Proposal(Fault(family, what, f"operator {op.name}"), _maker(original, change))
+            yield PlantableFault(Fault(family, what, f"operator {op.name}"), _maker(original, change))
 
 
 def _maker(original: Original, change: Change) -> Callable[[], str]:
@@ -72,14 +72,14 @@ def _dropping(op: Op) -> Change:
     def change(graph: OpGraph) -> OpGraph:
         place = _position(graph, op.name)
         first = graph.ops[place].args[0]
-        ops = [_rewired(other, op.name, first) for other in graph.ops if other.name != op.name]
+        ops = [_rewire(other, op.name, first) for other in graph.ops if other.name != op.name]
         outputs = [first if item == Ref(op.name) else item for item in graph.outputs]
         return replace(graph, ops=ops, outputs=outputs)
 
     return change
 
 
-def _rewired(op: Op, name: str, value: Argument) -> Op:
+def _rewire(op: Op, name: str, value: Argument) -> Op:
     """`op` reading `value` wherever it read `name`."""
 
     def visit(item: Argument) -> Argument:
@@ -163,14 +163,14 @@ def _reducing_along(op: Op, index: int, axis: int) -> Change:
             follows = item.name == op.name or (item.outputs[0].spec.shape == old and touched & set(item.reads))
             if follows:
                 touched |= {value.name for value in item.outputs}
-                item = replace(item, outputs=[_shaped(value, new) for value in item.outputs])
+                item = replace(item, outputs=[_with_shape(value, new) for value in item.outputs])
             ops.append(item)
         return replace(given, ops=ops)
 
     return change
 
 
-def _shaped(value: Value, shape: tuple[int, ...]) -> Value:
+def _with_shape(value: Value, shape: tuple[int, ...]) -> Value:
     return replace(value, spec=replace(value.spec, shape=shape, strides=contiguous_strides(shape)))
 
 

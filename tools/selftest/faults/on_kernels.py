@@ -22,7 +22,7 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
-from foundry.tools.selftest.faults.fault import Family, Fault, Proposal
+from foundry.tools.selftest.faults.fault import Family, Fault, PlantableFault
 from foundry.tools.selftest.faults.original import Original
 from foundry.tools.selftest.faults.rewriting import is_bounded, stores_with
 
@@ -31,11 +31,11 @@ Found = tuple[Family, str, Kernel]
 _OTHER_REDUCTION: dict[str, Any] = {"sum": "max", "prod": "sum", "max": "min", "min": "max", "any": "all", "all": "any"}
 
 
-def faults(original: Original) -> Iterator[Proposal]:
+def faults(original: Original) -> Iterator[PlantableFault]:
     """Every fault of this kind that the kernels of the first captured shape have a place for."""
     for step, kernel, plan in original.kernels(0):
         for family, what, faulty in [*_by_template(kernel, plan), *_stores(kernel, plan)]:
-            yield Proposal(Fault(family, what, kernel.name), _maker(original, step, faulty))
+            yield PlantableFault(Fault(family, what, kernel.name), _maker(original, step, faulty))
 
 
 def _maker(original: Original, step: int, faulty: Kernel) -> Callable[[], str]:
@@ -60,7 +60,7 @@ def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
             yield from _attention(kernel)
 
 
-def _changed(kernel: Any, /, **fields: Any) -> Kernel:
+def _change(kernel: Any, /, **fields: Any) -> Kernel:
     faulty: Kernel = replace(kernel, **fields)
     return faulty
 
@@ -71,7 +71,7 @@ def _shorter(kernel: Kernel, field: str, shape: tuple[int, ...], family: Family 
         if 0 <= dim < len(shape) and shape[dim] > 1:
             less = (*shape[:dim], shape[dim] - 1, *shape[dim + 1 :])
             what = f"only {shape[dim] - 1} of {shape[dim]} along dimension {dim} of {field} are computed"
-            yield family, what, _changed(kernel, **{field: less})
+            yield family, what, _change(kernel, **{field: less})
 
 
 def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
@@ -81,77 +81,77 @@ def _rows(kernel: RowKernel, plan: Plan) -> Iterator[Found]:
     if any(stage.op in ("sum", "moments", "prod") for stage in reductions):
         longer = (*kernel.reduced[:-1], kernel.reduced[-1] + 1)
         what = f"rows of {kernel.reduced[-1]} are read one element past their end"
-        yield "missing bounds check", what, _changed(kernel, reduced=longer)
+        yield "missing bounds check", what, _change(kernel, reduced=longer)
     for stage in reductions:
         stabilises = stage.op in ("max", "min") and is_bounded(stage.value, plan)  # any other number would do
         if stage.op in _OTHER_REDUCTION and not stabilises:
             other = _OTHER_REDUCTION[stage.op]
             stages = tuple(replace(item, op=other) if item is stage else item for item in kernel.stages)
-            yield "wrong reduction", f"{other} instead of {stage.op} in {stage.name}", _changed(kernel, stages=stages)
+            yield "wrong reduction", f"{other} instead of {stage.op} in {stage.name}", _change(kernel, stages=stages)
 
 
 def _scans(kernel: ScanKernel) -> Iterator[Found]:
     yield from _shorter(kernel, "shape", kernel.shape)
-    yield "off by one", "the running value leaves its own element out", _changed(kernel, exclusive=not kernel.exclusive)
-    yield "wrong axis", "the scan runs from the other end", _changed(kernel, reverse=not kernel.reverse)
+    yield "off by one", "the running value leaves its own element out", _change(kernel, exclusive=not kernel.exclusive)
+    yield "wrong axis", "the scan runs from the other end", _change(kernel, reverse=not kernel.reverse)
     if kernel.op in _OTHER_REDUCTION:
         other = _OTHER_REDUCTION[kernel.op]
-        yield "wrong reduction", f"running {other} instead of {kernel.op}", _changed(kernel, op=other)
+        yield "wrong reduction", f"running {other} instead of {kernel.op}", _change(kernel, op=other)
 
 
 def _products(kernel: GemmKernel) -> Iterator[Found]:
     yield (
         "missing last element",
         f"the sum stops at {kernel.k - 1} of {kernel.k} products",
-        _changed(kernel, k=kernel.k - 1),
+        _change(kernel, k=kernel.k - 1),
     )
     yield (
         "missing bounds check",
         f"the sum runs to {kernel.k + 1} of {kernel.k} products",
-        _changed(kernel, k=kernel.k + 1),
+        _change(kernel, k=kernel.k + 1),
     )
     if kernel.m > 1:
-        yield "stale memory", f"the last of {kernel.m} rows is never written", _changed(kernel, m=kernel.m - 1)
+        yield "stale memory", f"the last of {kernel.m} rows is never written", _change(kernel, m=kernel.m - 1)
     if kernel.n > 1:
-        yield "stale memory", f"the last of {kernel.n} columns is never written", _changed(kernel, n=kernel.n - 1)
+        yield "stale memory", f"the last of {kernel.n} columns is never written", _change(kernel, n=kernel.n - 1)
 
 
 def _convolutions(kernel: ConvKernel) -> Iterator[Found]:
     for dim, padding in enumerate(kernel.padding):
         shifted = (*kernel.padding[:dim], padding - 1 if padding else 1, *kernel.padding[dim + 1 :])
         what = f"the window is shifted: padding {shifted[dim]} instead of {padding} along spatial dimension {dim}"
-        yield "off by one", what, _changed(kernel, padding=shifted)
+        yield "off by one", what, _change(kernel, padding=shifted)
         if kernel.kernel[dim] > 1 and not kernel.transposed:
             wider = (*kernel.dilation[:dim], kernel.dilation[dim] + 1, *kernel.dilation[dim + 1 :])
             what = f"dilation {wider[dim]} instead of {kernel.dilation[dim]} along spatial dimension {dim}"
-            yield "wrong constant", what, _changed(kernel, dilation=wider)
+            yield "wrong constant", what, _change(kernel, dilation=wider)
     what = "the input is read one element further"
-    yield "off by one", what, _changed(kernel, x_offset=kernel.x_offset + kernel.x_strides[-1])
+    yield "off by one", what, _change(kernel, x_offset=kernel.x_offset + kernel.x_strides[-1])
     if len(kernel.input_size) > 1 and kernel.input_size[-1] == kernel.input_size[-2]:
         turned = (*kernel.x_strides[:-2], kernel.x_strides[-1], kernel.x_strides[-2])
-        yield "wrong axis", "the images are read transposed", _changed(kernel, x_strides=turned)
+        yield "wrong axis", "the images are read transposed", _change(kernel, x_strides=turned)
     flat = (*kernel.x_strides[:1], 0, *kernel.x_strides[2:])
     if kernel.in_channels > 1:
-        yield "wrong axis", "every input channel is the first one", _changed(kernel, x_strides=flat)
+        yield "wrong axis", "every input channel is the first one", _change(kernel, x_strides=flat)
 
 
 def _pools(kernel: PoolKernel) -> Iterator[Found]:
     other: Any = "avg" if kernel.op == "max" else "max"
-    yield "wrong reduction", f"{other} pooling instead of {kernel.op}", _changed(kernel, op=other)
+    yield "wrong reduction", f"{other} pooling instead of {kernel.op}", _change(kernel, op=other)
     for dim, padding in enumerate(kernel.padding if kernel.kernel else ()):
         shifted = (*kernel.padding[:dim], padding - 1 if padding else 1, *kernel.padding[dim + 1 :])
         what = f"the window is shifted: padding {shifted[dim]} instead of {padding} along spatial dimension {dim}"
-        yield "off by one", what, _changed(kernel, padding=shifted)
+        yield "off by one", what, _change(kernel, padding=shifted)
         if kernel.kernel[dim] > 1:
             smaller = (*kernel.kernel[:dim], kernel.kernel[dim] - 1, *kernel.kernel[dim + 1 :])
             what = f"windows of {smaller[dim]} instead of {kernel.kernel[dim]} along spatial dimension {dim}"
-            yield "missing last element", what, _changed(kernel, kernel=smaller)
+            yield "missing last element", what, _change(kernel, kernel=smaller)
     if kernel.op == "avg" and any(kernel.padding):
         flipped = not kernel.count_include_pad
         yield (
             "wrong reduction",
             "the divisor counts the border differently",
-            _changed(kernel, count_include_pad=flipped),
+            _change(kernel, count_include_pad=flipped),
         )
 
 
@@ -159,31 +159,31 @@ def _attention(kernel: AttentionKernel) -> Iterator[Found]:
     yield (
         "wrong constant",
         f"scale {kernel.scale * 1.01:.6g} instead of {kernel.scale:.6g}",
-        _changed(kernel, scale=kernel.scale * 1.01),
+        _change(kernel, scale=kernel.scale * 1.01),
     )
-    yield "dropped operator", "the scores are not scaled", _changed(kernel, scale=1.0)
+    yield "dropped operator", "the scores are not scaled", _change(kernel, scale=1.0)
     masked = "the causal mask is left out" if kernel.causal else "future positions are masked"
-    yield "missing bounds check", masked, _changed(kernel, causal=not kernel.causal)
+    yield "missing bounds check", masked, _change(kernel, causal=not kernel.causal)
     if kernel.mask is not None:
-        yield "dropped operator", "the mask is not added", _changed(kernel, mask=None)
+        yield "dropped operator", "the mask is not added", _change(kernel, mask=None)
     if kernel.rows == kernel.columns:
-        yield "swapped order", "queries and keys change places", _changed(kernel, q=kernel.k, k=kernel.q)
+        yield "swapped order", "queries and keys change places", _change(kernel, q=kernel.k, k=kernel.q)
     if kernel.head == kernel.value_head:
-        yield "swapped order", "keys and values change places", _changed(kernel, k=kernel.v, v=kernel.k)
+        yield "swapped order", "keys and values change places", _change(kernel, k=kernel.v, v=kernel.k)
     what = f"the last of {kernel.columns} keys is left out"
-    yield "missing last element", what, _changed(kernel, columns=kernel.columns - 1)
-    yield "stale memory", f"the last of {kernel.rows} rows is never written", _changed(kernel, rows=kernel.rows - 1)
+    yield "missing last element", what, _change(kernel, columns=kernel.columns - 1)
+    yield "stale memory", f"the last of {kernel.rows} rows is never written", _change(kernel, rows=kernel.rows - 1)
     for name in ("q", "k", "v"):
         load: Load = getattr(kernel, name)
         for dim, words in ((len(load.view.strides) - 1, "element"), (len(load.view.strides) - 2, "position")):
             shifted = replace(load, view=View(load.view.offset + load.view.strides[dim], load.view.strides))
-            yield "off by one", f"{load.buffer} is read one {words} further", _changed(kernel, **{name: shifted})
+            yield "off by one", f"{load.buffer} is read one {words} further", _change(kernel, **{name: shifted})
         if kernel.batch and load.view.strides[0]:
             first = replace(load, view=View(load.view.offset, (0, *load.view.strides[1:])))
             yield (
                 "wrong axis",
                 f"{load.buffer} is always that of the first batch point",
-                _changed(kernel, **{name: first}),
+                _change(kernel, **{name: first}),
             )
 
 
@@ -196,11 +196,11 @@ def _stores(kernel: Kernel, plan: Plan) -> Iterator[Found]:
     for at, store in enumerate(stores_of(kernel)):
         if plan.buffers[store.buffer].role != "output":
             continue
-        for family, what, view in _misplaced(store, space):
+        for family, what, view in _misplace(store, space):
             yield family, what, stores_with(kernel, at, lambda item, view=view: replace(item, view=view))  # type: ignore[misc]
 
 
-def _misplaced(store: Store, space: tuple[int, ...]) -> Iterator[tuple[Family, str, View]]:
+def _misplace(store: Store, space: tuple[int, ...]) -> Iterator[tuple[Family, str, View]]:
     strides = store.view.strides
     moving = [dim for dim, stride in enumerate(strides) if stride and space[dim] > 1]
     if not moving:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from foundry.tools.selftest.faults.fault import Family, Fault, Proposal
+from foundry.tools.selftest.faults.fault import Family, Fault, PlantableFault
 from foundry.tools.selftest.faults.native_text import NativeText, native_texts
 from foundry.tools.selftest.faults.original import Original
 
@@ -32,7 +32,7 @@ class Rule:
     everywhere: bool = False
 
 
-def faults(original: Original) -> Iterator[Proposal]:
+def faults(original: Original) -> Iterator[PlantableFault]:
     """Every fault of the library's rules in the correct kernel's source, all captured shapes included."""
     threads = original.device.cores if original.device.target == "cpu" else 2
     for native in native_texts(original.text)[:1]:
@@ -41,7 +41,7 @@ def faults(original: Original) -> Iterator[Proposal]:
                 yield from proposals(native, rule)
 
 
-def proposals(native: NativeText, rule: Rule) -> Iterator[Proposal]:
+def proposals(native: NativeText, rule: Rule) -> Iterator[PlantableFault]:
     """One proposal a match, or one for all matches together."""
     begin = 0 if rule.everywhere else native.begin
     matches = [match for match in rule.pattern.finditer(native.masked, begin) if rule.holds(native.masked, match)]
@@ -50,7 +50,7 @@ def proposals(native: NativeText, rule: Rule) -> Iterator[Proposal]:
     for chosen in [matches] if rule.everywhere else [[match] for match in matches]:
         line = native.line(chosen[0].start() + len(chosen[0][0]) - len(chosen[0][0].lstrip()))
         fault = Fault(rule.family, _words(rule.what, chosen[0]), f"line {line} of the source: {_line(native, line)}")
-        yield Proposal(fault, _maker(native, rule, chosen))
+        yield PlantableFault(fault, _maker(native, rule, chosen))
 
 
 def _maker(native: NativeText, rule: Rule, chosen: list[Match]) -> Callable[[], str]:

@@ -33,8 +33,9 @@ _SQUASHING = frozenset({"tanh", "sigmoid", "erf", "sin", "cos", "softsign", "har
 
 
 @dataclass(frozen=True)
-class Place:
-    """One expression of a kernel: `what` in words, `kind`, and the space its leaves' views are over."""
+class KernelExpression:
+    """One expression of a kernel. `what` names it in words; `space` is the iteration shape (elements) that the views of
+    its leaves index; `put(expr)` is the kernel with this expression replaced."""
 
     what: str
     kind: str  # "store", "let", "sum", "max", "value": a reduction by its operation, "value" of a scan or a product
@@ -43,13 +44,13 @@ class Place:
     put: Callable[[Expr], Kernel]
 
 
-def places(kernel: Kernel) -> Iterator[Place]:
+def places(kernel: Kernel) -> Iterator[KernelExpression]:
     """Every expression of a kernel; conv's and attention's operands are not expressions."""
     found = list(expressions(kernel))
     kinds = _kinds(kernel)
     for at, (expr, space) in enumerate(found):
         what, kind = kinds[at]
-        yield Place(f"{kernel.name}, {what}", kind, expr, space, _putting(kernel, at))
+        yield KernelExpression(f"{kernel.name}, {what}", kind, expr, space, _putting(kernel, at))
 
 
 def _kinds(kernel: Kernel) -> list[tuple[str, str]]:
@@ -129,7 +130,7 @@ def nodes(expr: Expr) -> list[Expr]:
     return found
 
 
-def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
+def replace_node(expr: Expr, old: Expr, new: Expr) -> Expr:
     """`expr` with every node equal to `old` replaced by `new`."""
     memo: dict[int, Expr] = {}
 
@@ -152,11 +153,11 @@ def replaced(expr: Expr, old: Expr, new: Expr) -> Expr:
 
 def everywhere(kernel: Kernel, old: Expr, new: Expr) -> Kernel:
     """The kernel with a node replaced in all its expressions."""
-    return rewritten(kernel, lambda expr, _: replaced(expr, old, new))
+    return rewritten(kernel, lambda expr, _: replace_node(expr, old, new))
 
 
-def rounded(expr: Expr, dtype: DType) -> Expr:
-    """A value that went through 16 bits."""
+def round_to(expr: Expr, dtype: DType) -> Expr:
+    """`expr` rounded to `dtype` and back to its own dtype."""
     return Apply("cast", (Apply("cast", (expr,), dtype),), expr.dtype)
 
 
