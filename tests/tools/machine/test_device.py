@@ -15,7 +15,7 @@ from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import MissingTool
 from foundry.tools.machine import device as device_module
-from foundry.tools.machine.ceilings import ceilings, with_known_ceilings, with_ceilings
+from foundry.tools.machine.ceilings import ceilings, with_ceilings, with_known_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 
 needs_nvcc = pytest.mark.skipif(device_module.nvcc_path() is None, reason="nvcc is not installed")
