@@ -1,7 +1,7 @@
 """A candidate and the records of its path: Candidate -> Build -> Verdict -> Audit -> Timing -> Profile -> Judgement.
 
-Each record is written once. How fast (Timing) and how well proven (Verdict, Audit) never share a field. What follows
-from the records, accepted or not, is no record: `ruling.rule` reads it from them.
+Each record is written once. How fast a kernel is (Timing) and how well it is proven (Verdict, Audit) never share a
+field. Whether it is accepted is not stored: `ruling.rule` computes it from the records.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Gate:
-    """One check with its evidence in words a human accepts, and as data what is decided on later."""
+    """One check: its evidence in words for people, and its reasons as data for later decisions."""
 
     gate: str
     passed: bool
@@ -109,7 +109,7 @@ class Gate:
 
     @property
     def shown(self) -> dict[str, str | bool]:
-        """What people and receipts are given of it."""
+        """The fields that people and receipts see."""
         return {"gate": self.gate, "passed": self.passed, "evidence": self.evidence}
 
 
@@ -187,8 +187,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the auditor thinks of a candidate against which nothing else speaks. `doubt` is a reason to veto, "" when
-    there is none."""
+    """The auditor's opinion of a candidate that every other check accepts. `doubt`: a reason to veto it, or ""."""
 
     text: str = ""
     doubt: str = ""
@@ -224,7 +223,7 @@ class Baseline:
 
     @property
     def label(self) -> str:
-        """What has to be said beside every result on a task whose inputs as given tell nothing, or ""."""
+        """The label of every result of a task whose inputs as given do not tell right kernels from wrong; else ""."""
         if not self.told_by:
             return ""
         return f"as given, {self.coincidence}: timed on {self.told_by!r}, which tells right from wrong"

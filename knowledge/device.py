@@ -33,8 +33,8 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Device:
-    """Identity and limits. `key` names its kind in stores and receipts: what is learnt on one holds for all alike.
-    `unit` names this very one where that matters: two GPUs of a host do not disturb each other's timings."""
+    """Identity and limits of a device. `key` names its kind in stores and receipts: a lesson from one holds for all of
+    the same kind. `unit` names the one physical device, for locks: two GPUs of a host do not disturb each other."""
 
     target: TargetName
     name: str

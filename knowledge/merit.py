@@ -1,12 +1,13 @@
 """How fast a candidate is thought to be, from all its timings together.
 
 A screen of two groups and a proof of sixteen are two looks at one number; neither replaces the other. Each timing is a
-normal observation of the logarithm of the speedup, its deviation read from its 95 % interval; together they count by
-their precision. Merit is one standard deviation below that estimate, so that one lucky screen does not win and knowing
-more about the same speed never costs anything. It lies between two errors: the estimate itself picks the luckiest
-candidate, the lower end of its 95 % interval the best known one (tests/graph/search/test_merit.py simulates both).
+normal observation of the logarithm of the speedup; its standard deviation follows from its 95 % interval. Observations
+are weighted by their precision. Merit is one standard deviation below the pooled estimate: one lucky screen does not
+win, and a second timing that finds the same speed never lowers it. Ranking by the estimate itself would pick the
+luckiest candidate, ranking by the lower end of the 95 % interval the one that was timed most often
+(tests/graph/search/test_merit.py simulates both).
 
-Merit says nothing about how well a candidate is proven: that is the stage of its records.
+Merit does not say how well a candidate is proven; the stage of its records does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Why a gate fails, as data: what is decided later is decided on these, never on the sentence that people read."""
+"""Why a gate fails, as data. Later decisions are made on these reasons, never on the sentence that people read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class ReasonKind(StrEnum):
-    """What speaks against a candidate. `subject` of a Reason is given in brackets."""
+    """The kinds of facts that speak against a candidate. In brackets: what `Reason.subject` holds."""
 
     VENDOR = "vendor"  # a vendor's matrix or network library is called (symbol)
     TORCH_OPERATOR = "torch_operator"  # an operator of PyTorch, through its dispatcher (operator)

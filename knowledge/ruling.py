@@ -32,7 +32,7 @@ _WORDS: dict[Outcome, RulingWord] = {
 
 @dataclass(frozen=True)
 class Ruling:
-    """What came of a candidate. `outcome` is the finer word that the search learns from: "correct" when accepted."""
+    """The verdict on a candidate. `outcome` is the finer word that the search learns from ("correct" if accepted)."""
 
     verdict: RulingWord
     outcome: Outcome
@@ -52,9 +52,9 @@ def rule(evaluation: Evaluation, *, degenerate: str = "") -> Ruling:
 
 
 def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
-    """The ruling when a record speaks against the candidate; None while none does, and the next one may be asked for.
+    """The ruling of the first record that speaks against the candidate, or None if none does so far.
 
-    The first that objects decides: what comes after it was not measured.
+    Nothing was measured after that record, so it alone decides.
     """
     if not evaluation.build.ok:
         why = evaluation.build.first_error or "the compiler gave no message"
@@ -75,13 +75,15 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
 
 
 def clocks_agree(timing: Timing) -> bool:
-    """Whether the candidate's process told the time that the judge's clock saw."""
+    """Whether the time that the candidate's process reported agrees with the judge's own clock."""
     return timing.candidate_ms < CLOCK_MIN_MS or CLOCK_RANGE[0] <= timing.wall_ratio <= CLOCK_RANGE[1]
 
 
 def is_possible(candidate_ms: float, traffic_floor_ms: float | None) -> bool:
-    """Whether a kernel can be that fast: the floor is that of moving inputs, parameters and outputs once. The roofline
-    with arithmetic sets no such limit, because another algorithm (Winograd, Strassen) needs less of it."""
+    """Whether a kernel can be that fast. `traffic_floor_ms` is the time to move inputs, parameters and outputs once.
+
+    Arithmetic sets no such limit: another algorithm (Winograd, Strassen) may need less of it than the task's own.
+    """
     return not traffic_floor_ms or candidate_ms * FLOOR_SLACK >= traffic_floor_ms
 
 
@@ -119,15 +121,15 @@ def _in_words(gates: tuple[Gate, ...]) -> str:
 
 
 def _unfinished(evaluation: Evaluation) -> Ruling | None:
-    """A path that was not walked to its end proves nothing."""
+    """The ruling on a candidate that was not audited or not timed, so that nothing is proven; None if it was."""
     missing = {"verified": evaluation.verdict, "audited": evaluation.audit, "timed": evaluation.timing}
     step = next((step for step, record in missing.items() if record is None), "")
     return _failed("unproven", Gate("runs", False, f"it was not {step}")) if step else None
 
 
 def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
-    """Whether the timing can be true (its outputs were right, both clocks agree, it is not beyond the machine), and
-    the auditor's doubt."""
+    """The ruling's own gates: timed outputs were right, both clocks agree, the time is possible on this machine, and
+    the auditor has no doubt."""
     gates = []
     timing, profile, judgement = evaluation.timing, evaluation.profile, evaluation.judgement
     if timing is not None:

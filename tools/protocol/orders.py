@@ -4,6 +4,6 @@ from __future__ import annotations
 
 # What fills the memory that a candidate may find free before a call.
 NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
-SPOILED = -1  # no byte: the last answer with a few elements changed
+SPOILED = -1  # not a byte: fill with the last answer, a few of its elements changed
 
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"

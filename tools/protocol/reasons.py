@@ -1,4 +1,4 @@
-"""Gates from typed reasons, and the words that people read: the only place where a reason becomes a sentence."""
+"""Makes gates from typed reasons. The only place where a reason becomes a sentence for people."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 
 _MOST_NAMED = 4  # in a gate's evidence
-_MOST_KEPT = 200  # for decisions; with more of them a gate stays failed
-_FUNCTIONS = {  # what a name that is called, or looked up, is
-    ReasonKind.VENDOR: "{}, which is a vendor's matrix or network library",
+_MOST_KEPT = 200  # reasons kept as data; a gate with more of them can no longer be excused
+_FUNCTIONS = {  # what is said of a function that is called or looked up
+    ReasonKind.VENDOR: "{}, which belongs to a vendor's matrix or network library",
     ReasonKind.TORCH_OPERATOR: "PyTorch's operator {}",
-    ReasonKind.TORCH_INTERNAL: "{}, which is an operator of PyTorch beside its dispatcher",
-    ReasonKind.PYTHON: "{}, which is the Python interpreter",
+    ReasonKind.TORCH_INTERNAL: "{}, which runs an operator of PyTorch unseen by its dispatcher",
+    ReasonKind.PYTHON: "{}, which belongs to the Python interpreter",
     ReasonKind.RUNS_PYTHON: "{}, which runs Python from inside the kernel",
-    ReasonKind.SYSTEM: "{}, which is the operating system",
-    ReasonKind.THREADS: "{}, which is threads that may outlive the call",
+    ReasonKind.SYSTEM: "{}, which asks the operating system",
+    ReasonKind.THREADS: "{}, which starts threads that may outlive the call",
     ReasonKind.DEVICE: "{}, which leaves work or settings behind on the device",
     ReasonKind.UNKNOWN: "{}, which is not known to be harmless",
 }
 _OTHERS = {
     ReasonKind.LINKED: "the library links {}",
-    ReasonKind.LOADED: "loads {}, which is not the candidate's own",
-    ReasonKind.MAPPED: "{} became part of the process, which is not the candidate's own",
-    ReasonKind.WRITTEN: "wrote {} itself; code must come from source that can be read",
+    ReasonKind.LOADED: "loads {}, a library that the candidate did not build",
+    ReasonKind.MAPPED: "the process mapped {}, a library that the candidate did not build",
+    ReasonKind.WRITTEN: "wrote the library {} itself; code must be compiled from source that can be read",
     ReasonKind.UNNAMED_CODE: "{}",
-    ReasonKind.ASKS_NOTHING: "asks for no function of any other library, as every compiler's library does",
+    ReasonKind.ASKS_NOTHING: "imports no function of any other library, unlike every compiler's output",
     ReasonKind.UNREADABLE: "the built library cannot be read: {}",
-    ReasonKind.MORE: "{} more, which were not kept",
+    ReasonKind.MORE: "{} more that are not listed",
 }
 
 
 def in_words(reason: Reason, verb: str = "calls") -> str:
-    """One reason as a clause; `verb` is what is done with the function that it is about."""
+    """One reason as a clause; `verb` says what the candidate does with the function ("calls", "looks up")."""
     where = f"line {reason.line}: " if reason.line else ""
     what = f"{verb} {_FUNCTIONS[reason.kind]}" if reason.kind in _FUNCTIONS else _OTHERS[reason.kind]
     return where + what.format(reason.subject)
 
 
 def judged(name: str, reasons: Sequence[Reason], good: str) -> Gate:
-    """A gate that fails for every reason there is, and passes with the words `good` without any."""
+    """A gate that fails if there is any reason against the candidate, and passes with the evidence `good` otherwise."""
     if not reasons:
         return Gate(name, True, good)
     kept = tuple(reasons[:_MOST_KEPT])
@@ -50,7 +50,7 @@ def judged(name: str, reasons: Sequence[Reason], good: str) -> Gate:
 
 
 def evidence_of(reasons: Sequence[Reason]) -> str:
-    """The first reasons in words, those first that no other rule may excuse, and how many others there are."""
+    """The gravest reasons in words, and how many more there are. Reasons that another rule may excuse come last."""
     gravest = sorted(reasons, key=lambda reason: reason.kind == ReasonKind.TORCH_OPERATOR)
     more = f"; and {len(reasons) - _MOST_NAMED} more" if len(reasons) > _MOST_NAMED else ""
     return "; ".join(map(in_words, gravest[:_MOST_NAMED])) + more

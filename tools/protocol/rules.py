@@ -19,15 +19,15 @@ from foundry.knowledge.task import TOLERANCE
 PROTOCOL_VERSION = "foundry-8"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
-FEW_ELEMENTS = 64  # an output this small has an error that is a matter of luck, not of an average
+FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
 EPSILON: dict[DType, float] = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 NEARLY_RIGHT = 3e-2  # norm error below which a result is called inaccurate rather than wrong
 ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves nothing
 
-# Stress patterns ask for the right kind of answer, not for the last digit: the budget is the tolerance itself, and only
-# where PyTorch's own error stays below these are elements compared at all.
-STEADY_NORM = 256.0  # PyTorch's own, in units in the last place
-STEADY_VIOLATION = 0.2
+# Stress patterns ask for the right kind of answer, not for the last digit. The error may be as large as the tolerance,
+# and elements are compared only where PyTorch's own error stays below these two limits.
+STEADY_NORM = 256.0  # PyTorch's norm error, in units of the dtype's epsilon
+STEADY_VIOLATION = 0.2  # PyTorch's largest elementwise error, in units of the tolerance
 
 Parameters = Literal["seeded", "randomised", "few changed", "few more", "large", "high", "low", "few bits", "as before"]
 Pattern = Literal[
@@ -54,19 +54,29 @@ _KEEPS_RANGE: frozenset[Pattern] = frozenset(
 
 @dataclass(frozen=True)
 class Distribution:
-    """How the floating inputs of `get_inputs` are changed. What else there is stays as given but for `other masks`,
-    which shuffles each row of booleans (a mask of a prefix or a triangle becomes any mask), `other numbers`, which
-    changes Python's floats, and `other indices`: integers that only say which row to take become any that there are, in
-    any order; those that only become floating numbers (positions, labels) change places.
+    """One way of drawing the inputs of a question from those of `get_inputs`.
 
-    `exponents` multiplies each element by 2**k, k uniform in -exponents..exponents. Patterns: `constant`: all elements
-    of an input are equal. `sparse`: zeros with spikes at random places, the first and the last element among them.
-    `one-hot rows`: one 1 in each row. `few changed`: the values of the trial "as given" with one to three others at
-    random places. `few other signs`: the same with the other sign, in inputs that have one sign only (0 to 1).
-    `non-finite`: infinities and NaN at random places. `positive`, `negative`: every element with this sign, where what
-    a reduction starts from shows. Zeros that every draw has (a triangle) stay zeros, and a matrix that
-    is symmetric in every draw stays so, but for `no structure`, where a wrong answer is noted and held against nobody.
-    `is_stress` marks what is judged by its own, wider rule.
+    Each floating element is multiplied by `scale`, and by 2**k with k uniform in -exponents..exponents. `parameters`
+    says which parameters the model holds. `is_stress`: errors are judged by the wider `stress_limit`.
+
+    Patterns of floating inputs:
+    - `constant`: all elements of an input are equal.
+    - `sparse`: zeros, with spikes at random places and at the first and last element.
+    - `one-hot rows`: one 1 in each row.
+    - `few changed`: the inputs of the trial "as given" with one to three elements changed.
+    - `few other signs`: inputs of one sign (such as 0 to 1) with one to three elements of the other sign.
+    - `non-finite`: infinities and NaN at random places.
+    - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
+    - `few bits`: values that bfloat16 holds exactly.
+
+    Patterns of other inputs, which stay as given under all patterns above:
+    - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
+    - `other numbers`: Python's floats change.
+    - `other indices`: integers that only select a row become any valid row, in any order; integers that are only
+      converted to floating numbers (positions, labels) are shuffled.
+
+    What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
+    `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
     """
 
     name: str
@@ -83,13 +93,13 @@ class Distribution:
 
     @property
     def enlarges(self) -> bool:
-        """Whether it makes values larger by much, so that results may overflow."""
+        """Whether it makes values so much larger that results may overflow."""
         return self.scale > 1.0 or self.exponents > 0
 
     @property
     def gentler(self) -> tuple[Distribution, ...]:
-        """What is asked instead, in this order, where outputs of the reference overflow: how far a product gets
-        before it does is a matter of the order of its factors."""
+        """Milder versions to try in turn when outputs of the reference overflow. Which partial product overflows first
+        depends on the order of the factors, so overflowing inputs would reject honest kernels."""
         if self.is_stress:
             return ()
         if self.scale > 1.0:
@@ -98,8 +108,8 @@ class Distribution:
 
     @property
     def may_be_unstable(self) -> bool:
-        """Whether a rounding of the inputs could change the answer by much: a difference of equals, a tie of large
-        scores."""
+        """Whether rounding the inputs could change the answer by much: a difference of equal numbers, or a tie between
+        large scores of a softmax."""
         return self.parameters in ("large", "high", "low") or (
             self.is_stress and (self.pattern == "constant" or self.scale > 1.0)
         )
@@ -142,27 +152,27 @@ DISTRIBUTIONS = (
     Distribution("few elements changed again", pattern="few changed"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)
-# What may tell right from wrong where inputs as given do not, the least changed first. The parameters stay as given:
-# they are what is timed, and a kernel can see once and for all that they are zeros or ones.
+# Questions that may tell right kernels from wrong ones where the inputs as given do not; the least changed first. The
+# parameters stay as given: timing uses them, and a kernel could see once and for all that they are zeros or ones.
 TELLING = (FEW_CHANGED, OTHER_SIGNS, NEGATED, TRIPLED, HUNDREDTH, MIXED)
 
 
 def distributions(stage: Stage, *, limited: bool) -> tuple[Distribution, ...]:
-    """What a stage tries; `limited` when the task declares a range that its inputs may not leave."""
+    """The distributions of a stage; `limited` if the task declares a range that its inputs may not leave."""
     chosen = SCREEN if stage == "screen" else DISTRIBUTIONS
     return tuple(item for item in chosen if not (limited and item.leaves_range))
 
 
 def told_by(name: str) -> Distribution:
-    """The question that tells, by its name; inputs as given for ""."""
+    """The distribution of TELLING with this name; inputs as given for any other name, "" among them."""
     return next((item for item in TELLING if item.name == name), AS_GIVEN)
 
 
 class Seeds:
     """Seeds that no candidate can know, noted for the receipt.
 
-    The screen's follow from the run's seed, because its truths are computed once for a whole run; those of the other
-    stages come from the system's entropy, after the candidate exists.
+    The screen's seeds are derived from the run's seed, because its truths are computed once for a whole run. The seeds
+    of the other stages come from the system's entropy after the candidate was written.
     """
 
     def __init__(self, seed: int) -> None:
@@ -170,7 +180,7 @@ class Seeds:
         self.drawn: dict[str, int] = {}
 
     def draw(self, stage: Stage, purpose: str) -> int:
-        """A seed below 2**31, noted under its purpose."""
+        """A seed below 2**31, recorded in `drawn` under its purpose."""
         text = f"{self._seed}:{purpose}"
         derived = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little") >> 1
         self.drawn[purpose] = derived if stage == "screen" else secrets.randbits(31)
@@ -192,7 +202,7 @@ class OutputError:
 
 
 def norm_floor(dtype: DType, elements: int) -> float:
-    """Norm error that is never held against a candidate: a few units in the last place.
+    """The norm error that every candidate may have: a few units in the last place.
 
     64 of them for float32: what a plain serial sum over a hundred thousand elements loses, where PyTorch sums pairwise
     or in float64 (1.6e-6 measured over 16384), and exp(x) - 1 of small x where PyTorch calls expm1 (2.7e-6 measured on
@@ -215,7 +225,8 @@ def allowed(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
 
 
 def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:
-    """The largest errors under a stress pattern; None where PyTorch itself is too far off to be asked."""
+    """The largest errors that a candidate may have under a stress pattern; None where PyTorch's own error is so large
+    that elements are not compared."""
     plain = allowed(baseline, dtype, elements)
     if dtype not in EPSILON:
         return plain
@@ -224,11 +235,11 @@ def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputEr
 
 
 def accepts(error: OutputError, limit: OutputError) -> bool:
-    """Written so that NaN errors are refused."""
+    """Whether an error is within its limit. A NaN error is not: every comparison with it is false."""
     return error.misplaced == 0 and error.norm <= limit.norm and error.violation <= limit.violation
 
 
 def failure(error: OutputError, dtype: DType) -> Outcome:
-    """What a refused output is called."""
+    """The outcome of an output that was refused: "inaccurate" if it is nearly right, else "wrong_result"."""
     nearly = dtype in EPSILON and error.misplaced == 0 and error.norm <= NEARLY_RIGHT
     return "inaccurate" if nearly else "wrong_result"

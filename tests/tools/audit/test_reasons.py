@@ -72,7 +72,7 @@ def test_a_clock_that_tunes_is_excused_and_what_stands_behind_it_is_not() -> Non
     clocks = [Reason(ReasonKind.SYSTEM, f"_ZNSt6chrono3_V2{number}steady_clock3nowEv") for number in range(9)]
     assert audited(clocks, TUNED).passed
     gate = audited([*clocks, SYSTEM[0]], TUNED)
-    assert gate.reasons == (SYSTEM[0],) and gate.evidence == "calls dlopen, which is the operating system"
+    assert gate.reasons == (SYSTEM[0],) and gate.evidence == "calls dlopen, which asks the operating system"
 
 
 def test_open_allows_others_operators_and_nothing_behind_or_named_like_them() -> None:

@@ -46,11 +46,11 @@ def test_an_honest_library_imports_only_harmless_functions(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ('extern "C" void sgemm_(int*); extern "C" void f(int* a) { sgemm_(a); }', "sgemm_, which is a vendor's"),
+        ('extern "C" void sgemm_(int*); extern "C" void f(int* a) { sgemm_(a); }', "sgemm_, which belongs to a vendor"),
         ("#define P(a, b) a##b\nextern \"C\" void P(cblas_sg, emm)(); extern \"C\" void f() { P(cblas_sg, emm)(); }",
          "cblas_sgemm"),
         ("#include <dlfcn.h>\nextern \"C\" void* f() { return dlopen(\"libopenblas.so\", 1); }", "dlopen"),
-        ("#include <unistd.h>\nextern \"C\" int f() { return fork(); }", "fork, which is the operating system"),
+        ("#include <unistd.h>\nextern \"C\" int f() { return fork(); }", "fork, which asks the operating system"),
         ("#include <thread>\nextern \"C\" void f() { std::thread([] {}).detach(); }", "threads that may outlive"),
         ('extern "C" void my_helper(); extern "C" void f() { my_helper(); }', "my_helper, which is not known"),
     ],
@@ -81,8 +81,8 @@ extern "C" void run(float* x, void* stream) {
         ("", ""),
         ("cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work or settings"),
         ("cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20);", "calls cudaDeviceSetLimit"),
-        ('system("true");', "calls system, which is the operating system"),
-        ('if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which is the operating system"),
+        ('system("true");', "calls system, which asks the operating system"),
+        ('if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which asks the operating system"),
     ],
 )
 def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(tmp_path: Path, extra: str, words: str) -> None:
@@ -121,7 +121,7 @@ def test_what_a_static_runtime_brings_along_is_its_own(tmp_path: Path) -> None:
 def test_what_a_kernel_asks_itself_is_not_excused_by_a_static_runtime(tmp_path: Path) -> None:
     source = RUNTIME + '#include <fcntl.h>\nextern "C" int peek() { return open("/proc/self/maps", O_RDONLY); }'
     gate = symbol_gates(compiled(tmp_path, source, "-static-libstdc++"))[0]
-    assert not gate.passed and "calls open, which is the operating system" in gate.evidence
+    assert not gate.passed and "calls open, which asks the operating system" in gate.evidence
 
 
 def test_a_system_call_past_every_library_shows_in_the_machine_code(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_library_without_section_headers_hides_no_import(tmp_path: Path) -> No
     whole = read_imports(compiled(tmp_path, OPENS))
     library = without_sections(tmp_path / "kernel.so")
     assert read_imports(library) == whole
-    assert "calls dlopen, which is the operating system" in symbol_gates(library)[0].evidence
+    assert "calls dlopen, which asks the operating system" in symbol_gates(library)[0].evidence
     assert "no section headers" in instruction_gate(library).evidence
 
 
