@@ -14,12 +14,12 @@ from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
     Structure,
-    nudged,
-    reindexed,
-    shuffled,
+    break_structure,
+    nudge,
+    reindex,
+    shuffle_rows,
     structure_of,
-    transformed,
-    unstructured,
+    transform,
 )
 from foundry.tools.grade.judge.telling import find_telling
 from foundry.tools.protocol.comparison import measure
@@ -39,7 +39,7 @@ GIVEN = torch.randn(40, 1000, generator=torch.Generator().manual_seed(2))
 
 
 def drawn(name: str, value: torch.Tensor = GIVEN, *, seed: int = 1, limited: bool = False) -> torch.Tensor:
-    made = transformed(value, BY_NAME[name], torch.Generator().manual_seed(seed), limited=limited)
+    made = transform(value, BY_NAME[name], torch.Generator().manual_seed(seed), limited=limited)
     assert isinstance(made, torch.Tensor) and made.shape == value.shape and made.dtype == value.dtype
     return made
 
@@ -89,11 +89,11 @@ def test_what_every_draw_has_in_common_stays() -> None:
     square = torch.randn(300, 300)
     for item in DISTRIBUTIONS:
         generator = torch.Generator().manual_seed(3)
-        made = transformed(square.tril(), item, generator, structure=triangle)
+        made = transform(square.tril(), item, generator, structure=triangle)
         assert not bool(made.triu(1).any()), item
         if item.pattern == "few changed":
             assert 1 <= int((made != square.tril()).sum()) <= 3
-        made = transformed(square + square.T, item, generator, structure=symmetric).nan_to_num()
+        made = transform(square + square.T, item, generator, structure=symmetric).nan_to_num()
         assert torch.equal(made, made.T), item
         if item.pattern == "few changed":
             assert 1 <= int((made != square + square.T).sum()) <= 6
@@ -103,9 +103,9 @@ def test_a_structure_is_taken_away() -> None:
     triangle = draws(lambda generator: torch.rand(300, 300, generator=generator).tril())
     symmetric = draws(lambda generator: (lambda x: x + x.T)(torch.randn(300, 300, generator=generator)))
     square = torch.randn(300, 300)
-    made = unstructured(square.tril(), triangle, torch.Generator().manual_seed(3))
+    made = break_structure(square.tril(), triangle, torch.Generator().manual_seed(3))
     assert bool((made.triu(1) != 0).sum() == 300 * 299 // 2) and torch.equal(made.tril(), square.tril())
-    made = unstructured(square + square.T, symmetric, torch.Generator().manual_seed(3))
+    made = break_structure(square + square.T, symmetric, torch.Generator().manual_seed(3))
     assert not torch.equal(made, made.T) and torch.equal(made.tril(), (square + square.T).tril())
 
 
@@ -124,9 +124,9 @@ def test_positive_inputs_stay_positive() -> None:
 
 
 def test_a_nudge_is_one_unit_in_the_last_place() -> None:
-    moved = nudged(GIVEN)
+    moved = nudge(GIVEN)
     assert 0 < float(((moved - GIVEN) / GIVEN).abs().max()) < 2.4e-7
-    assert torch.equal(nudged(torch.arange(5)), torch.arange(5))
+    assert torch.equal(nudge(torch.arange(5)), torch.arange(5))
 
 
 def test_under_stress_the_tolerance_is_the_budget_where_pytorch_itself_is_steady() -> None:
@@ -271,19 +271,19 @@ def test_patterns_leave_a_declared_range_only_where_they_say_so() -> None:
 
 def test_other_indices_crowd_and_keep_uniqueness_and_no_order() -> None:
     generator = torch.Generator().manual_seed(1)
-    drawn = reindexed(torch.randint(0, 100, (4000,)), 1000, generator)
+    drawn = reindex(torch.randint(0, 100, (4000,)), 1000, generator)
     assert drawn.max() < 1000 and torch.bincount(drawn).max() > 900
     assert len(set(drawn.tolist())) > 500  # of 1000, where get_inputs drew the first hundred only
-    ascending = reindexed(torch.arange(4000) // 40, 100, generator)
+    ascending = reindex(torch.arange(4000) // 40, 100, generator)
     assert not bool((ascending.diff() >= 0).all()) and torch.bincount(ascending).max() > 900
-    places = reindexed(torch.randperm(50), 50, generator)
+    places = reindex(torch.randperm(50), 50, generator)
     assert sorted(places.tolist()) == list(range(50))
-    assert (reindexed(torch.tensor([[-1, 3], [5, -1]]), 9, generator) < 0).tolist() == [[True, False], [False, True]]
+    assert (reindex(torch.tensor([[-1, 3], [5, -1]]), 9, generator) < 0).tolist() == [[True, False], [False, True]]
 
 
 def test_numbers_that_change_places_keep_their_strides() -> None:
     rows = torch.arange(24).reshape(4, 6).t()
-    moved = shuffled(rows, torch.Generator().manual_seed(1))
+    moved = shuffle_rows(rows, torch.Generator().manual_seed(1))
     assert moved.stride() == rows.stride() and not torch.equal(moved, rows)
     assert torch.equal(moved.sort(dim=-1).values, rows.sort(dim=-1).values)
 

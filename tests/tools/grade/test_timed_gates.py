@@ -16,7 +16,7 @@ from foundry.tools.grade import timed_groups
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.judge.turns import Turns, moved, out_of_turn, standing
+from foundry.tools.grade.judge.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.grade.timed_groups import Groups
 from foundry.tools.machine.device import describe
 from foundry.tools.process.procfs import cpu_ns
@@ -252,8 +252,8 @@ def test_work_done_while_inputs_are_given_is_out_of_turn() -> None:
 
 
 def test_a_changed_place_in_the_queue_is_seen() -> None:
-    usual = standing(os.getpid())
-    assert usual is not None and moved(os.getpid(), usual, is_reference=True) == ""
+    usual = scheduling_of(os.getpid())
+    assert usual is not None and describe_rescheduling(os.getpid(), usual, is_reference=True) == ""
     child = os.fork()
     if child == 0:
         os.nice(5)
@@ -261,12 +261,14 @@ def test_a_changed_place_in_the_queue_is_seen() -> None:
         os._exit(0)
     try:
         end = time.monotonic() + 5
-        while standing(child) == usual and time.monotonic() < end:
+        while scheduling_of(child) == usual and time.monotonic() < end:
             time.sleep(0.01)
-        assert f"nice {usual.nice + 5}" in moved(child, usual, is_reference=True)
-        assert moved(child, usual, is_reference=False) == ""  # a candidate may stand back
-        slower = standing(child)
-        assert slower is not None and "its process runs" in moved(os.getpid(), slower, is_reference=False)
+        assert f"nice {usual.nice + 5}" in describe_rescheduling(child, usual, is_reference=True)
+        assert describe_rescheduling(child, usual, is_reference=False) == ""  # a candidate may stand back
+        slower = scheduling_of(child)
+        assert slower is not None and "its process runs" in describe_rescheduling(
+            os.getpid(), slower, is_reference=False
+        )
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -317,8 +319,8 @@ def test_the_strongest_change_that_the_reference_takes(
     refused: tuple[str, ...], scalable: bool, left: tuple[bool, bool]
 ) -> None:
     inputs = bundle.pack([])
-    question = paired_timing.Question([inputs], [], [], lambda: inputs, scalable=scalable)
-    found = paired_timing._settled(cast(RunnerLink, Link(*refused)), question, random.Random(1))
+    question = paired_timing.TimedInputs([inputs], [], [], lambda: inputs, scalable=scalable)
+    found = paired_timing._find_changes(cast(RunnerLink, Link(*refused)), question, random.Random(1))
     assert (found.scaled, found.rotated) == left
 
 

@@ -18,25 +18,25 @@ from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import patterns
 from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
-from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, overflowing, unasked
+from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
 from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 
-FEW_MORE = 3  # of each tensor, however large
+FEW_MORE = 3  # elements changed in each parameter, however large it is
 LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
-OFFSET = 16.0  # added to vectors of parameters: what is clamped, or never negative, is so no more
+OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
 
 
 @dataclass(frozen=True)
 class Trial:
     """One hidden question and its answer: inputs of a distribution, the truth, and PyTorch's own error on them.
 
-    `tf32` is the error of PyTorch with TF32 allowed, where there is such a thing. `specs` are the outputs' shapes
-    and dtypes, contiguous. `buffers` are the parameters and buffers that
-    forward updates (running statistics), as they are after the call.
+    `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
+    of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
+    they are after the call.
     """
 
     distribution: Distribution
@@ -47,16 +47,16 @@ class Trial:
     tf32: list[OutputError] | None
     specs: list[TensorSpec]
     note: str = ""
-    buffers: tuple[Buffer, ...] = ()
+    buffers: tuple[UpdatedBuffer, ...] = ()
 
     @property
     def of_baseline(self) -> list[OutputError]:
-        """The error of what is timed against."""
+        """PyTorch's errors with the arithmetic that the baseline uses: TF32 where it is allowed."""
         return self.tf32 or self.ieee
 
 
 @dataclass(frozen=True)
-class Buffer:
+class UpdatedBuffer:
     """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own error."""
 
     name: str
@@ -67,7 +67,7 @@ class Buffer:
 
 @dataclass
 class Packed:
-    """A state as the runners get it: keys in order, and the tensors."""
+    """A model's state as runners get it: its keys in order, and the tensors."""
 
     keys: list[str]
     parcel: Parcel
@@ -86,7 +86,7 @@ class Case:
         self.mode = task.options.mode
         self._model = self._loaded.build_model(seed).to(self._device)
         self._exact: nn.Module | None = None
-        self._states = {"seeded": _cloned(self._model)}
+        self._states = {"seeded": _clone_state(self._model)}
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
         self._mutable: list[int] | None = None
@@ -118,7 +118,7 @@ class Case:
         return bundle.pack(make() if make is not None else [])
 
     def has_parameters(self) -> bool:
-        """Whether there is anything to randomise."""
+        """Whether the model has parameters or running statistics that can be randomised."""
         return any(self._is_randomised(key, tensor) for key, tensor in self._states["seeded"].items())
 
     def suits(self, distribution: Distribution) -> bool:
@@ -146,14 +146,15 @@ class Case:
         return any(item.is_some for item in self._structures or ())
 
     def constant_parameter(self) -> str:
-        """A parameter whose initial elements are all equal (a scale of ones): its seed proves nothing; or ""."""
+        """The name of a parameter whose initial elements are all equal (a scale of ones), or "". With initial values
+        nobody can tell whether a kernel reads such a parameter."""
         for key, tensor in self._states["seeded"].items():
             if self._is_randomised(key, tensor) and tensor.numel() > 1 and patterns.is_constant(tensor):
                 return key
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
-        """Draws the parameters of the trials to come: all of them others, few, few more, larger, ..."""
+        """Draws the parameters of kind `kind` for the trials to come."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
         changed = patterns.randomised(seeded, chosen, seed)
@@ -177,7 +178,7 @@ class Case:
     def state(self, kind: Parameters) -> Packed:
         """Parameters and buffers of a kind; randomised ones as last drawn."""
         if kind not in self._packed:
-            tensors = self._asked_for(self._states[kind])
+            tensors = self._without_counters(self._states[kind])
             placed = [item.to(self._device) for item in tensors.values()]
             self._packed[kind] = Packed(list(tensors), bundle.pack(placed, self._device))
         packed = self._packed[kind]
@@ -185,14 +186,14 @@ class Case:
         return packed
 
     def close(self) -> None:
-        """Gives the shared memory of its states back."""
+        """Frees the shared memory of its states."""
         for packed in self._packed.values():
             packed.parcel.close()
         self._packed.clear()
 
     def public_trial(self, seed: int) -> Trial:
         """The question that anybody can ask: get_inputs() of a seed, drawn on the host. Raises TaskError."""
-        return self._asked(AS_GIVEN, seed, self._given(seed, publicly=True))
+        return self._make_trial(AS_GIVEN, seed, self._given(seed, publicly=True))
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
@@ -208,22 +209,22 @@ class Case:
             way = (
                 f"x{question.scale:g}" if question.scale != 1.0 else f"2**-{question.exponents} to {question.exponents}"
             )
-            note = f"asked with {way}, more overflows the reference"
+            note = f"asked with {way}, because larger values overflow the reference"
             return replace(trial, distribution=distribution, note="; ".join(filter(None, (trial.note, note))))
-        raise problem or TaskError("no question could be asked")
+        raise problem or TaskError("no inputs could be drawn")
 
     def _trial(self, distribution: Distribution, seed: int) -> Trial:
-        return self._asked(distribution, seed, self._draw(distribution, seed, self._given_seed))
+        return self._make_trial(distribution, seed, self._draw(distribution, seed, self._given_seed))
 
-    def _asked(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
+    def _make_trial(self, distribution: Distribution, seed: int, placed: list[Any]) -> Trial:
         self.has_floats = any(tensor.is_floating_point() for tensor in bundle.tensors_in(placed))
         self.has_masks = any(patterns.is_mask(tensor) for tensor in bundle.tensors_in(placed))
         self._has_numbers = any(map(patterns.is_number, placed))
         kind = distribution.parameters
-        eager = self._run(self._model, kind, _copied(placed))
-        updated = self._updated(self._model)
+        eager = self._run(self._model, kind, _copy(placed))
+        updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
-            self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copied(placed))
+            self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copy(placed))
             self._is_bounded = not overflowing(eager)
             self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
         elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
@@ -234,16 +235,18 @@ class Case:
         if lost > (MOST_LOST if distribution.is_stress else 0.0):
             raise Overflow("its outputs overflow")
         truth, exact_updated, note = self._truth(kind, placed, eager, updated)
-        asked = [unasked(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
+        asked = [excuse_overflow(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
         expected = [self._expect(exact, output) for exact, output in asked]
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
             any_nan = distribution.pattern in ("non-finite", "few other signs")
-            expected = [_stressed(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)]
+            expected = [
+                _count_in_usual_units(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)
+            ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         if distribution.may_be_unstable:
-            ieee = [_worse(*pair) for pair in zip(ieee, self._nudged_errors(kind, placed, expected), strict=True)]
+            ieee = [_worse(*pair) for pair in zip(ieee, self._errors_when_nudged(kind, placed, expected), strict=True)]
         tf32 = self._tf32_errors(kind, placed, expected)
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
@@ -254,18 +257,21 @@ class Case:
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
-        """Parameters and buffers of one kind, as last drawn, that differ from those of another."""
+        """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
         later = self._states[now]
         return {
-            key: tensor for key, tensor in self._asked_for(self._states[before]).items() if not tensor.equal(later[key])
+            key: tensor
+            for key, tensor in self._without_counters(self._states[before]).items()
+            if not tensor.equal(later[key])
         }
 
     def trial_as_before(self, trial: Trial, before: Parameters, names: Sequence[str]) -> Trial:
-        """The answer to the same question where these parameters are still those of another kind. Raises TaskError."""
+        """The same trial with the truth that the parameters `names` would give if they still had the values of kind
+        `before`. Raises TaskError."""
         older, now = self._states[before], self._states[trial.distribution.parameters]
         self._states["as before"] = {key: older[key] if key in names else tensor for key, tensor in now.items()}
         placed = trial.inputs.value()
-        eager = self._run(self._model, "as before", _copied(placed))
+        eager = self._run(self._model, "as before", _copy(placed))
         truth, _, _ = self._truth("as before", placed, eager, [])
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
@@ -287,7 +293,7 @@ class Case:
             before = self._states[kind]
             self._mutable = [
                 index
-                for index, (key, tensor) in enumerate(self._asked_for(model.state_dict()).items())
+                for index, (key, tensor) in enumerate(self._without_counters(model.state_dict()).items())
                 if not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(before[key]))
             ]
         return outputs
@@ -295,8 +301,8 @@ class Case:
     def _truth(
         self, kind: Parameters, inputs: Any, eager: list[torch.Tensor], updated: list[torch.Tensor]
     ) -> tuple[list[torch.Tensor], list[torch.Tensor], str]:
-        """Outputs and updated buffers of the float64 run; where the model cannot run in float64, those of its own run,
-        and a note that says so."""
+        """(outputs, updated buffers, note) of the float64 run. For a model that cannot run in float64 they are those of
+        the run in its own dtype, and the note says so."""
 
         def own() -> list[torch.Tensor]:
             return [item.double() if item.is_floating_point() else item for item in eager]
@@ -304,37 +310,40 @@ class Case:
         try:
             if self._exact is None:
                 self._exact = self._loaded.build_model(self.seed).to(self._device).double()
-            truth = self._run(self._exact, kind, _widened(inputs))
+            truth = self._run(self._exact, kind, _widen(inputs))
         except (TaskError, torch.OutOfMemoryError) as error:
             return own(), updated, f"no float64 run: {error}"
         matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
         if not matching:
             return own(), updated, "no float64 run: its outputs have other shapes"
-        return truth, self._updated(self._exact), ""
+        return truth, self._read_updated(self._exact), ""
 
     def _expect(self, exact: torch.Tensor, own: torch.Tensor) -> Expected:
         return comparison.expect(exact, own, loading.dtype_name(own.dtype), self._tolerance)
 
-    def _updated(self, model: nn.Module) -> list[torch.Tensor]:
+    def _read_updated(self, model: nn.Module) -> list[torch.Tensor]:
         """What forward has just written to the model's parameters and buffers."""
-        tensors = list(self._asked_for(model.state_dict()).values())
+        tensors = list(self._without_counters(model.state_dict()).values())
         return [tensors[index].clone() for index in self._mutable or []]
 
-    def _asked_for(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """A state without the counters that nothing reads: a model may do without them."""
+    def _without_counters(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """The state without counters that nothing reads; a candidate may leave them out."""
         return {key: tensor for key, tensor in state.items() if key not in self._counters}
 
-    def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[Buffer, ...]:
-        keys = list(self._asked_for(self._states["seeded"]))
-        found: list[Buffer] = []
+    def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
+        keys = list(self._without_counters(self._states["seeded"]))
+        found: list[UpdatedBuffer] = []
         for index, truth, tensor in zip(self._mutable or [], exact, own, strict=True):
             expected = self._expect(truth, tensor)
-            found.append(Buffer(keys[index], expected, comparison.measure(tensor, expected), _contiguous(tensor)))
+            found.append(
+                UpdatedBuffer(keys[index], expected, comparison.measure(tensor, expected), _contiguous(tensor))
+            )
         return tuple(found)
 
-    def _nudged_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
-        """PyTorch's errors on inputs that differ in the last place: large where the question has no stable answer."""
-        outputs = self._run(self._model, kind, _mapped(inputs, patterns.nudged))
+    def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
+        """PyTorch's errors on inputs that are changed by one unit in the last place. They are large where the answer is
+        unstable."""
+        outputs = self._run(self._model, kind, _map_tensors(inputs, patterns.nudge))
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
 
     def _tf32_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError] | None:
@@ -342,7 +351,7 @@ class Case:
             return None
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         try:
-            outputs = self._run(self._model, kind, _copied(inputs))
+            outputs = self._run(self._model, kind, _copy(inputs))
         finally:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
@@ -371,7 +380,7 @@ class Case:
         return [loading.placed(value, self._device) for value in self._loaded.inputs(seed)]
 
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
-        """Inputs of a distribution; `given_seed`: of those of which few elements are changed."""
+        """Inputs of a distribution. `given_seed`: seed of the inputs "as given", of which `few changed` changes a few."""
         inputs = self._given(given_seed if distribution.pattern == "few changed" else seed)
         if distribution == AS_GIVEN:
             return list(inputs)
@@ -382,18 +391,18 @@ class Case:
             def other(tensor: torch.Tensor) -> torch.Tensor:
                 count = next(ranges)
                 if count == NUMBERS:
-                    return patterns.shuffled(tensor, generator)
-                return patterns.reindexed(tensor, count, generator) if count else tensor
+                    return patterns.shuffle_rows(tensor, generator)
+                return patterns.reindex(tensor, count, generator) if count else tensor
 
-            return list(_mapped(list(inputs), other))
+            return list(_map_tensors(list(inputs), other))
         structures = self._structures_of(inputs)
         if distribution.pattern == "no structure":
             return [
-                patterns.unstructured(value, structure, generator) if structure.is_some else value
+                patterns.break_structure(value, structure, generator) if structure.is_some else value
                 for value, structure in zip(inputs, structures, strict=True)
             ]
         return [
-            patterns.transformed(value, distribution, generator, limited=self.limited, structure=structure)
+            patterns.transform(value, distribution, generator, limited=self.limited, structure=structure)
             for value, structure in zip(inputs, structures, strict=True)
         ]
 
@@ -428,7 +437,7 @@ def _as_dtype(name: str) -> DType:
 
 
 def _unread_counters(model: nn.Module) -> set[str]:
-    """Counters of batches of layers whose momentum is given: nothing depends on them (torch.nn.BatchNorm2d)."""
+    """Batch counters of layers with a fixed momentum (torch.nn.BatchNorm2d): no output depends on them."""
     layers = {name: item for name, item in model.named_modules() if isinstance(item, nn.modules.batchnorm._NormBase)}
     return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
 
@@ -437,8 +446,8 @@ def _scale_only(expected: Expected) -> Expected:
     return replace(expected, truth=torch.empty(0), eager=None)
 
 
-def _stressed(expected: Expected, usual: Expected, any_nan: bool) -> Expected:
-    """Under a stress pattern errors count in units of the usual output: its own may be zero everywhere."""
+def _count_in_usual_units(expected: Expected, usual: Expected, any_nan: bool) -> Expected:
+    """`expected` with errors counted in units of the usual output, because under stress the output may be all zeros."""
     spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
     return replace(expected, spread=spread, norm=norm, any_nan=any_nan)
 
@@ -449,7 +458,7 @@ def _worse(one: OutputError, other: OutputError) -> OutputError:
     )
 
 
-def _cloned(model: nn.Module) -> dict[str, torch.Tensor]:
+def _clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
     state = model.state_dict()
     return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
@@ -464,19 +473,19 @@ def _contiguous(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(shape, contiguous_strides(shape), loading.dtype_name(tensor.dtype))
 
 
-def _copied(value: Any) -> Any:
-    return _mapped(value, torch.clone)
+def _copy(value: Any) -> Any:
+    return _map_tensors(value, torch.clone)
 
 
-def _widened(value: Any) -> Any:
-    return _mapped(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
+def _widen(value: Any) -> Any:
+    return _map_tensors(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
 
 
-def _mapped(value: Any, change: Any) -> Any:
+def _map_tensors(value: Any, change: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)(_mapped(item, change) for item in value)
+        return type(value)(_map_tensors(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: _mapped(item, change) for key, item in value.items()}
+        return {key: _map_tensors(item, change) for key, item in value.items()}
     return value

@@ -1,6 +1,6 @@
 """Correctness of one candidate by the protocol, seen from the judge. Imports torch.
 
-Failing facts end the examination: the first one is the evidence. Nothing a candidate does raises out of here.
+The first failing fact ends the examination and is its evidence. Nothing that a candidate does raises out of here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, SPOILED
 from foundry.tools.protocol.rules import OutputError, Parameters, Pattern, accepts, allowed, failure, stress_limit
 
 SLOTS = (0, 1)
-REST_S = 0.06  # what is put off until after the call is done by then
-SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row that are not looked at one by one
-RACE_S, RACE_CALLS = 0.5, 64  # how long, and how often at most, a question is asked again beyond the second time
+REST_S = 0.06  # pause after a call, in which work that was put off beyond the call's end gets done
+SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row of which only the last one is checked: seconds, and calls at most
+RACE_S, RACE_CALLS = 0.5, 64  # third and further calls on the same inputs: seconds, and calls at most
 SPOILED_CALLS = 2
 OPERATORS = 400  # rows that a runner may report
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
@@ -37,8 +37,8 @@ TrialSource = Callable[[Case], Iterable[Trial]]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One question of a case: what is asked, in which slot, and whether the candidate's parameters were matched."""
+class _Question:
+    """One trial of a case, the runner's slot for its inputs, and whether the candidate has the task's parameters."""
 
     number: int
     case: Case
@@ -53,7 +53,7 @@ class _Asked:
 
 
 class _Failed(Exception):
-    """A gate that did not pass; `has_raised`: because forward raised an exception."""
+    """A gate failed. `has_raised`: because forward raised an exception."""
 
     def __init__(self, gate: str, outcome: Outcome, evidence: str, *, has_raised: bool = False) -> None:
         self.gate, self.outcome, self.evidence, self.has_raised = gate, outcome, evidence, has_raised
@@ -93,7 +93,7 @@ class Examination:
         return Verdict(outcome, self.stage, tuple(self.gates), accuracy, tuple(self.errors), evidence)
 
     def _step(self, gate: str, work: Callable[[], Any]) -> Any:
-        """Something the runner does; its failures become the gate's."""
+        """Lets the runner do `work`; its failure becomes the failure of `gate`."""
         try:
             return work()
         except RunnerFailed as failed:
@@ -101,7 +101,7 @@ class Examination:
             raise _Failed(where, failed.outcome, failed.evidence, has_raised=failed.has_raised) from failed
 
     def _inspect(self, *, is_last: bool) -> None:
-        """Fails with what the candidate changed in its process."""
+        """Fails if the candidate changed something in its process, such as a function or a setting."""
         thorough = is_last and self.stage != "screen"
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
         for gate, what in found:
@@ -120,22 +120,22 @@ class Examination:
                 self._step(f"builds{suffix}", lambda: self.link.build(number, case))
                 is_matched = self._match_parameters(number, case, suffix)
             slot = self.slots[position // 2 % len(self.slots)]
-            self._with_parameters(_Asked(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
+            self._with_parameters(_Question(number, case, trial, suffix, slot, is_matched), is_first=position == 0)
             del trial  # its memory first, then the next one's: `enumerate` would hold it meanwhile
         for slot in self.slots:
             self._step("forget", lambda: self.link.forget(slot=slot, case=number))  # noqa: B023
 
-    def _with_parameters(self, asked: _Asked, *, is_first: bool) -> None:
+    def _with_parameters(self, question: _Question, *, is_first: bool) -> None:
         """One question, with the parameters that belong to it."""
-        number, case, kind = asked.number, asked.case, asked.trial.distribution.parameters
+        number, case, kind = question.number, question.case, question.trial.distribution.parameters
         if kind == "seeded":
-            self._trial(asked, is_first=is_first)
-        elif asked.is_matched:
+            self._trial(question, is_first=is_first)
+        elif question.is_matched:
             self._step("parameters", lambda: self.link.state(number, case, kind))
             self.held.append(kind)
-            self._trial(asked, is_first=is_first)
+            self._trial(question, is_first=is_first)
             self._step("parameters", lambda: self.link.state(number, case, "seeded"))
-        self.link.let_go(asked.slot)
+        self.link.let_go(question.slot)
 
     def _match_parameters(self, number: int, case: Case, suffix: str) -> bool:
         problem = self._step(f"parameters{suffix}", lambda: self.link.state(number, case, "seeded"))[:400]
@@ -146,52 +146,57 @@ class Examination:
             raise _Failed(
                 f"parameters{suffix}",
                 "wrong_result",
-                f"{problem}; so it cannot be shown that ModelNew uses {constant}, whose initial elements are all "
-                "equal: keep the reference's parameter names, or its layers in the same order",
+                f"{problem}. So other parameters cannot be loaded, and with the initial ones, where all elements of "
+                f"{constant} are equal, it does not show whether ModelNew uses them. Keep the reference's parameter "
+                "names, or its layers in the same order",
             )
-        self.gates.append(Gate(f"parameters{suffix}", True, f"seeded initial values only: {problem}"))
+        self.gates.append(Gate(f"parameters{suffix}", True, f"checked with the initial values only: {problem}"))
         return False
 
-    def _trial(self, asked: _Asked, *, is_first: bool) -> None:
-        """One question; the first one of a case is asked twice."""
-        self._step(asked.gate, lambda: self.link.inputs(asked.slot, asked.number, asked.trial.inputs))
+    def _trial(self, question: _Question, *, is_first: bool) -> None:
+        """One question. The first one of a case is asked several times and checked for more than its values."""
+        self._step(question.gate, lambda: self.link.inputs(question.slot, question.number, question.trial.inputs))
         try:
-            outputs = self._call(asked, NAN_BYTES, record=is_first and asked.number == 0)
+            outputs = self._call(question, NAN_BYTES, record=is_first and question.number == 0)
         except _Failed as failed:
-            excuse = _excuse(failed, asked.trial.distribution.pattern)
+            excuse = _excuse(failed, question.trial.distribution.pattern)
             if not excuse:
                 raise
-            self.gates.append(Gate(asked.gate, True, f"{excuse}: {failed.evidence}"))
+            self.gates.append(Gate(question.gate, True, f"{excuse}: {failed.evidence}"))
             return
         if is_first:
             returned = time.monotonic()
-            second = self._call(asked, LARGE_BYTES, is_repeated=True)
-            self._check_repeated(outputs, second, asked)
-            self._check_kept(outputs, asked, returned)
-            self._check_races(outputs, asked)
-            self._soak(outputs, asked)
-            self._check_spoiled(asked)
-            if asked.number == 0:
+            second = self._call(question, LARGE_BYTES, is_repeated=True)
+            self._check_repeated(outputs, second, question)
+            self._check_kept(outputs, question, returned)
+            self._check_races(outputs, question)
+            self._soak(outputs, question)
+            self._check_spoiled(question)
+            if question.number == 0:
                 self._inspect(is_last=False)
         self.last = outputs
 
     def _call(
-        self, asked: _Asked, poison: int, *, record: bool = False, is_repeated: bool = False
+        self, question: _Question, poison: int, *, record: bool = False, is_repeated: bool = False
     ) -> list[torch.Tensor]:
-        """One checked call; its outputs are right, or those of a question that is repeated."""
-        trial, gate = asked.trial, asked.gate
-        buffers = [item.spec for item in trial.buffers] if asked.is_matched else []
+        """The outputs of one call on a trial's inputs.
+
+        Fails unless inputs are unchanged, updated buffers are right, and outputs are right. A call that `is_repeated`
+        leaves the check of its outputs to the caller, who compares them with those of the first call.
+        """
+        trial, gate = question.trial, question.gate
+        buffers = [item.spec for item in trial.buffers] if question.is_matched else []
         answer, found = self._step(
-            gate, lambda: self.link.call(asked.slot, trial.specs, poison, record=record, buffers=buffers)
+            gate, lambda: self.link.call(question.slot, trial.specs, poison, record=record, buffers=buffers)
         )
         if record:
             self.operators = _operators(answer.get("operators"))
         outputs: list[torch.Tensor] = found[: len(trial.specs)]
         updated = found[len(trial.specs) :]
-        self._check_contract(answer, asked.case, gate)
+        self._check_contract(answer, question.case, gate)
         if not is_repeated:
-            self._check_errors(outputs, asked)
-        self._check_buffers(updated, asked)
+            self._check_errors(outputs, question)
+        self._check_buffers(updated, question)
         return outputs
 
     def _check_contract(self, answer: Message, case: Case, gate: str) -> None:
@@ -202,27 +207,27 @@ class Examination:
         if answer.get("alias") and not case.returns_views:
             raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"])[:300])
 
-    def _check_buffers(self, updated: list[torch.Tensor], asked: _Asked) -> None:
-        """Running statistics and the like, which the reference's forward updates too."""
-        for tensor, buffer in zip(updated, asked.trial.buffers, strict=False):
+    def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:
+        """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
+        for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
             limit = allowed(buffer.ieee, buffer.spec.dtype, buffer.spec.numel)
             limit = OutputError(max(limit.norm, BUFFER_NORM), limit.violation)
             error = comparison.measure(tensor, buffer.expected)
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(tensor, buffer.expected, limit, error)
                 raise _Failed(
-                    f"{asked.gate}: updated buffers",
+                    f"{question.gate}: updated buffers",
                     "wrong_result",
-                    f"{buffer.name}, which the reference's forward updates, is not what it should be after the call: "
-                    f"{text}",
+                    f"the reference's forward updates {buffer.name}; after the candidate's call it is wrong: {text}",
                 )
 
-    def _check_spoiled(self, asked: _Asked) -> None:
-        """Again while the answer lies in free memory, a few of its elements changed."""
-        gate = f"computed anew{asked.suffix}"
+    def _check_spoiled(self, question: _Question) -> None:
+        """Calls again while free memory holds the right answer with a few elements changed. A kernel that returns
+        memory without computing it then returns the changed elements."""
+        gate = f"computed anew{question.suffix}"
         for _ in range(SPOILED_CALLS):
-            self._compare_spoiled(gate, self._call(asked, SPOILED, is_repeated=True), asked.trial)
-        self.gates.append(Gate(gate, True, "an answer left in free memory was not taken for this call's"))
+            self._compare_spoiled(gate, self._call(question, SPOILED, is_repeated=True), question.trial)
+        self.gates.append(Gate(gate, True, "did not return an old answer that was left in free memory"))
 
     def _compare_spoiled(self, gate: str, outputs: list[torch.Tensor], trial: Trial) -> None:
         for index, (output, expected) in enumerate(zip(outputs, trial.expected, strict=True)):
@@ -234,26 +239,26 @@ class Examination:
                 raise _Failed(
                     gate,
                     "cheating",
-                    f"it takes what lies in memory for the answer: where free memory held that of the call before with "
-                    f"a few elements changed, output {index} has changed ones too: {text}",
+                    f"it returns what lies in free memory: that held the answer of the call before with a few elements "
+                    f"changed, and output {index} has changed elements too: {text}",
                 )
 
-    def _check_kept(self, outputs: list[torch.Tensor], asked: _Asked, returned: float) -> None:
-        """The first call's outputs, after a second call and some time, are what they were when it returned."""
+    def _check_kept(self, outputs: list[torch.Tensor], question: _Question, returned: float) -> None:
+        """Fails if the first call's outputs changed after it returned, during a second call or the pause after it."""
         if self.stage != "screen":
             self.link.rest(max(0.0, REST_S - (time.monotonic() - returned)))
-        self._compare_again(outputs, asked, back=2)
-        self.gates.append(Gate(f"finished on return{asked.suffix}", True, "outputs stay what they were on return"))
+        self._compare_again(outputs, question, back=2)
+        self.gates.append(Gate(f"finished on return{question.suffix}", True, "outputs did not change after the return"))
 
-    def _compare_again(self, outputs: list[torch.Tensor], asked: _Asked, *, back: int) -> None:
-        gate = f"finished on return{asked.suffix}"
-        now = self._step(gate, lambda: self.link.look(asked.trial.specs, back))
+    def _compare_again(self, outputs: list[torch.Tensor], question: _Question, *, back: int) -> None:
+        gate = f"finished on return{question.suffix}"
+        now = self._step(gate, lambda: self.link.look(question.trial.specs, back))
         for index, (before, after) in enumerate(zip(outputs, now, strict=True)):
             if not torch.equal(_as_bits(before), _as_bits(after)):
-                raise _Failed(gate, "cheating", f"output {index} went on changing after forward had returned it")
+                raise _Failed(gate, "cheating", f"output {index} changed after forward had returned it")
 
-    def _check_errors(self, outputs: list[torch.Tensor], asked: _Asked) -> None:
-        trial, gate = asked.trial, asked.gate
+    def _check_errors(self, outputs: list[torch.Tensor], question: _Question) -> None:
+        trial, gate = question.trial, question.gate
         found, limits, accuracy = self._errors(outputs, trial)
         own_errors = trial.tf32 if accuracy == "tf32" and trial.tf32 is not None else trial.ieee
         worst = max(range(len(found)), key=lambda index: _pressure(found[index], limits[index]))
@@ -269,20 +274,22 @@ class Examination:
             )
         if not accepts(found[worst], limits[worst]):
             wrong = [index for index in range(len(found)) if not accepts(found[index], limits[index])]
-            self._explain(outputs, wrong, asked)
-            stale = self._check_prepared(outputs, asked)
+            self._explain(outputs, wrong, question)
+            stale = self._check_prepared(outputs, question)
             expected = trial.expected[worst]
             text = comparison.describe_mismatch(outputs[worst], expected, limits[worst], found[worst])
             name = f"output {worst}: " if len(outputs) > 1 else ""
             raise _Failed(gate, failure(found[worst], expected.dtype), f"{name}{text}{stale}")
         if accuracy == "tf32":
             self.accuracy = "tf32"
-        self.gates.append(Gate(gate, True, _passed(found[worst], own_errors[worst], limits[worst], trial.note)))
+        self.gates.append(
+            Gate(gate, True, _evidence_of_pass(found[worst], own_errors[worst], limits[worst], trial.note))
+        )
 
     def _errors(
         self, outputs: list[torch.Tensor], trial: Trial
     ) -> tuple[list[OutputError], list[OutputError], AccuracyClass]:
-        """Each output's error and what it may be, and the accuracy class that these limits are of."""
+        """(error of each output, limit of each output, accuracy class of these limits)."""
         found = [comparison.measure(output, item) for output, item in zip(outputs, trial.expected, strict=True)]
         limits = [limit_of(own, trial, index) for index, own in enumerate(trial.ieee)]
         if not _all_accepted(found, limits):  # where few elements make the norm, their rounding is luck, not an average
@@ -294,35 +301,36 @@ class Examination:
             return found, limits, "tf32"
         return found, limits, "ieee"
 
-    def _check_prepared(self, outputs: list[torch.Tensor], asked: _Asked) -> str:
-        """Fails when wrong outputs are right for parameters that were replaced; says what else their values explain."""
-        now = asked.trial.distribution.parameters
+    def _check_prepared(self, outputs: list[torch.Tensor], question: _Question) -> str:
+        """Fails if wrong outputs are right for parameters that have been replaced since. Where that is possible but not
+        certain, returns words for the evidence; otherwise ""."""
+        now = question.trial.distribution.parameters
         earlier = list(dict.fromkeys(kind for kind in ("seeded", *reversed(self.held)) if kind != now))
-        if not asked.is_matched or not earlier:
+        if not question.is_matched or not earlier:
             return ""
         stale = find_stale(
-            outputs, asked.trial, asked.case, earlier, lambda *then: _all_accepted(*self._errors(*then)[:2])
+            outputs, question.trial, question.case, earlier, lambda *then: _all_accepted(*self._errors(*then)[:2])
         )
         if stale is None:
             return ""
         if stale.is_certain:
-            raise _Failed(f"{asked.gate}: prepared weights", "stale_weights", stale.words)
+            raise _Failed(f"{question.gate}: prepared weights", "stale_weights", stale.words)
         return f"; {stale.words}"
 
-    def _explain(self, outputs: list[torch.Tensor], wrong: list[int], asked: _Asked) -> None:
-        """A wrong output may be no mistake: it is an earlier call's, or it was not finished yet."""
+    def _explain(self, outputs: list[torch.Tensor], wrong: list[int], question: _Question) -> None:
+        """Fails as cheating if a wrong output is that of the call before, or is still being written."""
         for index in wrong:
             if index < len(self.last) and torch.equal(_as_bits(self.last[index]), _as_bits(outputs[index])):
                 raise _Failed(
-                    f"{asked.gate}: computed anew",
+                    f"{question.gate}: computed anew",
                     "cheating",
-                    f"output {index} is bit for bit that of the call before, although the inputs hold other values",
+                    f"output {index} equals that of the call before bit for bit, although the inputs hold other values",
                 )
         self.link.rest(REST_S)
-        self._compare_again(outputs, asked, back=1)
+        self._compare_again(outputs, question, back=1)
 
-    def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], asked: _Asked) -> None:
-        trial, gate = asked.trial, f"same answer twice{asked.suffix}"
+    def _check_repeated(self, first: list[torch.Tensor], second: list[torch.Tensor], question: _Question) -> None:
+        trial, gate = question.trial, f"same answer twice{question.suffix}"
         for index, (one, other, expected) in enumerate(zip(first, second, trial.expected, strict=True)):
             if torch.equal(_as_bits(one), _as_bits(other)):
                 continue
@@ -331,50 +339,50 @@ class Examination:
             if not accepts(error, limit):
                 text = comparison.describe_mismatch(other, expected, limit, error)
                 self.link.rest(REST_S)
-                self._compare_again(second, asked, back=1)
+                self._compare_again(second, question, back=1)
                 raise _Failed(
                     gate,
                     "nondeterministic",
-                    f"another call on the same inputs gave another output {index}, with memory it did not write "
-                    f"filled differently: {text}",
+                    f"a second call on the same inputs gave another output {index}; before it, free memory was filled "
+                    f"with other bytes, so it may read memory that it did not write: {text}",
                 )
             self.gates.append(Gate(gate, True, f"output {index} differs between calls by rounding only"))
             return
-        self.gates.append(Gate(gate, True, "bit for bit, with other garbage in free memory"))
+        self.gates.append(Gate(gate, True, "bit for bit, although free memory held other bytes"))
 
-    def _check_races(self, first: list[torch.Tensor], asked: _Asked) -> None:
-        """More of the same calls while there is time: threads that share what they should not agree by luck often, most
-        of all on small shapes, whose calls are quick."""
+    def _check_races(self, first: list[torch.Tensor], question: _Question) -> None:
+        """Repeats the call for RACE_S seconds. A race between threads often gives the right answer by luck, most of all
+        on small shapes; those are quick to call, so that many calls fit."""
         stop = time.monotonic() + RACE_S
         for _ in range(0 if self.stage == "screen" else RACE_CALLS):
             if time.monotonic() > stop:
                 break
-            again = self._call(asked, LARGE_BYTES, is_repeated=True)
+            again = self._call(question, LARGE_BYTES, is_repeated=True)
             noted = len(self.gates)
-            self._check_repeated(first, again, asked)
+            self._check_repeated(first, again, question)
             del self.gates[noted:]  # one gate says it for all calls
 
-    def _soak(self, first: list[torch.Tensor], asked: _Asked) -> None:
-        """A user's loop makes thousands of calls, so nothing may change with their number."""
+    def _soak(self, first: list[torch.Tensor], question: _Question) -> None:
+        """Makes many calls in a row, as a user's loop does; the answer must not depend on their number."""
         if self.stage == "screen":
             return
-        gate = f"many calls{asked.suffix}"
-        calls, shared = self._step(gate, lambda: self.link.soak(asked.slot, SOAK_CALLS, SOAK_S))
-        if shared and not asked.case.returns_views:
+        gate = f"many calls{question.suffix}"
+        calls, shared = self._step(gate, lambda: self.link.soak(question.slot, SOAK_CALLS, SOAK_S))
+        if shared and not question.case.returns_views:
             raise _Failed(gate, "wrong_result", f"after {calls} calls in a row, {shared}")
-        again = self._call(asked, LARGE_BYTES, is_repeated=True)
+        again = self._call(question, LARGE_BYTES, is_repeated=True)
         noted = len(self.gates)
-        self._check_repeated(first, again, asked)
+        self._check_repeated(first, again, question)
         del self.gates[noted:]
         self.gates.append(Gate(gate, True, f"after {calls} calls in a row the answer is still the same"))
 
 
 def _excuse(failed: _Failed, pattern: Pattern) -> str:
-    """Why a failure is only noted, "" where it counts."""
+    """Why a failure is noted but does not reject the candidate; "" if it does."""
     if pattern == "other numbers" and failed.has_raised:
-        return "it is made for the numbers of get_inputs and says so"
+        return "made for the numbers of get_inputs: with others it raises an error"
     if pattern == "no structure" and (failed.has_raised or failed.outcome in ("wrong_result", "inaccurate")):
-        return "it relies on what every draw of get_inputs has in common (zeros, symmetry)"
+        return "relies on what every draw of get_inputs has in common (zeros, symmetry)"
     return ""
 
 
@@ -386,8 +394,11 @@ def _weighing(trial: Trial, index: int) -> int:
 def limit_of(
     own: OutputError, trial: Trial, index: int, *, base: OutputError | None = None, elements: int | None = None
 ) -> OutputError:
-    """What output `index` may be off; infinite where only the kind of its elements is asked for. `base`: PyTorch's
-    error in IEEE arithmetic where `own` is another. `elements`: on which its norm rests, all of them by default."""
+    """The largest error that output `index` may have, given PyTorch's error `own` on the same inputs.
+
+    Infinite where it only counts which elements are finite, infinite or NaN. `base`: PyTorch's error in IEEE
+    arithmetic, if `own` was measured with TF32. `elements`: how many elements dominate the norm, by default all.
+    """
     spec = trial.specs[index]
     elements = spec.numel if elements is None else elements
     if not trial.distribution.is_stress:
@@ -399,16 +410,16 @@ def limit_of(
     return OutputError(max(plain.norm, wide.norm), max(plain.violation, wide.violation))
 
 
-def _passed(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
+def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, note: str) -> str:
     if math.isinf(limit.norm):
-        text = f"finite where it should be; PyTorch's own error of {own.norm:.2e} lets nothing else be asked"
+        text = f"finite where it should be; not compared further, because PyTorch's own error is {own.norm:.2e}"
     else:
         text = f"norm error {found.norm:.2e} (PyTorch's own {own.norm:.2e})"
     return text + (f"; {note}" if note else "")
 
 
 def _operators(rows: Any) -> list[Any]:
-    """The rows of a runner's report that are what they should be."""
+    """The well-formed rows of a runner's report of operators."""
     if not isinstance(rows, list):
         return []
     return [
@@ -425,7 +436,7 @@ def _all_accepted(found: list[OutputError], limits: list[OutputError]) -> bool:
 
 
 def _pressure(error: OutputError, limit: OutputError) -> float:
-    """How near (or beyond 1: how far over) an error is to its limit."""
+    """The error as a multiple of its limit; above 1 it is refused."""
     if error.misplaced or error.norm != error.norm:
         return float("inf")
     norm = error.norm / limit.norm if limit.norm else float("inf") if error.norm else 0.0
@@ -437,8 +448,8 @@ def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-def released(trials: Iterator[Trial]) -> Iterator[Trial]:
-    """Trials one at a time, each one's shared memory given back after its use."""
+def release_each(trials: Iterator[Trial]) -> Iterator[Trial]:
+    """Yields each trial and frees its shared memory once the caller is done with it."""
     for trial in trials:
         yield trial
         trial.inputs.close()

@@ -25,12 +25,12 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
-from foundry.tools.grade.judge.correctness import SLOTS, Examination, released
+from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.judge.paired_timing import ColdCache, Question
+from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
-from foundry.tools.grade.judge.turns import moved, standing
+from foundry.tools.grade.judge.turns import describe_rescheduling, scheduling_of
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
@@ -46,12 +46,12 @@ _MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 _WITHOUT_GPU_KERNELS = Gate(
     "unwritten shared memory",
     True,
-    "not asked: the driver refuses the grader's own kernels; nor is short work on other streams seen by the clock",
+    "not checked: the driver refuses the grader's own kernels. Short work on other streams may also escape the clock",
 )
 
 
 class Judge:
-    """One task's grader. The first case of the screen is also what is timed while searching."""
+    """The grader of one task. A search verifies and times candidates on its first case."""
 
     def __init__(self, message: Message) -> None:
         self._task = codec.decode(Task, message["task"])
@@ -63,28 +63,28 @@ class Judge:
         self._screen_trials: list[Trial] = []
         self._telling_trial: Trial | None = None  # asked besides, where inputs as given do not tell
         self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
-        self._screen_question: Question | None = None
-        self._series: tuple[str, Case, Question] | None = None  # what the candidate in hand is timed on
+        self._screen_inputs: TimedInputs | None = None
+        self._series: tuple[str, Case, TimedInputs] | None = None  # what the candidate in hand is timed on
         self._telling: Telling | None = None  # which question tells right from wrong, once known
         self._skipped: dict[str, Gate] = {}
-        self._usual = standing(os.getpid())
+        self._usual = scheduling_of(os.getpid())
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=self._place == "cpu")
 
     # ------------------------------------------------------------ requests
 
     def prepare(self, message: Message, handles: list[int]) -> Message:
-        """What `baseline` needs besides a quiet device."""
-        self._prepared()
+        """Computes in advance what `baseline` needs, so that the device has to be quiet only while it times."""
+        self._prepare_screen()
         return {}
 
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and says whether the task can prove anything."""
-        telling, question = self._prepared()
+        telling, timed = self._prepare_screen()
         trial = self._outline(telling.told_by)
         link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
         try:
-            self._prepare(link, question, self._case(), "screen", self._reference())
-            samples = paired_timing.time_alone(link, question, self._cache)
+            self._prepare(link, timed, self._case(), "screen", self._reference())
+            samples = paired_timing.time_alone(link, timed, self._cache)
         finally:
             link.close()
         baseline = Baseline(
@@ -125,7 +125,7 @@ class Judge:
     def time(self, message: Message, handles: list[int]) -> Message:
         """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
         stage: Stage = message["stage"]
-        case, question = self._timed_on(message)
+        case, timed = self._timed_inputs_of(message)
         limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
         baseline = self._link(handles[0], limit_s, side="reference")
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
@@ -137,15 +137,15 @@ class Judge:
             if message.get("candidate_first"):
                 sides.reverse()
             for link, what in sides:
-                self._prepare(link, question, case, token, what)
+                self._prepare(link, timed, case, token, what)
                 if stage != "screen" and link is baseline and link is sides[0][0]:
-                    alone = paired_timing.time_undisturbed(baseline, question, self._cache)
+                    alone = paired_timing.time_undisturbed(baseline, timed, self._cache)
             if alone:  # so that both have run as often
-                paired_timing.time_undisturbed(candidate, question, self._cache)
+                paired_timing.time_undisturbed(candidate, timed, self._cache)
             samples = paired_timing.time_pairs(
                 baseline,
                 candidate,
-                question,
+                timed,
                 self._cache,
                 effort_of(message.get("effort", stage), self._device.target),
                 seed=_any_seed(),
@@ -153,10 +153,10 @@ class Judge:
                 check=message.get("check", "none"),
             )
             candidate.check_state()
-            self._check_standing(baseline, candidate)
+            self._check_scheduling(baseline, candidate)
             late = candidate.operators(0) if message.get("record") else []
             if message.get("record") and not is_compiled and stage != "screen":
-                check_computes_again(candidate, question, self._cache, samples)
+                check_computes_again(candidate, timed, self._cache, samples)
         finally:
             baseline.close()
             candidate.close()
@@ -168,54 +168,57 @@ class Judge:
             "out_of_turn": "" if is_compiled else samples.out_of_turn,
             "checked": samples.checked,
             "operators": late,
-            "moved_bytes": _moved_bytes(question),
+            "moved_bytes": _bytes_of(timed),
             "phases": candidate.seconds,
             "seconds": samples.seconds,
         }
 
-    def _check_standing(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
-        """Whether the scheduler treats both sides as it did before there was a candidate. Raises RunnerFailed."""
+    def _check_scheduling(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
+        """Raises RunnerFailed if the scheduler treats a process differently from before the candidate was loaded."""
         pids = [(os.getpid(), True)]
         pids += [(link.turns.pid, link is baseline) for link in (baseline, candidate) if link.turns is not None]
         for pid, is_reference in pids:
-            if self._usual is not None and (words := moved(pid, self._usual, is_reference=is_reference)):
+            if self._usual is not None and (
+                words := describe_rescheduling(pid, self._usual, is_reference=is_reference)
+            ):
                 raise RunnerFailed("cheating", words, gate="scheduling")
 
     def alone(self, message: Message, handles: list[int]) -> Message:
-        """The reference of the last group again, now that the candidate is gone: ms a call."""
-        case, question = self._timed_on(message)
+        """Times the reference of the last group again, after the candidate's process has ended: ms a call."""
+        case, timed = self._timed_inputs_of(message)
         baseline = self._link(handles[0], self._run_limit(message), side="reference")
         try:
-            self._prepare(baseline, question, case, f"{message['stage']}-{case.seed}", self._reference())
-            samples = paired_timing.time_undisturbed(baseline, question, self._cache)
+            self._prepare(baseline, timed, case, f"{message['stage']}-{case.seed}", self._reference())
+            samples = paired_timing.time_undisturbed(baseline, timed, self._cache)
         finally:
             baseline.close()
         return {"alone_ms": statistics.median(samples)}
 
     def release(self, message: Message, handles: list[int]) -> Message:
-        """Gives back what a series of groups was timed on."""
+        """Frees the inputs and parameters that a series of groups was timed on."""
         if self._series is not None:
-            _, case, question = self._series
-            for parcel in question.inputs:
+            _, case, timed = self._series
+            for parcel in timed.inputs:
                 parcel.close()
             case.close()
             self._series = None
         return {}
 
-    def _timed_on(self, message: Message) -> tuple[Case, Question]:
-        """What all groups of one candidate are timed on: the screen's own, or parameters and inputs that are fresh."""
+    def _timed_inputs_of(self, message: Message) -> tuple[Case, TimedInputs]:
+        """Case and inputs that all groups of one candidate are timed on: kept ones for the screen, fresh ones for the
+        other stages."""
         stage, series = message["stage"], message["series"]
         errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
         if stage == "screen":
-            return self._case(), self._question(stage, errors, telling)
+            return self._case(), self._draw_timed_inputs(stage, errors, telling)
         if self._series is None or self._series[0] != series:
             self.release(message, [])
             case = self._fresh_cases(stage, only_first=True)[0]
-            self._series = (series, case, self._question(stage, errors, telling, case))
+            self._series = (series, case, self._draw_timed_inputs(stage, errors, telling, case))
         return self._series[1:]
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
-        """The audit's own runs: the candidate watched, and the candidate without its native code."""
+        """The audit's runs: of the candidate while it is watched, and without its native code."""
         from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
 
         limit_s, load_limit_s = self._run_limit(message), float(message["load_limit_s"])
@@ -248,7 +251,7 @@ class Judge:
             self._screen_trials = self._screen_trials or list(self._questions())
             yield from self._screen_trials
         if besides:
-            yield self._told(besides)
+            yield self._telling_trial_of(besides)
 
     def _questions(self) -> Iterator[Trial]:
         """The screen's trials, worked out."""
@@ -268,19 +271,19 @@ class Judge:
     def _outline(self, told_by: str) -> Trial:
         """Shapes and PyTorch's errors of the trial that tells."""
         if told_by not in self._outlines:
-            trial = self._told(told_by) if told_by else self._as_given()
+            trial = self._telling_trial_of(told_by) if told_by else self._as_given()
             empty = Parcel({"tree": [], "specs": []})
             self._outlines[told_by] = replace(trial, inputs=empty, expected=[], buffers=())
         return self._outlines[told_by]
 
-    def _prepared(self) -> tuple[Telling, Question]:
+    def _prepare_screen(self) -> tuple[Telling, TimedInputs]:
         """Which question tells, and what both sides are timed on."""
         if self._telling is None:
             self._telling = find_telling(self._case(), self._as_given(), self._seeds)
         name = self._telling.told_by
-        return self._telling, self._question("screen", self._outline(name).of_baseline, told_by(name))
+        return self._telling, self._draw_timed_inputs("screen", self._outline(name).of_baseline, told_by(name))
 
-    def _told(self, name: str) -> Trial:
+    def _telling_trial_of(self, name: str) -> Trial:
         """The trial of the question that tells; there is one in a task."""
         if self._telling_trial is not None:
             return self._telling_trial
@@ -291,14 +294,14 @@ class Judge:
         return trial
 
     def _trial(self, case: Case, distribution: Distribution, stage: Stage) -> Trial | None:
-        """The trial, or None where the reference itself refuses such inputs (a loss that takes probabilities)."""
+        """The trial, or None if the reference itself refuses such inputs (a loss that takes only probabilities)."""
         name = f"{distribution.name} ({case.name})" if case.name else distribution.name
         try:
             return case.trial(distribution, self._seeds.draw(stage, f"{stage}: {name}"))
         except TaskError as error:
             if distribution == AS_GIVEN:
                 raise
-            self._skipped[name] = Gate(name, True, f"not asked, the reference refuses such inputs: {error.problem}")
+            self._skipped[name] = Gate(name, True, f"not asked: the reference refuses such inputs: {error.problem}")
             return None
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
@@ -306,7 +309,8 @@ class Judge:
         return cases_of(self._task, [seed], self._place, only_first=only_first)
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
-        """Fresh trials of a case; all distributions for the file's own shapes, the screen's for the others."""
+        """Fresh trials of a case: all distributions of the stage for the file's own shapes, those of the screen for
+        extra shapes and dtypes."""
 
         def make() -> Iterator[Trial]:
             chosen = distributions(stage if not case.name else "screen", limited=case.limited)
@@ -322,21 +326,21 @@ class Judge:
                 del trial  # before the next one is made
             case.close()
 
-        return released(make())
+        return release_each(make())
 
-    def _question(
+    def _draw_timed_inputs(
         self, stage: Stage, errors: list[OutputError], telling: Distribution, case: Case | None = None
-    ) -> Question:
-        """Sets of inputs to time on, drawn as the question that tells; the screen's are kept."""
-        if stage == "screen" and self._screen_question is not None:
-            return self._screen_question
+    ) -> TimedInputs:
+        """Input sets for timing, of the distribution `telling`; those of the screen are kept."""
+        if stage == "screen" and self._screen_inputs is not None:
+            return self._screen_inputs
         case = case or self._case()
         specs = self._outline("").specs
         packed = [case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs 0"), telling)]
         for index in range(1, min(self._plan.slots, paired_timing.slots_for(packed[0].nbytes))):
             packed.append(case.inputs(self._seeds.draw(stage, f"{stage}: timed inputs {index}"), telling))
         is_changeable = paired_timing.is_changeable(packed[0])
-        question = Question(
+        timed = TimedInputs(
             packed,
             specs,
             errors,
@@ -346,19 +350,19 @@ class Judge:
             rotatable=not case.has_structure(),
         )
         if stage == "screen":
-            self._screen_question = question
-        return question
+            self._screen_inputs = timed
+        return timed
 
-    def _prepare(self, link: RunnerLink, question: Question, case: Case, token: str, load: Message) -> None:
-        """Model, parameters and inputs, unless the runner has them from an earlier link."""
+    def _prepare(self, link: RunnerLink, timed: TimedInputs, case: Case, token: str, load: Message) -> None:
+        """Gives the runner model, parameters and inputs, unless it has them from an earlier link."""
         if link.token() == token:
-            for slot, parcel in enumerate(question.inputs):
+            for slot, parcel in enumerate(timed.inputs):
                 link.restore(slot, 0, parcel)  # earlier samples changed them
             return
         link.load(load)
         link.build(0, case)
         link.state(0, case, "seeded")
-        for slot, packed in enumerate(question.inputs):
+        for slot, packed in enumerate(timed.inputs):
             link.inputs(slot, 0, packed)
         link.token(token)
 
@@ -380,9 +384,9 @@ def _any_seed() -> int:
     return random.SystemRandom().getrandbits(31)
 
 
-def _moved_bytes(question: Question) -> int:
-    """Of one set of inputs and the outputs."""
-    return question.inputs[0].nbytes + sum(spec.nbytes for spec in question.specs)
+def _bytes_of(timed: TimedInputs) -> int:
+    """Bytes of one set of inputs and of the outputs."""
+    return timed.inputs[0].nbytes + sum(spec.nbytes for spec in timed.specs)
 
 
 def serve(control: Channel) -> None:

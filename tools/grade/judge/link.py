@@ -136,10 +136,10 @@ class RunnerLink:
             self.seconds[message["do"]] = self.seconds.get(message["do"], 0.0) + spent
         close_all(extra)  # a runner has no files to give
         if answer.get("number") != number:
-            raise self._forged("the process answered another question than the one asked")
+            raise self._forgery("the process answered another question than the one asked")
         self._runner = self._runner or self._channel.sender
         if self._channel.sender != self._runner:
-            raise self._forged("another process answered in the runner's place")
+            raise self._forgery("another process answered in the runner's place")
         self._idleness.begin(self._runner if message["do"] not in _MAY_LINGER and self._side == "candidate" else 0)
         if "refused" in answer:
             kind, line = OUTCOMES.get(str(answer["refused"]), "crash"), str(answer.get("line", ""))[:600]
@@ -154,9 +154,9 @@ class RunnerLink:
         if self._channel.ready(0.0):
             _, extra = self._channel.receive(0.0, limit_bytes=ANSWER_BYTES)
             close_all(extra)
-            raise self._forged("the process sent a message that nobody had asked for")
+            raise self._forgery("the process sent a message that nobody had asked for")
 
-    def _forged(self, evidence: str) -> RunnerFailed:
+    def _forgery(self, evidence: str) -> RunnerFailed:
         return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
 
     def rest(self, seconds: float) -> None:
@@ -168,7 +168,7 @@ class RunnerLink:
         answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
         found = answer.get("differences")
         if not isinstance(found, list) or not all(isinstance(item, list) and len(item) == 2 for item in found):
-            raise self._forged("the process does not say what was changed in it")
+            raise self._forgery("the process does not say what was changed in it")
         return [(str(gate)[:300], str(what)[:300]) for gate, what in found[:LINES]]
 
     def check_state(self) -> None:

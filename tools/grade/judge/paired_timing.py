@@ -61,7 +61,7 @@ class Changes:
 
 
 @dataclass
-class Question:
+class TimedInputs:
     """What both sides are timed on: input sets, what an output looks like, and PyTorch's own error on such inputs.
 
     `fresh` draws another input set, for inputs whose content cannot be changed in place (`changeable`; integers are
@@ -160,27 +160,27 @@ def is_changeable(parcel: Parcel) -> bool:
     return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in parcel.specs)
 
 
-def time_alone(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
+def time_alone(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> list[float]:
     """Samples (ms a call) of the baseline, cold, for a first look at it."""
-    calls = _warm_up([side], len(question.inputs))
+    calls = _warm_up([side], len(timed.inputs))
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < 5 or (len(samples) < BASELINE_SAMPLES and time.perf_counter() - start < BASELINE_BUDGET_S):
-        samples.append(_alone(side, question, cache, len(samples), calls))
+        samples.append(_alone(side, timed, cache, len(samples), calls))
     return samples
 
 
-def time_undisturbed(side: RunnerLink, question: Question, cache: ColdCache) -> list[float]:
+def time_undisturbed(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> list[float]:
     """A few samples (ms a call) of the baseline while there is no candidate."""
-    calls = _warm_up([side], len(question.inputs))
-    samples = [_alone(side, question, cache, 0, calls)]
+    calls = _warm_up([side], len(timed.inputs))
+    samples = [_alone(side, timed, cache, 0, calls)]
     while len(samples) < ALONE_SAMPLES and sum(samples) * calls < ALONE_BUDGET_MS:
-        samples.append(_alone(side, question, cache, len(samples), calls))
+        samples.append(_alone(side, timed, cache, len(samples), calls))
     return samples
 
 
-def _alone(side: RunnerLink, question: Question, cache: ColdCache, number: int, calls: int) -> float:
-    slots = window(number, calls, question)
+def _alone(side: RunnerLink, timed: TimedInputs, cache: ColdCache, number: int, calls: int) -> float:
+    slots = window(number, calls, timed)
     side.perturb(slots, 1.0, 0)
     cache.evict()
     return side.run(slots).own_ms
@@ -189,7 +189,7 @@ def _alone(side: RunnerLink, question: Question, cache: ColdCache, number: int, 
 def time_pairs(
     baseline: RunnerLink,
     candidate: RunnerLink,
-    question: Question,
+    timed: TimedInputs,
     cache: ColdCache,
     effort: TimingEffort,
     *,
@@ -207,12 +207,12 @@ def time_pairs(
     stream = random.Random(seed)
     start = time.perf_counter()
     sides, order = (baseline, candidate), [baseline, candidate]
-    question.changes = question.changes or _settled(baseline, question, stream)
-    calls = _warm_up(sides, len(question.inputs))
+    timed.changes = timed.changes or _find_changes(baseline, timed, stream)
+    calls = _warm_up(sides, len(timed.inputs))
     samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
     for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
-        _pair(sides, order, question, cache, _Draw(number, calls, question, stream))
-        _peek(baseline, candidate, question, number, stream)
+        _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream))
+        _peek(baseline, candidate, timed, number, stream)
     for side in sides:
         side.watch()
     begun = time.perf_counter()
@@ -221,9 +221,9 @@ def time_pairs(
         number = len(samples.own)
         if number % 2 == 0:
             stream.shuffle(order)
-        ours, theirs = _pair(sides, order, question, cache, _Draw(number, calls, question, stream))
+        ours, theirs = _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream))
         order.reverse()
-        _peek(baseline, candidate, question, number, stream)
+        _peek(baseline, candidate, timed, number, stream)
         samples.own.append((ours.own_ms, theirs.own_ms))
         samples.walls.append((ours.wall_ms, theirs.wall_ms))
         if number == 1:
@@ -231,8 +231,8 @@ def time_pairs(
             examined = stream.choice([wanted - 1, stream.randrange(1, wanted)])
         if number == examined and check != "none":
             if check == "taken":
-                _pair(sides, order, question, cache, _Draw(number, calls, question, stream), take=True)
-            _compare_timed(baseline, candidate, question, number, cache, again=check == "timed")
+                _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream), take=True)
+            _compare_timed(baseline, candidate, timed, number, cache, again=check == "timed")
             samples.checked += 1
     if baseline.turns is not None and candidate.turns is not None:
         samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
@@ -243,23 +243,23 @@ def time_pairs(
 class _Draw:
     """What one pair of samples is asked: which input sets, which change of their content, which outputs to keep."""
 
-    def __init__(self, number: int, calls: int, question: Question, stream: random.Random) -> None:
-        self.slots = window(number, calls, question)
-        self.change = (question.changes or Changes()).draw(stream)
+    def __init__(self, number: int, calls: int, timed: TimedInputs, stream: random.Random) -> None:
+        self.slots = window(number, calls, timed)
+        self.change = (timed.changes or Changes()).draw(stream)
         self.keep = stream.randrange(calls)
 
 
 def _pair(
     sides: Sequence[RunnerLink],
     order: Sequence[RunnerLink],
-    question: Question,
+    timed: TimedInputs,
     cache: ColdCache,
     draw: _Draw,
     *,
     take: bool = False,
 ) -> tuple[Sample, Sample]:
     """One sample of each side, (baseline, candidate); both have the same history right before it."""
-    refresh(sides, question, draw.slots)
+    refresh(sides, timed, draw.slots)
     taken: dict[int, Sample] = {}
     for side in order:
         side.perturb(draw.slots, *draw.change)
@@ -268,9 +268,9 @@ def _pair(
     return taken[id(sides[0])], taken[id(sides[1])]
 
 
-def window(number: int, calls: int, question: Question) -> list[int]:
+def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
     """Which input sets a sample uses: another window of them each time."""
-    return [(number * calls + place) % len(question.inputs) for place in range(calls)]
+    return [(number * calls + place) % len(timed.inputs) for place in range(calls)]
 
 
 def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
@@ -291,9 +291,9 @@ def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
 
 
-def _settled(reference: RunnerLink, question: Question, stream: random.Random) -> Changes:
+def _find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Random) -> Changes:
     """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
-    scalable, rotatable = question.scalable, question.rotatable
+    scalable, rotatable = timed.scalable, timed.rotatable
     for changes in (
         Changes(scaled=scalable, rotated=rotatable),
         Changes(scaled=scalable, rotated=False),
@@ -307,36 +307,36 @@ def _settled(reference: RunnerLink, question: Question, stream: random.Random) -
                 raise
             continue
         return changes
-    reference.restore(0, 0, question.inputs[0])
+    reference.restore(0, 0, timed.inputs[0])
     return Changes(scaled=False, rotated=False)
 
 
-def refresh(sides: Sequence[RunnerLink], question: Question, slots: Sequence[int]) -> None:
+def refresh(sides: Sequence[RunnerLink], timed: TimedInputs, slots: Sequence[int]) -> None:
     """Other inputs where their content cannot be changed in place."""
-    changes = question.changes or Changes()
-    if question.changeable and (changes.scaled or changes.rotated):
+    changes = timed.changes or Changes()
+    if timed.changeable and (changes.scaled or changes.rotated):
         return
     for slot in slots:
-        packed = question.fresh()
+        packed = timed.fresh()
         for side in sides:
             side.inputs(slot, 0, packed)
         packed.close()
 
 
 def _compare_timed(
-    baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int, cache: ColdCache, *, again: bool
+    baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, number: int, cache: ColdCache, *, again: bool
 ) -> None:
     """Both sides are within their own error of the truth, so within the sum of both of each other, and some slack.
 
     The candidate's is fetched first, and `again` later, after something else: a late writer shows.
     """
-    given = candidate.collect(question.specs)
-    wanted = baseline.collect(question.specs)
+    given = candidate.collect(timed.specs)
+    wanted = baseline.collect(timed.specs)
     if again:
         cache.evict()
-        _check_unchanged(given, candidate.collect(question.specs), number)
-    for index, (output, truth, spec) in enumerate(zip(given, wanted, question.specs, strict=True)):
-        own = question.errors[index]
+        _check_unchanged(given, candidate.collect(timed.specs), number)
+    for index, (output, truth, spec) in enumerate(zip(given, wanted, timed.specs, strict=True)):
+        own = timed.errors[index]
         expected = comparison.expect(truth, truth, spec.dtype, None)
         limit = OutputError(6.0 * own.norm + 4.0 * norm_floor(spec.dtype, spec.numel), max(2.0, 6.0 * own.violation))
         error = comparison.measure(output, expected)
@@ -349,14 +349,14 @@ def _compare_timed(
             )
 
 
-def _peek(baseline: RunnerLink, candidate: RunnerLink, question: Question, number: int, stream: random.Random) -> None:
+def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, number: int, stream: random.Random) -> None:
     """Compares some elements of both sides' outputs, coarsely: whether this call computed anything for its inputs."""
     places = [
         [stream.randrange(spec.numel) for _ in range(min(PEEKED, 4 * spec.numel))] if spec.numel else []
-        for spec in question.specs
+        for spec in timed.specs
     ]
     given, wanted = candidate.peek(places), baseline.peek(places)
-    for index, spec in enumerate(question.specs):
+    for index, spec in enumerate(timed.specs):
         pairs = [
             (one, other)
             for one, other in zip(given[index], wanted[index], strict=True)
@@ -367,7 +367,7 @@ def _peek(baseline: RunnerLink, candidate: RunnerLink, question: Question, numbe
         elif spec.dtype in EPSILON:
             size = math.sqrt(sum(other * other for _, other in pairs))
             off = math.sqrt(sum((one - other) ** 2 for one, other in pairs)) / max(size, PEEK_TINY)
-            limit = max(PEEK_NORM, 50.0 * question.errors[index].norm)
+            limit = max(PEEK_NORM, 50.0 * timed.errors[index].norm)
         else:
             off, limit = sum(one != other for one, other in pairs) / max(1, len(pairs)), PEEK_SHARE
         if off > limit:

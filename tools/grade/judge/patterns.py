@@ -39,7 +39,7 @@ class Structure:
         """Whether there is any."""
         return self.zeros is not None or self.is_symmetric
 
-    def imposed(self, value: torch.Tensor) -> torch.Tensor:
+    def impose_on(self, value: torch.Tensor) -> torch.Tensor:
         """The same values with this structure."""
         if self.is_symmetric:
             value = value.tril() + value.tril(-1).T
@@ -90,12 +90,12 @@ def structure_of(one: Any, other: Any) -> Structure:
     return Structure(zeros if is_fixed else None, _is_symmetric(one) and _is_symmetric(other))
 
 
-def unstructured(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
+def break_structure(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
     """Numbers of the input's own size where every draw has zeros, or on one side of the diagonal of a symmetric one."""
     drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * _size(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
-    return _laid_out_as(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
+    return _keep_layout(value, value if structure.zeros is None else torch.where(structure.zeros, drawn, value))
 
 
 def _has_zeros(value: torch.Tensor) -> bool:
@@ -106,7 +106,7 @@ def _is_symmetric(value: torch.Tensor) -> bool:
     return value.dim() == 2 and value.shape[0] == value.shape[1] > 1 and torch.equal(value, value.T)
 
 
-def transformed(
+def transform(
     value: Any,
     distribution: Distribution,
     generator: torch.Generator,
@@ -116,12 +116,12 @@ def transformed(
 ) -> Any:
     """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
     if isinstance(value, list | tuple):
-        return type(value)(transformed(item, distribution, generator, limited=limited) for item in value)
+        return type(value)(transform(item, distribution, generator, limited=limited) for item in value)
     if is_number(value) and distribution.pattern == "other numbers":
         return value * float(0.5 + 0.4 * _uniform((), generator))  # inside the range of most things
     if distribution.pattern in ("other masks", "other numbers", "other indices"):
         is_meant = distribution.pattern == "other masks" and is_mask(value)
-        return shuffled(value, generator) if is_meant else value
+        return shuffle_rows(value, generator) if is_meant else value
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     if distribution.scale != 1.0:
@@ -129,7 +129,7 @@ def transformed(
         value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
     if distribution.exponents:
         powers = _whole(-distribution.exponents, distribution.exponents + 1, value.shape, generator)
-        value = structure.imposed(torch.ldexp(value, powers).to(value.dtype))
+        value = structure.impose_on(torch.ldexp(value, powers).to(value.dtype))
     if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
         return value
     if distribution.pattern == "few changed":
@@ -137,8 +137,8 @@ def transformed(
     elif distribution.pattern == "few other signs":
         changed = _few_other_signs(value, generator, structure) if has_one_sign(value) else value
     else:
-        changed = _patterned(value, distribution.pattern, generator, limited=limited)
-    return _laid_out_as(value, structure.imposed(changed))
+        changed = _apply_pattern(value, distribution.pattern, generator, limited=limited)
+    return _keep_layout(value, structure.impose_on(changed))
 
 
 def is_mask(value: Any) -> bool:
@@ -163,7 +163,7 @@ def in_few_bits(value: torch.Tensor) -> torch.Tensor:
     return value.bfloat16().to(value.dtype) if value.is_floating_point() else value
 
 
-def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
     """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
     end, stay. Indices without repetition stay so; an order is none that a kernel may count on, as a mask's is none."""
     places = _whole(0, count, index.shape, generator)
@@ -172,18 +172,18 @@ def reindexed(index: torch.Tensor, count: int, generator: torch.Generator) -> to
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
         order = torch.randperm(count, generator=generator, device=generator.device)
         drawn = order[: index.numel()].reshape(index.shape)
-    return _laid_out_as(index, torch.where(index < 0, index, drawn.to(index.dtype)))
+    return _keep_layout(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
-def shuffled(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Each row in an order of its own, in the same layout: as many are true in it as before."""
     if value.dim() == 0:
         return value
     order = _uniform(value.shape, generator).argsort(dim=-1)
-    return _laid_out_as(value, value.contiguous().gather(-1, order))
+    return _keep_layout(value, value.contiguous().gather(-1, order))
 
 
-def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
+def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
     if pattern == "few bits":
         return in_few_bits(value)
     if pattern == "constant":
@@ -197,14 +197,14 @@ def _patterned(value: torch.Tensor, pattern: Pattern, generator: torch.Generator
     return _non_finite(value, generator)
 
 
-def _laid_out_as(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
+def _keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
     """A kernel may rely on the strides that it was written for; an expanded input cannot keep them."""
     if changed.stride() == value.stride() or 0 in value.stride():
         return changed
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
-def nudged(tensor: torch.Tensor) -> torch.Tensor:
+def nudge(tensor: torch.Tensor) -> torch.Tensor:
     """Each element about one unit in the last place up, down, or not moved."""
     if not tensor.is_floating_point():
         return tensor.clone()
@@ -214,7 +214,7 @@ def nudged(tensor: torch.Tensor) -> torch.Tensor:
         piece = flat[start : start + PIECE]
         steps = torch.arange(start, start + piece.numel(), device=piece.device).remainder_(3).sub_(1)
         piece.mul_(1 + steps.to(piece.dtype) * eps)
-    return _laid_out_as(tensor, changed)
+    return _keep_layout(tensor, changed)
 
 
 def _typical(value: torch.Tensor, *, limited: bool) -> float:
@@ -241,7 +241,7 @@ def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     count = max(4, value.numel() // SPIKE_EVERY)
     places = _whole(0, value.numel(), (count,), generator)
     places[0], places[-1] = 0, value.numel() - 1
-    return _put(torch.zeros_like(value), places, _spikes(value, places, generator))
+    return _replace_at(torch.zeros_like(value), places, _spikes(value, places, generator))
 
 
 def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -249,7 +249,7 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     width = value.shape[-1] if value.dim() else 1
     rows = torch.arange(value.numel() // width, device=value.device)
     places = rows * width + _whole(0, width, (len(rows),), generator)
-    return _put(changed, places, torch.ones(len(rows), dtype=value.dtype, device=value.device))
+    return _replace_at(changed, places, torch.ones(len(rows), dtype=value.dtype, device=value.device))
 
 
 def _few_changed(
@@ -258,16 +258,16 @@ def _few_changed(
     count = int(_whole(1, 4, (1,), generator))
     places = structure.places(count, value.numel(), generator)
     if not limited:
-        return _put(value.clone(), places, _spikes(value, places, generator))
+        return _replace_at(value.clone(), places, _spikes(value, places, generator))
     low, high = value.min(), value.max()
     old = value.flatten()[places]
-    return _put(value.clone(), places, torch.where(old < (low + high) / 2, high, low))
+    return _replace_at(value.clone(), places, torch.where(old < (low + high) / 2, high, low))
 
 
 def _few_other_signs(value: torch.Tensor, generator: torch.Generator, structure: Structure) -> torch.Tensor:
     places = structure.places(int(_whole(1, 4, (1,), generator)), value.numel(), generator)
     spikes = _spikes(value, places, generator).abs()
-    return _put(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
+    return _replace_at(value.clone(), places, spikes if bool((value < 0).any()) else -spikes)
 
 
 def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -276,10 +276,10 @@ def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     each = min(32, 1 + value.numel() // NON_FINITE_EVERY)
     places = _whole(0, value.numel(), (3 * each,), generator)
     kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype, device=value.device).repeat(each)
-    return _put(value.clone(), places, kinds)
+    return _replace_at(value.clone(), places, kinds)
 
 
-def _put(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
+def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
     """`value` (whose memory is its own) with other elements at places counted in row-major order."""
     flat = value.contiguous().reshape(-1)
     flat[places] = elements

@@ -1,9 +1,9 @@
 """Whether a candidate computes its result each time, or keeps results and finds them again. Runs in the judge.
 
-A cache of complete results is always right and cannot be seen in the answers, wherever it hides: in a workspace, in
-memory that comes back from the allocator, in static variables. It shows in the time: a question that was asked just
-before is answered faster than a new one. Timing itself never asks twice, so such a cache gains nothing there; it would
-gain everything in a user's loop that measures with one input.
+A cache of complete results gives right answers, wherever it hides: in a workspace, in memory that comes back from the
+allocator, in static variables. But it shows in the time: a call on the inputs of the call before is faster than one on
+new inputs. Foundry's timing never repeats inputs, so such a cache gains nothing there; in a user's loop that measures
+with one input it would gain everything.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 import statistics
 
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
-from foundry.tools.grade.judge.paired_timing import ColdCache, Question, Samples, refresh, window
+from foundry.tools.grade.judge.paired_timing import ColdCache, Samples, TimedInputs, refresh, window
 from foundry.tools.protocol.orders import COMPUTED_ANEW
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
@@ -20,24 +20,24 @@ REUSED = 0.6  # a repeated call below this part of a new one did not compute
 SHORTEST_MS = 0.25  # a message between processes weighs as much as a shorter call
 
 
-def check_computes_again(candidate: RunnerLink, question: Question, cache: ColdCache, samples: Samples) -> None:
+def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdCache, samples: Samples) -> None:
     """Raises RunnerFailed with "cheating" when repeated calls take clearly less than new ones."""
     if not samples.pairs or min(second for _, second in samples.pairs) < SHORTEST_MS:
         return
     stream = random.SystemRandom()
-    changes = question.changes
+    changes = timed.changes
     if changes is None:
         return
     new: list[float] = []
     repeated: list[float] = []
-    slots = window(0, 1, question)  # the same memory in all calls: a first visit takes up to twice as long
+    slots = window(0, 1, timed)  # the same memory in all calls: a first visit takes up to twice as long
     for _ in range(1 + ROUNDS):
-        refresh([candidate], question, slots)
+        refresh([candidate], timed, slots)
         content = changes.draw(stream)
         for times in (new, repeated):  # the same content written again: the same history right before both
             candidate.perturb(slots, *content)
             cache.evict()
-            times.append(_counted(candidate.run(slots), cache))
+            times.append(_sample_ms(candidate.run(slots), cache))
     del new[0], repeated[0]
     quick = sum(second < REUSED * first for first, second in zip(new, repeated, strict=True))
     if quick >= AGREEING and min(repeated) < REUSED * min(new):
@@ -49,6 +49,7 @@ def check_computes_again(candidate: RunnerLink, question: Question, cache: ColdC
         )
 
 
-def _counted(sample: Sample, cache: ColdCache) -> float:
-    """ms; by the device's events on a GPU, where the judge's clock sees the wait before the call as well."""
+def _sample_ms(sample: Sample, cache: ColdCache) -> float:
+    """Time of a sample in ms: by the judge's clock on a CPU, by the device's events on a GPU, where the judge's clock
+    would count the wait before the call too."""
     return sample.wall_ms if cache.on_cpu else sample.own_ms

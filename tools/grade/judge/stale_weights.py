@@ -27,8 +27,8 @@ Accepts = Callable[[list[torch.Tensor], Trial], bool]
 
 @dataclass(frozen=True)
 class Stale:
-    """The parameters whose earlier values explain the outputs. `is_certain`: values that nobody can know without having
-    read them; ones and zeros can be assumed as well."""
+    """The parameters whose earlier values explain the outputs. `is_certain`: the kernel must have read those values.
+    It need not have read ones and zeros: a kernel may just assume them."""
 
     names: tuple[str, ...]
     is_certain: bool
@@ -37,7 +37,7 @@ class Stale:
     def words(self) -> str:
         """The evidence, with what to do about it."""
         they, them = ("it was", "it") if len(self.names) == 1 else ("they were", "them")
-        right = f"the outputs are right with {_listed(self.names)} as {they}"
+        right = f"the outputs are right with {_list_names(self.names)} as {they}"
         if self.is_certain:
             return (
                 f"they are stale: {right} before load_state_dict changed {them}, and wrong for the values "
@@ -55,9 +55,9 @@ _WHEN = "in the first forward, and again whenever a parameter's `_version` or `d
 def find_stale(
     outputs: list[torch.Tensor], trial: Trial, case: Case, earlier: Sequence[Parameters], accepts: Accepts
 ) -> Stale | None:
-    """Which parameters' earlier values make the outputs right; None when none does, or in BUDGET_S none was found.
+    """The parameters whose earlier values make the outputs right; None if none were found within BUDGET_S seconds.
 
-    `earlier` are the kinds of parameters that the model held before, the likeliest first.
+    `earlier` are the kinds of parameters that the model held before; the likeliest comes first.
     """
     stop = time.monotonic() + BUDGET_S
     for kind in earlier:
@@ -76,7 +76,7 @@ def find_stale(
 
 
 def _groups(before: dict[str, torch.Tensor]) -> Iterator[list[str]]:
-    """All parameters that differ; the matrices, the vectors; those of each layer; single ones."""
+    """Groups of parameters to try: all that differ, all matrices, all vectors, those of each layer, each one alone."""
     matrices = [name for name, tensor in before.items() if tensor.dim() > 1]
     vectors = [name for name, tensor in before.items() if tensor.dim() < 2]
     layers = [
@@ -91,7 +91,7 @@ def _groups(before: dict[str, torch.Tensor]) -> Iterator[list[str]]:
             yield names
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     shown = list(names[:NAMED])

@@ -1,9 +1,10 @@
 """Which question tells right kernels of a task from wrong ones. Runs in the judge (imports torch).
 
-Usually the inputs as given do. Where answers that need no kernel are right for them (ReLU of [0, 1) is its input, tanh
-of large numbers is 1), another question may tell; it is then asked beside the others and is what both sides are timed
-on, for a kernel that only copies must not win by its time. One question alone has to refuse every such answer: which
-question it is asked, a kernel sees at a glance, and could choose its answer by that.
+Usually the inputs as given do. But for some tasks an answer that needs no kernel is right for them: ReLU of [0, 1) is
+its input, tanh of large numbers is 1. Then another distribution is looked for that refuses every such answer. It is
+asked beside the others, and both sides are timed on it, because a kernel that only copies must not win by its time. One
+distribution has to refuse all of them: a kernel can see at a glance which question it is asked, and could choose its
+answer by that.
 """
 
 from __future__ import annotations
@@ -23,8 +24,12 @@ from foundry.tools.protocol.rules import ILL_CONDITIONED, TELLING, Distribution,
 
 @dataclass(frozen=True)
 class Telling:
-    """`coincidence`: which answer without a kernel is right for the inputs as given, or "". `told_by`: the question
-    that refuses all such answers, "" for the inputs as given. `degenerate`: why no question tells, or ""."""
+    """Which question tells right from wrong.
+
+    `coincidence`: the answer without a kernel that is right for the inputs as given, in words, or "".
+    `told_by`: name of the distribution that refuses all such answers; "" for the inputs as given.
+    `degenerate`: why no question tells right from wrong, or "".
+    """
 
     coincidence: str = ""
     told_by: str = ""
@@ -63,7 +68,8 @@ def _tells(distribution: Distribution, case: Case, seeds: Seeds) -> bool:
 
 
 def _effortless(trial: Trial, case: Case, seed: int) -> str:
-    """Which answer that needs no kernel is right for this question, or "". `seed`: of another draw of its inputs."""
+    """The answer without a kernel that is right for this question, in words, or "". Such an answer may know the outputs
+    for other inputs of the distribution, drawn with `seed`."""
     other = case.trial(trial.distribution, seed)
     other.inputs.close()
     for reason, outputs in _answers(trial, other):

@@ -1,7 +1,7 @@
 """Whose turn it is: CPU time and scheduling of the processes that are timed, read from outside. Free of torch.
 
-Two processes are timed in turns. What one of them computes while it is not its turn was either kept from the clock
-(work finished after the answer, or begun before the question) or slows the other one down. The kernel counts every
+Two processes are timed in turns. If one of them computes while it is not its turn, it either hides work from the clock
+(work finished after its answer, or begun before the question) or slows the other one down. The kernel counts every
 process's CPU time, and no process can forge its own.
 """
 
@@ -22,7 +22,7 @@ MIN_TURNS = 3
 
 
 @dataclass(frozen=True)
-class Standing:
+class Scheduling:
     """How the kernel schedules a process or thread."""
 
     nice: int
@@ -30,11 +30,11 @@ class Standing:
     cores: frozenset[int]
 
 
-def standing(pid: int) -> Standing | None:
-    """None when it is not visible from here."""
+def scheduling_of(pid: int) -> Scheduling | None:
+    """How the kernel schedules a process or thread now; None if that cannot be read."""
     try:
         nice = os.getpriority(os.PRIO_PROCESS, pid)
-        return Standing(nice, os.sched_getscheduler(pid), frozenset(os.sched_getaffinity(pid)))
+        return Scheduling(nice, os.sched_getscheduler(pid), frozenset(os.sched_getaffinity(pid)))
     except OSError:
         return None
 
@@ -81,19 +81,19 @@ class Turns:
         self._last = now
 
     def usual(self) -> Usual | None:
-        """None when too little was seen."""
+        """Medians over the turns so far; None if there were too few."""
         if len(self.used_ms) <= MIN_TURNS:
             return None
         return Usual(*(statistics.median(found[1:]) for found in (self.used_ms, self.idle_ms, self.other_ms)))
 
 
-def moved(pid: int, usual: Standing, *, is_reference: bool) -> str:
-    """How the scheduler came to treat a process or one of its threads differently from what is usual, or "".
+def describe_rescheduling(pid: int, usual: Scheduling, *, is_reference: bool) -> str:
+    """How a process or one of its threads is scheduled differently from `usual`, in words, or "".
 
     A candidate may keep its threads on cores of its choice; nobody may do that to the reference.
     """
     for thread in _threads(pid):
-        now = standing(thread)
+        now = scheduling_of(thread)
         if now is None:
             continue
         if is_reference and now != usual:
@@ -106,7 +106,7 @@ def moved(pid: int, usual: Standing, *, is_reference: bool) -> str:
 def out_of_turn(reference: Turns, candidate: Turns) -> str:
     """Evidence that the candidate's process computes while it is not its turn, or "".
 
-    The reference's process, which gets the same commands, says what is usual.
+    It is compared with the reference's process, which gets the same commands.
     """
     ours, theirs = reference.usual(), candidate.usual()
     if ours is None or theirs is None:
@@ -133,5 +133,5 @@ def _threads(pid: int) -> list[int]:
     return []
 
 
-def _words(given: Standing) -> str:
+def _words(given: Scheduling) -> str:
     return f"nice {given.nice}, policy {given.policy}, {len(given.cores)} cores"
