@@ -40,19 +40,33 @@ _BLOCKS = (512, 1024, 2048, 4096, 8192)
 
 @dataclass(frozen=True)
 class _Shape:
-    """The decisions of one printing."""
+    """How one map kernel is printed. A point is one element of the iteration space."""
 
     vectors: Vectors
-    chunk: int  # points of the inner dimension a task covers
-    schedule: str
-    threads: str
-    tile: int = 0  # 0: no tiles
+    chunk: int  # points of the inner dimension that one task computes
+    schedule: str  # OpenMP's: "static" or "dynamic"
+    threads: str  # OpenMP clause, "" for all threads
+    tile: int = 0  # side of a square tile in points, 0: no tiles
     block: Block | None = None  # None: no blocks
-    points: int = 0  # of a block
+    points: int = 0  # of a block, 0: no blocks
 
 
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ for a MapKernel; see the module's docstring for the forms."""
+    """C++ of a MapKernel, in one of the forms of the module's docstring.
+
+    `choices` may hold:
+    - "vector": bytes of a vector register (16, 32, 64)
+    - "unroll": vectors in flight (1, 2, 4, 8)
+    - "stream": 1 stores past the caches, 0 through them
+    - "chunk": points of one task
+    - "tile": side in points of the tiles that transpose operands (16, 32, 64; 0: none)
+    - "form": "rows" or "blocks"
+    - "block": points of a block
+    - "schedule": "static" or "dynamic"
+    - "threads": threads of the kernel
+    - "pages": "default" or "huge" pages behind large outputs
+    A value that is not legal for this kernel gives way to the default.
+    """
     values = [store.value for store in kernel.stores]
     space = Space.merged(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
     knobs = Knobs(choices)
@@ -117,8 +131,8 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: 
 def _vectors(
     kernel: MapKernel, plan: Plan, device: Device, knobs: Knobs, width: tuple[int, int], run: int, inner: int
 ) -> Vectors:
-    """`width`: bytes and points of a register. `run`: points that all stores write as one, 0 when not even one
-    register's worth."""
+    """How the inner loop is vectorised. `width`: (bytes, points) of a register. `run`: points that every store writes
+    contiguously, 0 if they are fewer than a register holds. `inner`: points of the innermost dimension."""
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
     meaning = "vectors in flight; more hide latency, cost registers"
@@ -145,8 +159,8 @@ def _block(kernel: MapKernel, space: Space, per_vector: int, knobs: Knobs) -> Bl
 
 
 def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
-    """The space with another dimension innermost where the last one is too short for a vector: the one, long enough,
-    along which all views together make the smallest steps."""
+    """The space with a long enough dimension innermost, if the last one is shorter than a vector (`per_vector` points).
+    Of the dimensions that are long enough it takes the one with the smallest strides over all views."""
     views = [*views_of(store.value for store in kernel.stores), *(store.view for store in kernel.stores)]
     long = [dim for dim, size in enumerate(space.sizes) if size >= per_vector]
     if space.sizes[-1] >= per_vector or not long:
@@ -157,7 +171,8 @@ def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
 
 
 def _transposed(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
-    """Loads whose unit stride is along another dimension than the last, where the output's is the last."""
+    """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last, if
+    the outputs are contiguous along the last one."""
     if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
         return []
     found = []

@@ -1,8 +1,8 @@
-"""Pointwise kernels whose innermost dimension is not what to vectorise along: shuffles, unshuffles, repetitions.
+"""Pointwise kernels that cannot be vectorised along the innermost dimension: shuffles, unshuffles, repetitions.
 
-The innermost dimensions are walked as one, in blocks of a few thousand points, and a block has two phases: whatever is
-not contiguous in the order of the results is moved, uncomputed, into a small array of that order (`staged`); then whole
-vectors are computed and stored as if all had been contiguous. What repeats is computed once, before it is repeated.
+The innermost dimensions are walked as one, in blocks of a few thousand points. A block has two phases. First, operands
+that are not contiguous in the order of the results are copied into small arrays in that order (`staged`). Then whole
+vectors are computed and stored, as if everything had been contiguous. A value that repeats is computed only once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _MOST_REPEATS = 64
 
 @dataclass(frozen=True)
 class Block:
-    """Which dimensions a block covers: a piece of `axis`, all of `flat` behind it, all of `inside` before it."""
+    """The dimensions that a block covers: a piece of dimension `axis`, all of the inner dimensions `flat`, and all of
+    the outer dimensions `inside`."""
 
     axis: int
     flat: tuple[int, ...]
@@ -43,9 +44,9 @@ class Block:
 
 
 def find_block(kernel: MapKernel, space: Space, lanes: int) -> Block | None:
-    """How to cut the kernel into blocks, or None where walking along the innermost dimension is as good.
+    """How to cut the kernel into blocks; None if vectors along the innermost dimension are as good.
 
-    `lanes`: points of a register.
+    `lanes`: points that a vector register holds.
     """
     last = len(space.sizes) - 1
     if any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
@@ -59,7 +60,7 @@ def find_block(kernel: MapKernel, space: Space, lanes: int) -> Block | None:
 
 
 def _flat_axis(kernel: MapKernel, space: Space) -> int:
-    """The dimension from which on all stores walk memory in one run that is long enough."""
+    """The outermost dimension from which on all stores are contiguous, taken far enough out for a run worth a block."""
     axis, points = len(space.sizes) - 1, space.sizes[-1]
     strides = [space.strides(store.view) for store in kernel.stores]
     while points < _LONG_ENOUGH and axis and all(s[axis - 1] == s[axis] * space.sizes[axis] for s in strides):
@@ -69,7 +70,7 @@ def _flat_axis(kernel: MapKernel, space: Space) -> int:
 
 
 def _inside(kernel: MapKernel, space: Space, axis: int) -> tuple[int, ...]:
-    """Outer dimensions to cover whole: operands lie interleaved along them, or all that is costly repeats."""
+    """Outer dimensions that a block covers whole: operands are interleaved along them, or costly values repeat."""
     found, points = [], 1
     for dim in range(axis):
         size = space.sizes[dim]
@@ -91,7 +92,7 @@ def _interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
 
 
 def _repeats(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
-    """Whether costly operators work along `axis`, and all of them give the same again along `dim`."""
+    """Whether there are costly operators that vary along `axis`, and all of these are constant along `dim`."""
     found = False
     for store in kernel.stores:
         along = varies(store.value, lambda view: space.strides(view)[dim] != 0)
@@ -106,7 +107,7 @@ def _repeats(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
 
 @dataclass(frozen=True)
 class _Staged:
-    """A value that is moved into the order of the results: array `name` over the dimensions `varying` and the run."""
+    """A value that is copied into the order of the results: array `name` over the dimensions `varying` and the run."""
 
     name: str
     value: Expr
@@ -115,7 +116,7 @@ class _Staged:
 
 @dataclass(frozen=True)
 class _Lane:
-    """One dimension of a copy: its steps in the source and in the array."""
+    """One dimension of a copy; `source` and `target` are its strides in elements."""
 
     index: str
     size: int
@@ -141,7 +142,8 @@ class _Place:
 
 
 class BlockBody:
-    """The statements of one kernel in blocks: `heads` are its parallel loops, `setup` what a thread does first."""
+    """The statements of one kernel in blocks. `heads` are its parallel loops, `setup` the statements before them in
+    each thread."""
 
     def __init__(
         self, kernel: MapKernel, plan: Plan, space: Space, block: Block, vectors: Vectors, wanted: int
@@ -168,7 +170,7 @@ class BlockBody:
         return [f"for (int64_t {name} = 0; {name} < {size}; ++{name})" for name, size in outer]
 
     def work(self) -> list[str]:
-        """One block: its extent, what is staged, then the vectors for every point of the inside dimensions."""
+        """One block: its extent, the copies that stage operands, then the vectors for each point of `inside`."""
         lines = self._extent()
         if self._are_copies():
             return [*lines, *self._write_copies()]
@@ -213,7 +215,8 @@ class BlockBody:
         return found
 
     def _to_stage(self, root: Expr) -> list[tuple[Expr, tuple[int, ...]]]:
-        """The largest values below `root` that repeat, and the leaves that do not lie in the order of the results."""
+        """(value, dimensions it varies along) of what has to be staged below `root`: the largest values that repeat,
+        and the leaves that are not contiguous in the order of the results."""
         block = self._block
         along = {dim: self._along(root, dim) for dim in (block.axis, *block.flat, *block.inside)}
         costly: dict[int, bool] = {}
@@ -237,7 +240,7 @@ class BlockBody:
         return varies(root, lambda view: self._space.strides(view)[dim] != 0)
 
     def _is_in_order(self, leaf: Load | Gather | Iota) -> bool:
-        """Whether the run from `axis` on walks the leaf's positions with one step that suits it."""
+        """Whether the leaf can be read in place: it is constant or contiguous along the run from `axis` on."""
         strides, block = self._space.strides(leaf.view), self._block
         merged = all(strides[d - 1] == strides[d] * self._space.sizes[d] for d in block.flat)
         if not isinstance(leaf, Load):
@@ -246,7 +249,7 @@ class BlockBody:
         return merged and not interleaved and (not block.flat or strides[-1] in (0, 1))
 
     def _kind(self, item: _Staged) -> str:
-        """The array's element type: a load is moved as it is stored, 16-bit floats as the integers that they hold."""
+        """C type of the array's elements: a load is copied as it is stored, a 16-bit float as a 16-bit integer."""
         if not isinstance(item.value, Load):
             return register(item.value.dtype)
         return "uint16_t" if item.value.dtype in CPU_DIALECT.widen else element(self._plan, item.value.buffer)
@@ -259,7 +262,7 @@ class BlockBody:
         return CPU_DIALECT.load(f"{kind}{{{place}}}" if self._kind(item) == "uint16_t" else place, item.value.dtype)
 
     def _is_fixed(self, item: _Staged) -> bool:
-        """Whether every block would stage the same."""
+        """Whether every block would stage the same values, so that once is enough."""
         covered = (*self._block.flat, *self._block.inside)
         outer = [dim for dim in range(len(self._space.sizes)) if dim not in covered]
         return isinstance(item.value, Load) and not any(self._space.strides(item.value.view)[dim] for dim in outer)
@@ -279,7 +282,7 @@ class BlockBody:
         return _Lane(self._names[dim], self._space.sizes[dim], str(self._space.sizes[dim]), source, target)
 
     def _row_major(self, dims: Iterable[int]) -> dict[int, int]:
-        """Steps of an array that holds a block over these dimensions."""
+        """Row-major strides (elements) of an array that holds a block over these dimensions."""
         strides, step = {}, 1
         for dim in reversed(list(dims)):
             strides[dim] = step
@@ -315,8 +318,8 @@ class BlockBody:
     # -- what repeats
 
     def _once(self, item: _Staged) -> dict[int, int]:
-        """Steps of the array that holds a repeating value without its repetitions; the dimension with step 1 is the
-        one to vectorise along."""
+        """Strides (elements) of the array that holds a repeating value without its repetitions. It is vectorised along
+        the dimension with stride 1."""
         block = self._block
         along = [dim for dim in (block.axis, *block.flat) if self._along(item.value, dim)[id(item.value)]]
         views = views_of([item.value])
@@ -361,7 +364,7 @@ class BlockBody:
         return [*loops, "{", indent(body, 1), "}"]
 
     def _are_copies(self) -> bool:
-        """Whether every result is a value that repeats: then repetitions are written where they belong at once."""
+        """Whether every result is just a repeated value; then its copies are written to the outputs directly."""
         values = [store.value for store in self._kernel.stores]
         whole = len(values) == len(self._staged)
         whole = whole and all(item.value is value for item, value in zip(self._staged, values, strict=True))
@@ -410,7 +413,7 @@ class BlockBody:
         return any(self._space.strides(view)[self._block.axis :])
 
     def _at(self, view: View, index: str) -> str:
-        """The offset of the run's point `index`: only leaves that lie in its order are asked."""
+        """The element offset of the run's point `index`, for a leaf that is read in place."""
         strides = self._space.strides(view)
         terms = [(strides[dim], self._names[dim]) for dim in range(len(strides)) if dim not in self._block.flat]
         return affine(view.offset, [*terms, (strides[-1], index)])
@@ -425,8 +428,8 @@ def _is_leaf(node: Expr) -> bool:
 
 
 def _copy(target: _Place, source: _Place, lanes: list[_Lane], form: str = "{0}") -> list[str]:
-    """target[...] = source[...] over all lanes: the smallest are written out side by side, and of the others the one
-    along which the source is closest is innermost."""
+    """Loops for target[...] = source[...] over all lanes. The smallest lanes are unrolled; of the others the one with
+    the smallest stride in the source is innermost."""
     together: list[_Lane] = []
     for lane in sorted((lane for lane in lanes if lane.index != "j"), key=lambda lane: lane.size):
         if math.prod(other.size for other in together) * lane.size <= _SIDE_BY_SIDE:

@@ -1,4 +1,4 @@
-"""What the forms of a CPU map share: one point as a lambda that always inlines, and its sweep in vector blocks."""
+"""Text that all forms of a CPU map share: a lambda that computes one point, and the loop that runs it in vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ At = Callable[[View, str], str]
 
 @dataclass(frozen=True)
 class Vectors:
-    """How a sweep is cut: `lanes` points a block, the pragma of its loop, stores past the caches or not."""
+    """How the inner loop runs: `lanes` points at a time, under the pragma `simd`; `streamed`: stores past the
+    caches."""
 
     lanes: int
     simd: str
@@ -25,7 +26,7 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Points:
-    """One kernel's points along one index."""
+    """The points of one kernel along one index."""
 
     kernel: MapKernel
     plan: Plan
@@ -54,10 +55,11 @@ class Points:
         return hoisted, point
 
     def sweep(self, begin: str, end: str, vectors: Vectors, shortest: int, exact: bool) -> list[str]:
-        """Vector blocks from `begin` to `end`, which are at least `shortest` apart; `exact`: a multiple of the block.
+        """Vector blocks from `begin` to `end`, at least `shortest` points. `exact`: their number is a multiple of the
+        block.
 
-        The rest is a last block that ends at `end` and computes some points twice, so that none is computed alone;
-        only a kernel that reads what it writes must not.
+        Points that are left over are covered by a last block that ends at `end` and computes some points a second time,
+        which is faster than a scalar loop. A kernel that reads what it writes gets the scalar loop.
         """
         lanes = vectors.lanes
         if shortest < lanes and not exact:

@@ -30,7 +30,11 @@ from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, affine, lo
 
 
 def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ for a PoolKernel; see the module's docstring for the forms."""
+    """C++ of a PoolKernel, in one of the forms of the module's docstring.
+
+    `choices` may hold "vector" (bytes of a register), "algorithm" ("separable" or "direct"), "schedule" ("static" or
+    "dynamic") and "threads". A value that is not legal for this kernel gives way to the default.
+    """
     return _PoolPrinter(kernel, plan, device, Knobs(choices)).printed()
 
 
@@ -99,7 +103,8 @@ class _PoolPrinter:
         return text
 
     def _window(self, dim: int) -> list[str]:
-        """start, first and last (window steps inside the input) of output position o<dim>."""
+        """Statements that define, for output position o<dim>: `start` (input element of the window's first step, may be
+        negative), `first` and `last` (range of window steps that lie inside the input)."""
         kernel, o = self._kernel, f"o{dim}"
         size, out = kernel.input_size[dim], kernel.output_size[dim]
         if self._adaptive:
@@ -120,7 +125,7 @@ class _PoolPrinter:
         return lines
 
     def _extent(self, dim: int) -> str:
-        """Elements of the window along `dim` that an average counts."""
+        """C expression: how many elements of the window along `dim` an average divides by."""
         kernel = self._kernel
         if self._adaptive or not kernel.count_include_pad:
             return f"(last{dim} - first{dim})"
@@ -189,7 +194,7 @@ class _PoolPrinter:
         return [*lines, *self._along()]
 
     def _along(self) -> list[str]:
-        """The combine along the line, for every output of the row."""
+        """The loop that combines neighbours of the line into each output of the row."""
         kernel, last = self._kernel, self._spatial - 1
         out = kernel.output_size[last]
         if self._adaptive:

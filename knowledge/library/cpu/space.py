@@ -1,4 +1,4 @@
-"""What CPU printers share: iteration spaces with merged dimensions, hoisting, parameters and tunables of a kernel."""
+"""What all CPU printers use: iteration spaces with merged dimensions, hoisting, parameters and tunables of a kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "precision
 
 
 def distinct(exprs: Iterable[Expr]) -> list[Expr]:
-    """Every node below `exprs` once, children before parents; linear in the number of distinct objects."""
+    """Every node of `exprs` once, children before parents. Takes time linear in the number of distinct objects."""
     seen: set[int] = set()
     order: list[Expr] = []
     stack: list[tuple[Expr, bool]] = [(expr, False) for expr in reversed(list(exprs))]
@@ -59,7 +59,8 @@ def loads_of(exprs: Iterable[Expr]) -> list[Load]:
 class Space:
     """An iteration space with neighbouring dimensions merged where all its views allow it.
 
-    `sizes` are the merged sizes (never empty), `last` the original dimension whose stride stands for each.
+    `sizes` are the merged sizes (never empty). The stride of merged dimension d is that of original dimension
+    `last[d]`.
     """
 
     sizes: tuple[int, ...]
@@ -129,7 +130,8 @@ Known = list[tuple[Expr, str]]
 def invariants(
     exprs: Sequence[Expr], moving: Callable[[View], bool], names: frozenset[str] = frozenset()
 ) -> list[Expr]:
-    """The largest sub-expressions worth computing before a loop, whose dimensions `moving` detects."""
+    """The largest sub-expressions that do not change in a loop and are worth computing before it. `moving(view)`:
+    whether a view's offset changes in the loop."""
     found: list[Expr] = []
     for expr in exprs:
         changing = varies(expr, moving, names)
@@ -174,7 +176,7 @@ def element(plan: Plan, buffer: str) -> str:
 
 
 def register(dtype: DType) -> str:
-    """C type of a value of `dtype` being computed with."""
+    """C type in which values of `dtype` are computed."""
     return CPU_DIALECT.register[dtype]
 
 
@@ -184,7 +186,8 @@ def indent(lines: Iterable[str], depth: int) -> str:
 
 
 class Knobs:
-    """A kernel's tunables and their values in this printing; a choice that is not legal here takes the default."""
+    """The tunables of one kernel and their values. A choice that is not legal for the kernel gives way to the
+    default."""
 
     def __init__(self, choices: Mapping[str, Choice]) -> None:
         self._choices = choices
@@ -192,7 +195,7 @@ class Knobs:
         self.values: dict[str, Choice] = {}
 
     def choose(self, name: str, values: Sequence[Choice], default: Choice, aspect: Aspect, meaning: str) -> Choice:
-        """Declares a tunable; one with a single legal value is not worth declaring."""
+        """The value of a tunable. It is declared, so that a search may set it, if it has more than one legal value."""
         legal = tuple(dict.fromkeys(values))
         wanted = self._choices.get(name, default)
         value = wanted if wanted in legal else default
@@ -209,7 +212,7 @@ class Knobs:
 
 
 def vector_widths(device: Device) -> list[int]:
-    """Register widths worth trying, widest first, in bytes."""
+    """The two widest register widths in bytes that the device has, widest first."""
     return [width for width in (64, 32, 16) if width <= max(device.vector_bytes, 16)][:2]
 
 
@@ -234,7 +237,7 @@ def item_bytes(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> in
 
 
 def traffic(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
-    """Compulsory bytes of a kernel: each buffer it touches once."""
+    """Compulsory traffic of a kernel in bytes: each buffer that it reads or writes, once."""
     names = {n.buffer for n in distinct(exprs) if isinstance(n, Load | Gather)} | {store.buffer for store in stores}
     return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in names)
 
@@ -243,7 +246,8 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 def page_advice(knobs: Knobs, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
-    """(statements before the kernel's call, labels): huge pages behind outputs that hold several of them.
+    """(statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
+    pages.
 
     An allocation above glibc's largest mmap threshold (32 MB) is new memory each call, with a page fault per 4 KB.
     """

@@ -75,7 +75,8 @@ class _Shape:
 
 
 def _space(kernel: MapKernel) -> Space:
-    """The kernel's space collapsed, its innermost dimension the one that the first store walks contiguously."""
+    """The iteration space with merged dimensions, sorted by the strides of the first store: the smallest is
+    innermost."""
     views = list(
         dict.fromkeys(
             [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores],
@@ -112,7 +113,7 @@ def _shape(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Cho
 
 
 def _loads(shape: _Shape, plan: LoadPlan) -> tuple[list[str], list[str], Known]:
-    """Declarations of the staged values, the statements that load them, and where each leaf then is."""
+    """(declarations of the loaded values, statements that load them, C expression that holds each leaf after that)."""
     declared, lines = [], []
     known: Known = []
     for i, leaf in enumerate(plan.vectors):
@@ -165,7 +166,7 @@ def _tile_tunable(turned: Turned | None) -> tuple[Tunable, ...]:
 
 
 def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> PrintedKernel | None:
-    """The kernel with its transposed operands turned in shared memory, where it has any and tiles are wanted."""
+    """The kernel with operands transposed through shared memory; None if it has none, or `choices` says "tile" 0."""
     space = _space(kernel)
     turned = find_turned(kernel, space)
     side = number(choices, "tile", turned.sides, 32) if turned else 0
@@ -194,6 +195,16 @@ def _tunables(turned: Turned | None, vectors: list[int]) -> tuple[Tunable, ...]:
 
 
 def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a MapKernel.
+
+    `choices` may hold:
+    - "tile": side in elements of the shared memory tiles that transpose operands (32, 64; 0: none); with it the others
+      do not count
+    - "vector": elements of one memory access (1, 2, 4, 8, 16)
+    - "threads": threads of a block (64 to 1024)
+    - "in_flight": accesses that a thread issues before it uses the first (1, 2, 4, 8)
+    A value that is not legal for this kernel gives way to the default.
+    """
     turned = _print_turned(kernel, plan, choices)
     if turned is not None:
         return turned

@@ -154,4 +154,8 @@ class _Pool:
 
 
 def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a PoolKernel: one thread computes one output.
+
+    `choices` may hold "threads" (of a block: 64, 128, 256, 512); any other value gives way to 256.
+    """
     return _Pool(kernel, plan, choices).print()

@@ -380,7 +380,7 @@ class Case:
         return [loading.placed(value, self._device) for value in self._loaded.inputs(seed)]
 
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
-        """Inputs of a distribution. `given_seed`: seed of the inputs "as given", of which `few changed` changes a few."""
+        """Inputs of a distribution. `given_seed`: seed of the inputs that the pattern `few changed` changes."""
         inputs = self._given(given_seed if distribution.pattern == "few changed" else seed)
         if distribution == AS_GIVEN:
             return list(inputs)

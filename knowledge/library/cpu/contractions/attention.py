@@ -209,7 +209,15 @@ def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
 
 
 def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of an attention with its mask and epilogue."""
+    """C++ of an attention with its mask and epilogue.
+
+    `choices` may hold:
+    - "tile": query rows x key vectors in registers, such as "6x2"
+    - "query_block", "key_block": query rows and key columns of a block
+    - "query_blocks_per_task": query blocks that one task takes
+    - "schedule": "static" or "dynamic"
+    A value that is not legal for this kernel gives way to the default.
+    """
     shape = _shape(kernel, device)
     tunables = _tunables(shape)
     values = tiling.pick(tunables, choices)

@@ -434,7 +434,19 @@ def _least_pixels(shape: _Shape, band: tuple[int, int, int]) -> int:
 
 
 def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a convolution or transposed convolution with its epilogue."""
+    """C++ of a convolution or transposed convolution with its epilogue.
+
+    `choices` may hold:
+    - "algorithm": "direct" reads shifted pixels in place, "implicit_gemm" gathers patches into panels first
+    - "tile": output channels x pixel vectors in registers, such as "6x2"
+    - "block_channels": input channels that are summed at a time
+    - "order": "pixels_outer" or "channels_outer", which operand stays in cache
+    - "band_depth", "band_rows", "band_columns": output slices, rows or columns of a task
+    - "block_images": images whose pixels share tiles
+    - "block_out", "block_groups": tiles of output channels, or groups, of a task
+    - "schedule": "static" or "dynamic"
+    A value that is not legal for this kernel gives way to the default.
+    """
     shape = _shape(kernel, plan, device)
     tunables = _tunables(shape, choices)
     values = tiling.pick(tunables, choices)

@@ -29,7 +29,7 @@ _FLOATS: dict[str, DType] = {"float": "float32", "double": "float64", "int64_t":
 
 @dataclass(frozen=True)
 class _Shape:
-    """A canonical kernel with what the tunables depend on."""
+    """A canonical product and what its tunables depend on; `lanes` are elements of a vector register."""
 
     kernel: GemmKernel
     a: Operand
@@ -119,7 +119,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
 
 
 def _packing_tunables(shape: _Shape, tile: tiling.Tile) -> list[Tunable]:
-    """Whether blocks of the operands that could be read where they lie are copied first."""
+    """Tunables for operands that may be read in place: whether their blocks are copied first."""
     found = []
     if shape.a.pointer is not None:
         default = "yes" if _strides_hurt(shape) else "no"
@@ -438,7 +438,20 @@ def _d_algo(kernel: GemmKernel) -> int:
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ of a (batched) matrix product with its prologues and epilogue."""
+    """C++ of a (batched) matrix product A (m x k) times B (k x n) with its prologues and epilogue.
+
+    `choices` may hold "algorithm" ("packed" or "streamed"). For "packed" also:
+    - "tile": rows x vectors of the register tile, such as "6x2"
+    - "block_k": elements along k that are packed at a time
+    - "block_rows": rows of A in a task
+    - "block_panels": column panels of B in a task
+    - "order": "panels_outer" or "rows_outer", which operand stays in L1
+    - "pack_a", "pack_b": "yes" copies blocks of an operand, "no" reads them in place
+    - "prefetch": rows of B fetched ahead, 0 leaves it to the hardware
+    - "schedule", "parallel": how tasks go to threads
+    For "streamed": "block_columns" (columns of a task) and "splits" (parts of k that are summed in parallel).
+    A value that is not legal for this kernel gives way to the default.
+    """
     shape = _shape(kernel, device)
     algorithm = _algorithm(shape)
     wanted = tiling.pick((algorithm,), choices)["algorithm"]

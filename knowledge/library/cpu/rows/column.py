@@ -46,7 +46,7 @@ _SHORT_ROW = 16  # below this, lanes along the row would stay half empty
 
 
 def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, list[str]]:
-    """(the outer merged dimension to vectorise over or None, the sensible layouts, best first)."""
+    """(merged outer dimension to vectorise over, or None; layouts worth trying, best first)."""
     if not rows.outer or max(rows.outer_sizes) < 4:
         return None, ["row"]
     leaves = [node.view for node in distinct(stage_values(kernel)) if isinstance(node, Load | Gather | Iota)]
@@ -76,7 +76,7 @@ class _Form:
 def print_column(
     kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, knobs: Knobs
 ) -> PrintedKernel:
-    """C++ for a RowKernel, vectorised over merged outer dimension `dimension`."""
+    """C++ of a RowKernel, vectorised over its merged outer dimension `dimension`. For `choices` see `print_row`."""
     return _ColumnPrinter(kernel, plan, device, rows, dimension, knobs).printed()
 
 
@@ -200,7 +200,8 @@ class _ColumnPrinter:
         return lines
 
     def _walk(self, item: Pass, accumulators: Sequence[Accumulator]) -> list[str]:
-        """The reduced dimensions, in chunks along the first one whose inner dimensions are shorter than a chunk."""
+        """Loops over the reduced dimensions, cut into chunks along the outermost one whose inner dimensions together
+        are shorter than a chunk."""
         sizes = self._rows.reduced_sizes
         at = next(d for d in range(len(sizes)) if math.prod(sizes[d + 1 :]) <= self._form.chunk)
         inside = math.prod(sizes[at + 1 :])
@@ -246,7 +247,7 @@ class _ColumnPrinter:
         ]
 
     def _part(self, a: Accumulator, count: str) -> str:
-        """The lane's contribution to its row's state."""
+        """C expression of what a lane adds to the state of its row."""
         if a.op == "moments":
             return f"{{(double){count}, {a.row}_centre[l], {a.row}_squares[l]}}"
         if a.two_sweeps:

@@ -41,7 +41,7 @@ class Lanes:
 
 
 class Accumulator:
-    """The text of one reduction over rows of `points` elements; `row` is its state's identifier."""
+    """The text of one reduction over rows of `points` elements. Its state is the C variable `row`."""
 
     def __init__(self, reduction: Reduction | SoftmaxPair, points: int) -> None:
         self.reduction = reduction
@@ -110,7 +110,7 @@ class Accumulator:
         return [_UPDATE[op].format(lane=lanes[0], value=value)]
 
     def between(self, count: str) -> list[str]:
-        """What the second sweep needs from the first one's lanes."""
+        """Statements between two sweeps: what the second sweep needs from the lanes of the first."""
         row = self.row
         if self.op == "moments":
             total = f"fold({row}_lanes, [](auto a, auto b) {{ return a + b; }})"
@@ -126,7 +126,8 @@ class Accumulator:
         return [Lanes(name, self.kind, f"({self.kind})0")]
 
     def second_update(self, value: str, lanes: list[str], lane: str = "") -> list[str]:
-        """`lane` indexes what `between` gave, where that is one value a row of a tile."""
+        """Statements that take one value into the lanes of the second sweep. `lane`: index into the values of
+        `between`, if a tile has one for each of its rows."""
         if self.op == "moments":
             return [f"{lanes[0]} += math::square({value} - {self.row}_centre{lane});"]
         return [f"{lanes[0]} += math::exp({value} - {self.row}_from{lane});"]
@@ -145,7 +146,7 @@ class Accumulator:
         return f"{row}.merge({{fold({row}_lanes, [](auto a, auto b) {{ return {_COMBINE[self.op]}; }})}});"
 
     def results(self, lane: str = "") -> list[tuple[str, str, str]]:
-        """(Named name, C type, expression) of what later stages may use."""
+        """(name of the Named value, C type, C expression) of each result that later stages may use."""
         row = f"{self.row}{lane}"
         if self.pair is not None:
             return [
@@ -163,5 +164,5 @@ class Accumulator:
 
 
 def identifier(name: str) -> str:
-    """A Named value as a C identifier that cannot meet a keyword."""
+    """The name of a Named value as a C identifier that cannot equal a keyword."""
     return "row_" + "".join(char if char.isalnum() else "_" for char in name)

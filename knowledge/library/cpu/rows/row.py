@@ -45,12 +45,27 @@ from foundry.knowledge.library.ir.kernels import (
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
 from foundry.knowledge.opgraph import ITEM_BYTES
 
-_STACK_BYTES = 512 * 1024  # of staged values a thread keeps
+_STACK_BYTES = 512 * 1024  # staged values that a thread may keep on its stack
 _CHUNKS = (1024, 4096, 16384)  # elements a float32 lane sum may span before it is carried in float64
 
 
 def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ for a RowKernel, in rows or in columns."""
+    """C++ of a RowKernel, vectorised along its rows or over neighbouring rows.
+
+    `choices` may hold:
+    - "layout": "row" or "column", what vectors run along
+    - "parallel": "rows" gives whole rows to threads, "within" shares each row between all threads
+    - "algorithm": "staged" keeps computed values in cache, "recompute" reads inputs again, "online" rescales in one
+      pass
+    - "vector": bytes of a register
+    - "unroll": vectors in flight
+    - "chunk": elements of a row between two merges of partial results
+    - "tile": rows side by side (layout "column" only)
+    - "stream": 1 stores past the caches
+    - "schedule": "static" or "dynamic"
+    - "threads": threads of the kernel
+    A value that is not legal for this kernel gives way to the default.
+    """
     from foundry.knowledge.library.cpu.rows.column import column_dimension, print_column
 
     knobs = Knobs(choices)
@@ -163,7 +178,7 @@ class _RowPrinter:
         return [stage.store for stage in self._kernel.stages if isinstance(stage, Emit)]
 
     def _lined_up(self, store: Store) -> bool:
-        """Every vector of the store starts on a cache line."""
+        """Whether every vector of the store starts on a cache line."""
         item = ITEM_BYTES[self._plan.buffers[store.buffer].dtype]
         strides = self._rows.space.strides(store.view)
         return strides[-1] == 1 and all(stride * item % 64 == 0 for stride in strides[:-1])
@@ -230,7 +245,7 @@ class _RowPrinter:
         return [*lines, *self._scalars(item.after)]
 
     def _scalars(self, stages: Sequence[Let | EmitRow]) -> list[str]:
-        """Lets and stores once a row."""
+        """Statements that are executed once for each row: values of Let stages, stores of EmitRow stages."""
         offset = self._rows.space.offset(
             [*self._rows.indices[: self._rows.outer], *["0"] * len(self._rows.reduced_sizes)]
         )
@@ -321,7 +336,7 @@ class _RowPrinter:
         return [*lines, *[a.merge_chunk(count) for a in accumulators]]
 
     def _staged_before(self, number: int, *, first: bool) -> set[int]:
-        """Staged values that an earlier sweep has filled in, by position."""
+        """Positions in the list of staged values of those that an earlier sweep has filled."""
         earlier = [value for item in self._schedule.passes[:number] for value in item.values]
         if not first:
             earlier += self._schedule.passes[number].values

@@ -44,7 +44,12 @@ class _Scan:
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """C++ for a ScanKernel; see the module's docstring for the forms."""
+    """C++ of a ScanKernel, in one of the forms of the module's docstring.
+
+    `choices` may hold "tile" (rows side by side), "algorithm" ("blocks" scans 64 bytes in registers, "serial" adds one
+    element at a time), "parallel" ("rows" or "within"), "schedule" ("static" or "dynamic") and "threads". A value that
+    is not legal for this kernel gives way to the default.
+    """
     return _ScanPrinter(kernel, plan, device, Knobs(choices)).printed()
 
 
@@ -76,7 +81,7 @@ class _ScanPrinter:
         self._form()
 
     def _column(self) -> int | None:
-        """The outer dimension along which memory is contiguous, when the scanned one is not."""
+        """The outer dimension along which memory is contiguous, if the scanned one is not; else None."""
         views = [*views_of(self._values), *[store.view for store in self._kernel.stores]]
         unit = [sum(1 for view in views if self._space.strides(view)[d] == 1) for d in range(len(self._space.sizes))]
         if not self._outer:
@@ -162,7 +167,8 @@ class _ScanPrinter:
     # -- one row
 
     def _stretch(self, begin: str, end: str, *, storing: bool = True) -> list[str]:
-        """Scans [begin, end) of a row, going on from `carry` and leaving the new total there."""
+        """Statements that scan elements [begin, end) of a row: they start from `carry` and leave the new total in
+        it."""
         scan, kind = self._scan, register(self._kernel.dtype)
         lines = [f"int64_t i = {begin};"]
         if self._blocked:
@@ -225,7 +231,8 @@ class _ScanPrinter:
         ]
 
     def _shared_rows(self) -> list[str]:
-        """Totals of the segments in parallel, their running total, then every segment's scan in parallel."""
+        """Three steps for few long rows: totals of all segments in parallel, their running total, then the scan of all
+        segments in parallel."""
         segments = 8 * self._device.cores
         size = -(-self._length // (segments * 64)) * 64
         segments = -(-self._length // size)

@@ -43,7 +43,7 @@ class SoftmaxPair:
 
 @dataclass(frozen=True)
 class Pass:
-    """One sweep over the row: its reductions and stores, then what follows once a row."""
+    """One walk over the row: its reductions and elementwise stores, then the stages `after` it, once for each row."""
 
     reductions: tuple[Reduction | SoftmaxPair, ...]
     emits: tuple[Emit, ...]
@@ -56,7 +56,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Schedule:
-    """`before` needs no pass."""
+    """A row kernel's stages in order; `before` are the stages that need no pass over the row."""
 
     before: tuple[Let | EmitRow, ...]
     passes: tuple[Pass, ...]
@@ -72,7 +72,8 @@ def defined_names(reduction: Reduction | SoftmaxPair) -> tuple[str, ...]:
 
 
 def schedule(kernel: RowKernel, *, online: bool) -> Schedule:
-    """The fewest passes that respect what each stage needs. `online` joins a maximum and its sum of exponentials."""
+    """The fewest passes in which each stage comes after what it needs. `online` computes a maximum and the sum of
+    exponentials over it in one pass."""
     pairs = softmax_pairs(kernel) if online else {}
     level: dict[str, int] = {}
     reductions: dict[int, list[Reduction | SoftmaxPair]] = {}
@@ -104,7 +105,7 @@ def schedule(kernel: RowKernel, *, online: bool) -> Schedule:
 
 
 def softmax_pairs(kernel: RowKernel) -> dict[str, SoftmaxPair]:
-    """Maxima whose only partner is a sum of exp(value - maximum), by the maximum's name."""
+    """Maxima that are used by exactly one sum of exp(value - maximum); by the maximum's name."""
     numbering = Numbering()
     maxima = {s.name: s for s in kernel.stages if isinstance(s, Reduction) and s.op == "max"}
     found: dict[str, SoftmaxPair] = {}
@@ -126,7 +127,7 @@ def softmax_pairs(kernel: RowKernel) -> dict[str, SoftmaxPair]:
 
 
 def staged_values(sweeps: Sequence[Iterable[Expr]], contiguous: frozenset[int]) -> list[Expr]:
-    """Values that an earlier sweep over the row computes and a later one needs again, and that cost more than a load.
+    """Values that one sweep over the row computes, a later sweep needs again, and that cost more than a load.
 
     `contiguous` holds the identities of leaves that are read in order: reading those again is as cheap as a copy.
     """

@@ -16,7 +16,8 @@ from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, Numbering,
 
 @dataclass(frozen=True)
 class RowForm:
-    """The decisions of one printing."""
+    """How one row kernel is printed: `lanes` elements at a time under the pragma `simd`, `chunk` elements between
+    merges."""
 
     lanes: int
     simd: str
@@ -30,7 +31,7 @@ class RowForm:
 
 @dataclass
 class RowContext:
-    """What the sweeps of one kernel share. `names` grows as passes define values."""
+    """What all sweeps of one kernel use. `names` (Named value -> C identifier) grows as passes define values."""
 
     plan: Plan
     rows: RowSpace
@@ -40,7 +41,7 @@ class RowContext:
     numbering: Numbering = field(default_factory=Numbering)
 
     def staged_in(self, values: Sequence[Expr]) -> set[int]:
-        """Staged values that computing `values` computes, by position."""
+        """Positions of the staged values that are computed on the way to `values`."""
         if not self.staged:
             return set()
         below = {self.numbering.number(node) for node in distinct(values)}

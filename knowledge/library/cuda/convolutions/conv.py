@@ -47,6 +47,13 @@ def _offered(space: ConvSpace) -> tuple[str, ...]:
 
 
 def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a convolution or transposed convolution with its epilogue.
+
+    `choices` may hold "algorithm" ("implicit_gemm" or "direct") and what that algorithm takes. `direct`: "outputs" (of
+    a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread) and "threads"
+    (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". A value that is not legal for this
+    kernel gives way to the default.
+    """
     space = conv_space(kernel, plan)
     offered = _offered(space)
     default = default_algorithm(space, offered)

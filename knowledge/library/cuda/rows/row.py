@@ -27,6 +27,18 @@ extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters}) {{
 
 
 def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a RowKernel.
+
+    `choices` may hold:
+    - "softmax": "online" takes maximum and sum in one pass with rescaling, "two_pass" in two
+    - "vector": elements of one memory access (1, 2, 4, 8)
+    - "team": threads that share a row
+    - "threads": threads of a block (rows that are contiguous in memory)
+    - "columns": neighbouring rows of a block (rows that lie across memory)
+    - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
+    - "splits": blocks that share a row
+    A value that is not legal for this kernel gives way to the default.
+    """
     chooser = Chooser(kernel, plan, device, choices)
     shape = chooser.shape()
     name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
@@ -50,7 +62,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
 
 
 def _chosen(shape: RowShape, name: str, kernel: RowKernel, choices: dict[str, Choice]) -> Choice:
-    """What the shape really uses, which may differ from an inherited choice that does not fit."""
+    """The value of a tunable that the shape uses. It differs from the one in `choices` if that does not fit."""
     if name == "softmax":
         online = any(
             isinstance(step, ReducePass)

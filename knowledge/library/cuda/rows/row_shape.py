@@ -48,7 +48,9 @@ STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
 
 @dataclass(frozen=True)
 class RowShape:
-    column: bool
+    """How one row kernel is printed; sizes in elements."""
+
+    column: bool  # rows lie across memory: neighbouring threads take neighbouring rows
     space: Space  # outer dimensions, then reduced; row-major
     outer: int  # how many of the space's dimensions are outer
     rows: int
@@ -163,7 +165,8 @@ def _power_below(value: float, values: Sequence[int]) -> int:
 
 
 class Chooser:
-    """Fills a RowShape from choices, with defaults from the device and the sizes."""
+    """Makes a RowShape from `choices`, and declares the tunables with their defaults for this device and these
+    sizes."""
 
     def __init__(self, kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
         self.kernel = kernel
@@ -178,7 +181,8 @@ class Chooser:
         self.tunables: list[Tunable] = []
 
     def shape(self) -> RowShape:
-        """One pass over a streamed row beats two; a row on chip is cheaper to walk twice than to rescale."""
+        """The shape. For a streamed row softmax takes one pass by default, because reading it twice costs more than
+        rescaling; for a row that stays on the chip it takes two."""
         shape = self._shape("two_pass")
         return self._shape("online") if shape.staging == "stream" else shape
 

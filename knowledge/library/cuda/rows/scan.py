@@ -216,5 +216,10 @@ class _Scan:
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a ScanKernel: a block scans one row, or each thread a column if rows lie across memory.
+
+    `choices` may hold "threads" (of a block: 32 to 1024, for columns 32 to 256) and "items" (neighbouring elements that
+    one thread scans by itself: 1, 2, 4, 8). A value that is not legal for this kernel gives way to the default.
+    """
     """Raises CannotLower for more than 2^30 rows or elements in a row."""
     return _Scan(kernel, plan, device, choices).print()
