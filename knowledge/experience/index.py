@@ -30,7 +30,7 @@ STAMP = f"{EMBEDDER} of version {VERSION}"  # what an index was made from and wi
 
 
 def index_text(record: ExperienceRecord) -> str:
-    """What similarity sees of a record: operators, shape, limiter, move, the sentence."""
+    """The text of a record that similarity is computed on: operators, shape, limiter, move, the sentence."""
     return " ".join([*record.op_kinds, record.shape_class, record.limiter, record.move, record.text])
 
 

@@ -95,5 +95,5 @@ class MoveLift:
 
     @property
     def confidence(self) -> float:
-        """How far the lift may be believed, from 0 to 1: by how much it rests on and how near that is."""
+        """How reliable the lift is, from 0 to 1. It grows with the number of records and with their nearness."""
         return self.weight / (self.weight + 1.0)

@@ -74,7 +74,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
 
 
 def completed(recipe: Recipe, printed: Printed) -> Recipe:
-    """The recipe with every choice of the kernels that it leads to, and nothing that it does not."""
+    """The recipe with the choices of all kernels that it leads to, and no choice of a kernel that it does not."""
     return replace(
         recipe,
         materialise=printed.plan.materialised,
@@ -96,8 +96,8 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
 
 
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
-    """Plans and prints one shape. Attention that the printer refuses becomes product, softmax, product; any other
-    operator whose kernel it refuses is left to PyTorch."""
+    """Plans and prints one shape. If the printer refuses an attention kernel, it becomes product, softmax, product; if
+    it refuses another kernel, the operator is left to PyTorch."""
     refused: set[str] = set()
     apart: set[str] = set()
     while True:
@@ -128,7 +128,7 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
 
 
 def _anchors(graph: OpGraph, kernel: Kernel) -> set[str]:
-    """The operators that gave a kernel its shape, or all of them when it is only pointwise work."""
+    """The operators that determine a kernel's template; all of them for pointwise work."""
     ops = [op for op in graph.ops if op.name in kernel.ops]
     shaped = {op.name for op in ops if op.kind in RULES and RULES[op.kind].__module__ not in _SIMPLE_RULES}
     return shaped or {op.name for op in ops}

@@ -91,7 +91,7 @@ def _fusion_moves(lowered: Lowered) -> Iterator[Move]:
 
 
 def placed(lowered: Lowered, move: Move) -> Move:
-    """The move with the kernel it is about, whoever made it: experience knows a split by its kernel's template."""
+    """The move with the name of its kernel filled in. Lessons of earlier runs know a split by the kernel's template."""
     if move.kind not in ("split", "fuse"):
         return move
     holder = _holder(lowered, move.name)
@@ -128,6 +128,6 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
 
 
 def canonical(recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
-    """The one recipe of all those that lead to the same candidate, as `Lowered.recipe` has it: a change of structure
-    leaves choices behind for kernels that are gone. Raises CannotLower."""
+    """The recipe that stands for all recipes of the same candidate, as in `Lowered.recipe`. They differ in choices for
+    kernels that a change of structure has removed. Raises CannotLower."""
     return completed(recipe, print_plan(graph, recipe, device))

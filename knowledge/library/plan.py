@@ -87,7 +87,7 @@ def _lower_op(builder: Builder, op: Op, refused: frozenset[str]) -> None:
 
 
 def _call_torch(builder: Builder, op: Op) -> None:
-    """The operator as PyTorch's own: its tensors are written out first, its results are contiguous buffers."""
+    """Leaves the operator to PyTorch: its operands are written to memory first, its results are contiguous buffers."""
 
     def plain(item: Argument) -> object:
         if isinstance(item, Ref):
@@ -127,7 +127,7 @@ def _is_whole(buffer: Buffer, load: Load, tensor: Tensor) -> bool:
 
 
 def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[str], dict[str, str]]:
-    """What forward returns, the buffers that must exist for it, and the new values of the model's own buffers."""
+    """(what forward returns, buffers that must stay in memory for it, state-dict key -> buffer with its new value)."""
     last = graph.ops[-1] if graph.ops else None
     outputs: list[OutputView] = []
     kept: set[str] = set()
@@ -151,7 +151,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
 
 
 def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
-    """A result as a view of a buffer that the candidate allocates: never an input, a parameter or a constant."""
+    """A result as a view of a buffer that the candidate allocates; inputs, parameters and constants are copied."""
     load = tensor.expr
     if not isinstance(load, Load) or not _returnable(builder, load, builder.graph.values[name].spec):
         if op is None:
@@ -164,7 +164,8 @@ def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> Out
 
 
 def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
-    """Whether the caller may have this view: of memory of ours, and contiguous where the reference's is."""
+    """Whether forward may return this view: the candidate allocated its memory, and it is contiguous if the reference's
+    output is."""
     if builder.buffers[load.buffer].role not in ("temporary", "output") or min((0, *load.view.strides)) < 0:
         return False
     in_order = TensorSpec(spec.shape, load.view.strides, spec.dtype).is_contiguous

@@ -1,4 +1,5 @@
-"""The recipes a search starts from: different enough that their children explore different corners."""
+"""The recipes that a search starts from. They differ much, so that their children explore different parts of the
+space."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from foundry.knowledge.library.ir.kernels import Plan, Tunable
 
 
 def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
-    """Defaults; products as accurate as float32; the smallest tiles and vectors; nothing fused; larger tiles with
-    every rewrite."""
+    """Up to six recipes, the safest first: defaults; products in float32 accuracy; nothing fused; smallest tiles and
+    vectors; larger tiles with every rewrite; every rewrite. Equal ones are dropped."""
     accurate = {name: _chosen(items, _more_accurate) for name, items in tunables.items()}
     small = {name: _chosen(items, _smallest) for name, items in tunables.items()}
     large = {name: _chosen(items, _next_larger) for name, items in tunables.items()}
@@ -56,5 +57,5 @@ def _next_larger(tunable: Tunable) -> Choice | None:
 
 
 def _more_accurate(tunable: Tunable) -> Choice | None:
-    """The precision after the default: the task's own bound may refuse the fastest one."""
+    """The next more accurate precision after the default, because a task's tolerance may refuse the fastest one."""
     return tunable.values[1] if tunable.aspect == "precision" and len(tunable.values) > 1 else None

@@ -1,4 +1,4 @@
-"""Recognises softmax(q k^T) v written as separate products, after fusion has brought it to three kernels."""
+"""Recognises softmax(q k^T) v that is written as separate products, once fusion has reduced it to three kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 
 def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) -> AttentionKernel | None:
-    """One kernel for the three, or None when they are not an attention."""
+    """One kernel that replaces the three; None if they are not an attention."""
     value = _softmax_argument(softmax)
     if value is None or len(scores.stores) != 1 or scores.batch != product.batch or not scores.batch:
         return None
@@ -77,7 +77,7 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
 
 
 def _softmax_argument(kernel: RowKernel) -> Expr | None:
-    """What is exponentiated, when the kernel is exactly exp(x - max) / sum."""
+    """x, if the kernel computes exactly exp(x - max) / sum; else None."""
     if len(kernel.stages) != 3:
         return None
     largest, total, emit = kernel.stages

@@ -6,7 +6,7 @@ Rules, each until it finds nothing, in this order until none applies:
   inline     a map's expression replaces every load of its result;
   carry      a map with several readers is computed and stored by the first of them;
   attention  products around a softmax become one kernel;
-  siblings   small maps that wait for nothing run as one.
+  siblings   small maps that read only inputs and parameters run as one kernel.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -132,8 +132,8 @@ def _rows(state: FusionState) -> bool:
 
 
 def _few_rows(target: str) -> tuple[int, int]:
-    """(rows, elements): with fewer rows than the first and at least so many elements, a second pass runs faster as
-    a map of its own, which all cores or SMs share."""
+    """(rows, elements): a kernel with fewer rows and at least so many elements runs its second pass faster as a map of
+    its own, which all cores or SMs share."""
     return (2, 16384) if target == "cpu" else (32, 8192)
 
 
@@ -141,7 +141,7 @@ def _few_rows(target: str) -> tuple[int, int]:
 
 
 def _attention(state: FusionState) -> bool:
-    """Products around a softmax become one kernel, unless a value between is wanted in memory."""
+    """Joins products around a softmax into one kernel, unless a value between them must stay in memory."""
     changed = False
     for kernel, name in list(state.producers()):
         readers = state.readers(name)
@@ -175,7 +175,7 @@ def _attention(state: FusionState) -> bool:
 
 
 def _siblings(state: FusionState) -> bool:
-    """Small maps of one shape that read only inputs and parameters become one map: launches saved, nothing lost."""
+    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches."""
     written = {name for step in state.steps for name in state.writes(step)}
     groups: dict[tuple[int, ...], list[MapKernel]] = {}
     for step in state.steps:
@@ -197,7 +197,7 @@ def _siblings(state: FusionState) -> bool:
 
 
 def _shared_targets(state: FusionState, group: list[MapKernel]) -> bool:
-    """Whether another step writes a buffer of the group: their order would matter."""
+    """Whether another step writes a buffer of the group, so that the order of the steps matters."""
     targets = {name for step in group for name in state.writes(step)}
     inside = {id(step) for step in group}
     return any(state.writes(step) & targets for step in state.steps if id(step) not in inside)

@@ -1,4 +1,5 @@
-"""Fusion of maps into what reads them: their expression in place of loads, or their store beside it."""
+"""Fuses a map into the kernels that read it: its expression replaces their loads, or its store joins the first
+reader."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _inline(state: FusionState, suits: Callable[[Step], bool]) -> bool:
 
 
 def _worth_cutting(value: Expr, consumers: list[Step]) -> bool:
-    """A cut inside a chain of cheap pointwise work never pays; one before other work, or after expensive, may."""
+    """Whether writing the value to memory may pay: it does after expensive work or before anything but a cheap
+    pointwise chain."""
     if any(not isinstance(step, MapKernel) for step in consumers) or len(consumers) > 1:
         return any(isinstance(node, Apply) and node.op != "cast" for node in views.nodes(value))
     outer = value
@@ -112,7 +114,8 @@ def _with_inlined(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
 
 
 def _with_operand(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
-    """A convolution or attention that reads a copy, reading what was copied; only a plain load can stand there."""
+    """A convolution or attention that reads a copied operand, changed to read the original; None if the operand is
+    computed, because only a plain load fits there."""
     source = store.value
     if not isinstance(source, Load) or not isinstance(step, ConvKernel | AttentionKernel):
         return None
@@ -161,7 +164,7 @@ def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kerne
 
 
 def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
-    """How often each element would be computed in `step`, in multiples of once."""
+    """How many times each element would be computed in `step`."""
     own = math.prod(kernel.shape)
     most = 0.0
     if isinstance(step, RowKernel):

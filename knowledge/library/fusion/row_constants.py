@@ -1,4 +1,4 @@
-"""Sub-expressions of a row kernel that are the same for a whole row, computed once a row."""
+"""Moves sub-expressions that are constant along a row out of the loop over it, so that each row computes them once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foundry.knowledge.library.ir.kernels import (
 
 
 def hoisted(kernel: RowKernel) -> RowKernel:
-    """The kernel with row constants as Lets before their first use."""
+    """The kernel with each row constant computed by a Let stage before its first use."""
     hoist = _Hoist(len(kernel.outer), kernel.name.removeprefix("k_"))
     for stage in kernel.stages:
         if isinstance(stage, Emit):

@@ -36,7 +36,7 @@ class _Join:
 def join_rows(
     kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, few_rows: tuple[int, int]
 ) -> RowKernel | None:
-    """One kernel with the consumer's work as later stages, or None when the rows differ or it would not pay."""
+    """The row kernel with the consumer's work as further stages; None if their rows differ or it would not pay."""
     found = _joined(kernel, consumer, name)
     if found is None:
         return None
@@ -80,7 +80,8 @@ def _stages(
 
 
 def _joined(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) -> _Join | None:
-    """How the consumer's space lies in the row kernel's, trying finer dimensions where the coarse ones do not fit."""
+    """How the consumer's space maps to the row kernel's, with finer dimensions if the given ones do not fit; else
+    None."""
     view = sought(consumer, name)
     if view is None:
         return None
@@ -113,7 +114,8 @@ def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str
 def _finer(
     kernel: RowKernel, consumer: MapKernel | RowKernel, order: tuple[int, ...], stored: View
 ) -> RowKernel | None:
-    """The kernel with its dimensions split where the consumer's end, when its rows come first in memory."""
+    """The kernel with its dimensions split at the borders of the consumer's dimensions, if rows come first in
+    memory."""
     if views.covering_order(store_space(kernel), stored) != tuple(range(len(store_space(kernel)))):
         return None
     shape = tuple(store_space(consumer)[axis] for axis in order)

@@ -1,4 +1,5 @@
-"""The list of steps while it is being fused: who reads and writes what, which joins are legal, what left memory."""
+"""The list of steps during fusion: which step reads and writes what, which joins are legal, what is no longer
+stored."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ class FusionState:
                 index += 1
 
     def once(self, rule: str, first: Step, second: Step) -> bool:
-        """Whether this pair has not failed this rule before."""
+        """Whether this pair of steps has not been refused by this rule before."""
         return (rule, id(first), id(second)) not in self._failed
 
     def refuse(self, rule: str, first: Step, second: Step) -> None:

@@ -1,4 +1,4 @@
-"""Last touches to a fused kernel: the fewest dimensions, and row constants computed once a row."""
+"""Simplifies a fused kernel: merges dimensions, and computes row constants once for each row."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Shape = tuple[int, ...]
 
 
 def tidy(step: Step) -> Step:
-    """The same step over the coarsest equal space."""
+    """The same step with as few dimensions as its views allow."""
     if isinstance(step, RowKernel):
         return _coalesced_row(hoisted(step))
     if isinstance(step, MapKernel):
@@ -67,7 +67,7 @@ def _leading_shape(kernel: Kernel) -> Shape:
 
 
 def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
-    """For each span of dimensions, the runs that all views walk as one."""
+    """For each span of dimensions, the groups of neighbours that all views can treat as one."""
     shape = _leading_shape(kernel)
     found = _all_views(kernel)
     result = []
@@ -150,7 +150,7 @@ def _scalar_map(kernel: MapKernel) -> MapKernel:
 
 
 def _coalesced_row(kernel: RowKernel) -> RowKernel:
-    """Outer and reduced dimensions merged apart; at least one reduced dimension stays."""
+    """The kernel with outer and reduced dimensions merged separately; at least one reduced dimension stays."""
     rank = len(kernel.outer)
     shape = kernel.outer + kernel.reduced
     outer, reduced = _groups(kernel, [(0, rank), (rank, len(shape))])

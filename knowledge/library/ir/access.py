@@ -31,7 +31,7 @@ Visit = Callable[[Expr, Shape], Expr]
 
 
 def store_space(kernel: Kernel) -> Shape:
-    """The space that a kernel's stores (and a map's or row's everything) are expressions over."""
+    """The iteration space (sizes in elements) of a kernel's stores; for maps and rows it is that of all expressions."""
     if isinstance(kernel, RowKernel):
         return kernel.outer + kernel.reduced
     if isinstance(kernel, GemmKernel):
@@ -58,7 +58,7 @@ def with_stores(kernel: Kernel, stores: tuple[Store, ...]) -> Kernel:
 
 
 def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
-    """What a kernel computes from besides its stores."""
+    """(expression, its space) of everything that a kernel computes besides the values of its stores."""
     if isinstance(kernel, RowKernel):
         space = kernel.outer + kernel.reduced
         return [(stage.value, space) for stage in kernel.stages if not isinstance(stage, Emit | EmitRow)]
@@ -74,7 +74,7 @@ def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
 
 
 def expressions(kernel: Kernel) -> Iterator[tuple[Expr, Shape]]:
-    """Every expression that may be rewritten, with its space."""
+    """(expression, its space) of everything in a kernel that may be rewritten."""
     yield from inputs_of(kernel)
     space = store_space(kernel)
     for store in stores_of(kernel):
@@ -114,7 +114,7 @@ def loaded_names(expr: Expr) -> set[str]:
 
 
 def fixed_reads(step: Step) -> set[str]:
-    """Buffers a step reads as memory, where no expression could stand instead."""
+    """Buffers that a step has to read from memory: an expression cannot take the place of the load."""
     if isinstance(step, ConvKernel):
         return {step.x, step.weight}
     if isinstance(step, AttentionKernel):

@@ -1,4 +1,5 @@
-"""Index arithmetic of convolutions, for every target: which taps reach which output, and where a staged band has them.
+"""Index arithmetic of convolutions, for every target: which taps reach which output, and where a staged band holds
+them.
 
 Along one axis with stride s, dilation d and padding p, output o reads inputs o * s + k * d - p. Written as
 (o + k * d // s) * s + k * d % s, the inputs of one phase (k * d mod s) lie one after the other for consecutive o. A
@@ -18,7 +19,7 @@ from foundry.knowledge.library.ir.kernels import ConvKernel, View
 
 @dataclass(frozen=True)
 class Tap:
-    """Kernel element `index` reads staged position `shift` (+ the output's index) of input phase `phase`."""
+    """Kernel element `index` reads staged position `shift` + output index, in input phase `phase`."""
 
     index: int
     phase: int
@@ -27,7 +28,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class AxisPart:
-    """Outputs start, start + step, ... (`count` of them) and the taps they all have."""
+    """The outputs start, start + step, ... (`count` of them), which all have the same taps."""
 
     start: int
     step: int
@@ -50,7 +51,7 @@ class Axis:
 
     @property
     def reach(self) -> int:
-        """Staged positions past an output's own index that some tap reads."""
+        """The largest distance in staged positions from an output's index to what one of its taps reads."""
         return max((tap.shift for part in self.parts for tap in part.taps), default=0)
 
     @property
@@ -59,12 +60,12 @@ class Axis:
 
     @property
     def stays_inside(self) -> bool:
-        """No tap of any output, up to the count of the longest part, reads padding."""
+        """Whether no tap reads padding, for any output up to the count of the longest part."""
         reads = [tap.shift * self.in_step + tap.phase - self.lead for part in self.parts for tap in part.taps]
         return not reads or (min(reads) >= 0 and max(reads) + (self.count - 1) * self.in_step < self.in_size)
 
     def shared_zeros(self) -> int:
-        """Zeros at the end of a full staged row that may be the zeros at the start of the next one."""
+        """How many zeros at the end of a staged row may also serve as zeros at the start of the next row."""
         length = self.count + self.reach
         starts = [max(0, math.ceil((self.lead - phase) / self.in_step)) for phase in self.phases]
         ends = [max(0, length - math.ceil((self.in_size + self.lead - phase) / self.in_step)) for phase in self.phases]
@@ -116,7 +117,8 @@ class Geometry:
 
     @property
     def reads_in_place(self) -> bool:
-        """The input's own rows serve as the staged band: no padding, stride 1, contiguous along the width."""
+        """Whether the input's own rows can serve as the staged band: no padding, stride 1, contiguous along the
+        width."""
         fits = all(
             axis.in_step == 1 and axis.lead == 0 and len(axis.parts) == 1 and axis.count + axis.reach <= axis.in_size
             for axis in self.axes
@@ -197,7 +199,7 @@ def geometry(kernel: ConvKernel) -> Geometry:
 
 @dataclass(frozen=True)
 class Staging:
-    """Element strides of a staged band, or of the input itself when it is read in place."""
+    """Strides in elements of a staged band, or of the input itself if it is read in place."""
 
     pitch: int
     depth_stride: int
@@ -229,7 +231,7 @@ def staging(found: Geometry, band: tuple[int, int, int], copied: bool) -> Stagin
 
 
 def tap_tables(found: Geometry, layout: Staging) -> list[tuple[list[int], list[int]]]:
-    """For every part: staged offsets of its taps, and their positions in the kernel (row-major)."""
+    """For each part: (element offsets of its taps in the staged band, their row-major positions in the kernel)."""
     _, high, wide = found.kernel.kernel
     tables = []
     for part in found.parts:

@@ -62,12 +62,12 @@ def flops(kernel: Kernel) -> int:
 
 
 def _distinct(view: View, space: Shape, limit: int) -> int:
-    """An upper bound of the elements a view meets."""
+    """An upper bound of the number of distinct elements that a view reaches."""
     return min(limit, math.prod(size for size, stride in zip(space, view.strides, strict=True) if stride))
 
 
 def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
-    """Each element that the kernel reads, once, and each that it writes, once."""
+    """Bytes of all elements that the kernel reads or writes, each counted once."""
     elements: dict[str, int] = {}
 
     def note(name: str, count: int) -> None:
@@ -91,7 +91,7 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
 
 
 def compulsory_bytes(plan: Plan) -> int:
-    """Inputs and weights that any step reads, once each, and what forward returns or writes back."""
+    """Bytes of the inputs and weights that any step reads, counted once, and of what forward returns or writes back."""
     read: set[str] = set()
     for step in plan.steps:
         read |= fixed_reads(step)

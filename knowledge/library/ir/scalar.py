@@ -1,8 +1,9 @@
-"""Scalar expressions as C text, for any C-like target: what a `Dialect` says differs, nothing else does.
+"""Prints scalar expressions as C, for any C-like target. Targets differ only in their `Dialect`.
 
-Two ways to print. `expression` gives one nested C expression. `Emitter` gives statements: values used more than once
-become constants, so that shared work is computed once and an epilogue reads like handwritten code. Both number values
-first (local value numbering, Cocke and Schwartz 1970), hence a graph with sharing prints in linear time.
+Two ways to print. `expression` gives one nested C expression. `Emitter` gives statements: values that are used more
+than once become constants, so that shared work is computed once and an epilogue reads like handwritten code. Both
+number values first (local value numbering, Cocke and Schwartz 1970), so that a graph with sharing prints in linear
+time.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ MATH_FORMATS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one target spells types, constants, conversions and operations."""
+    """How one target writes types, constants, conversions and operations."""
 
     storage: Mapping[DType, str]  # element type in memory
     register: Mapping[DType, str]  # type of a value being computed with; 16-bit floats compute in float
@@ -72,11 +73,11 @@ class Dialect:
     nan: str = "NAN"
 
     def load(self, element: str, dtype: DType) -> str:
-        """The register value of a stored element (`b_x[i]`)."""
+        """C expression that converts a stored element (`b_x[i]`) to the type in which it is computed."""
         return self.widen.get(dtype, "{0}").format(element)
 
     def store(self, value: str, dtype: DType) -> str:
-        """The stored element for a register value of the same dtype."""
+        """C expression that converts a computed value to the element type of a buffer of the same dtype."""
         return self.narrow.get(dtype, "{0}").format(value)
 
     def constant(self, value: float | int | bool, dtype: DType) -> str:
@@ -149,7 +150,7 @@ CPU_DIALECT = Dialect(
 
 
 def affine(offset: int, terms: Iterable[tuple[int, str]]) -> str:
-    """`offset + sum(stride * index)` as C, without zero terms and unit factors; the indices must be 64-bit."""
+    """`offset + sum(stride * index)` in elements, as C without zero terms and unit factors. Indices must be 64-bit."""
     parts = [name if stride == 1 else f"{name} * {stride}" for stride, name in terms if stride]
     if offset or not parts:
         parts.append(str(offset))
@@ -159,7 +160,7 @@ def affine(offset: int, terms: Iterable[tuple[int, str]]) -> str:
 def loader(dialect: Dialect, offset: Callable[[View], str], pointer: Callable[[str], str] = "b_{}".format) -> LoadFn:
     """The usual leaf printer: `offset` gives the C element offset of a view at the point being computed.
 
-    A gather clamps what PyTorch would refuse, so that no input can make a kernel read outside its buffer.
+    A gather clamps indices that PyTorch would refuse, so that no input can make a kernel read outside its buffer.
     """
 
     def load(leaf: Load | Gather | Iota) -> str:
@@ -343,7 +344,7 @@ class Emitter:
 
 
 class _Inline(Emitter):
-    """An emitter that never binds: everything nested in one expression."""
+    """An emitter that declares no constants: it nests everything in one expression."""
 
     def _bind(self, number: int, text: str) -> str:
         self._text[number] = text

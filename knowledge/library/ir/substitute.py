@@ -15,9 +15,9 @@ _ROUNDED = ("float16", "bfloat16")
 
 
 def replaced_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> Expr:
-    """`expr` with loads replaced where `leaf` gives something.
+    """`expr` with each load for which `leaf` gives an expression replaced by it.
 
-    A value that was rounded to 16 bits only because it went through memory keeps its float32 precision.
+    A value that was rounded to 16 bits only because it was stored to memory now keeps its float32 precision.
     """
     memo: dict[int, Expr] = {}
 
@@ -48,13 +48,13 @@ def replaced_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> 
 
 
 def _before_rounding(load: Expr, value: Expr) -> Expr | None:
-    """The value that a replaced load of a 16-bit buffer stood for, before it was rounded for memory."""
+    """The float32 value behind a load of a 16-bit buffer, before it was rounded to be stored."""
     rounded = isinstance(load, Load | Gather) and load.dtype in _ROUNDED
     return value.args[0] if rounded and isinstance(value, Apply) and value.op == "cast" else None
 
 
 def sought(kernel: Kernel, name: str) -> View | None:
-    """The view through which a kernel loads a buffer; None when it gathers from it."""
+    """The view through which a kernel loads a buffer; None if it gathers from it."""
     for expr, _ in expressions(kernel):
         for node in views.nodes(expr):
             if isinstance(node, Load) and node.buffer == name:
@@ -87,8 +87,8 @@ class SpaceMap:
 
 
 def aligned_map(shape: Shape, view: View | None, stored: View, space: Shape) -> SpaceMap | None:
-    """The map when a consumer over `shape` reads, through `view`, each element that a producer over `space` stores
-    through `stored` exactly once."""
+    """The map from producer to consumer, if a consumer over `shape` reads through `view` exactly once each element that
+    a producer over `space` stores through `stored`; else None."""
     if view is None or math.prod(shape) != math.prod(space):
         return None
     order = views.covering_order(shape, view)
@@ -104,8 +104,8 @@ def same_view(left: View, right: View, space: Shape) -> bool:
 
 
 def substituted(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr:
-    """`expr` over the producer's space with its loads of produced buffers replaced; raises NotAffine when one reads
-    another element than the one computed at that point."""
+    """`expr` over the producer's space, with each load of a produced buffer replaced by the produced value. Raises
+    NotAffine if a load reads another element than the one that is computed at the same point."""
 
     def leaf(node: Load | Gather) -> Expr | None:
         store = produced.get(node.buffer)

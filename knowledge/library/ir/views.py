@@ -1,4 +1,4 @@
-"""Affine index arithmetic: sending the leaves of an expression through another view of their iteration space.
+"""Affine index arithmetic: re-indexes the leaves of an expression when its iteration space changes.
 
 A map takes a point of a new space to the row-major position in the old space: position = offset + sum(strides * point).
 Slices, permutations, expansions, flips, reshapes and the inlining of a producer are all such maps.
@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 def identity(shape: Shape, offset: int = 0) -> View:
-    """The view of a contiguous buffer of `shape` by its own points."""
+    """The view with row-major strides (elements) of a contiguous buffer of `shape`."""
     return View(offset, contiguous_strides(shape))
 
 
@@ -30,7 +30,7 @@ def is_identity(view: View, shape: Shape) -> bool:
 
 
 def merged(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of the fewest dimensions that walk the same positions in the same order."""
+    """(size, stride in elements) of the fewest dimensions that visit the same positions in the same order."""
     groups: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
         if size == 1:
@@ -53,8 +53,8 @@ def _digits(value: int, radices: Sequence[int]) -> list[int]:
 
 
 def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[list[int], list[list[int]]] | None:
-    """`point_map` per dimension of `sizes`: offsets, and for each new dimension its steps; None when a dimension
-    of the new space would carry from one old dimension into the next."""
+    """`point_map` split by the dimensions of `sizes`: (offset in each, step in each of every new dimension). None if a
+    dimension of the new space would carry from one old dimension into the next."""
     radices = contiguous_strides(tuple(sizes))
     offsets = _digits(point_map.offset, radices)
     steps = [
@@ -71,7 +71,8 @@ def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[lis
 
 
 def through(view: View, old: Shape, point_map: View, new: Shape) -> View | None:
-    """`view` over the space `old`, seen from `new` through `point_map`; None when that is not affine."""
+    """`view` of the space `old` as a view of the space `new`, whose points `point_map` sends to `old`; None if that is
+    not affine."""
     groups = merged(old, view.strides)
     if not groups or all(stride == 0 for _, stride in groups):
         return View(view.offset, (0,) * len(new))
@@ -85,7 +86,7 @@ def through(view: View, old: Shape, point_map: View, new: Shape) -> View | None:
 
 
 class NotAffine(Exception):
-    """A leaf cannot be seen through a map; the value must be written to memory first."""
+    """A leaf cannot be re-indexed by a map, so its value must be written to memory first."""
 
 
 def nodes(expr: Expr) -> Iterator[Expr]:
@@ -166,9 +167,9 @@ def remap_view(view: View, old: Shape, point_map: View, new: Shape) -> View:
 
 
 def at_gather(expr: Expr, old: Shape, gather: Gather, new: Shape) -> Expr:
-    """`expr` over `old` at the element that `gather` (over `new`) picks of it: its loads become gathers themselves.
+    """`expr` (over `old`) at the element that `gather` (over `new`) selects. Loads of `expr` become gathers.
 
-    Raises NotAffine when a leaf cannot be indexed by one step, or would need two indices.
+    Raises NotAffine if a leaf would need more than one step or more than one index.
     """
     if gather.fill is not None:
         raise NotAffine
@@ -210,7 +211,7 @@ def permuted_map(shape: Shape, order: Sequence[int]) -> tuple[View, Shape]:
 
 
 def covering_order(shape: Shape, view: View) -> tuple[int, ...] | None:
-    """The order of dimensions in which a view walks a whole contiguous buffer, or None when it does not."""
+    """The order of dimensions in which a view visits a whole contiguous buffer front to back; None if it does not."""
     if view.offset:
         return None
     long = [axis for axis, size in enumerate(shape) if size > 1]
@@ -224,7 +225,7 @@ def covering_order(shape: Shape, view: View) -> tuple[int, ...] | None:
 
 
 def refined(left: Shape, right: Shape) -> Shape | None:
-    """The coarsest shape of which both are made by merging neighbours, or None (4x6 against 6x4)."""
+    """The coarsest shape from which both can be made by merging neighbouring dimensions; None for 4x6 and 6x4."""
     if math.prod(left) != math.prod(right):
         return None
     cuts = {1}
@@ -243,7 +244,7 @@ def refined(left: Shape, right: Shape) -> Shape | None:
 
 
 def joint_groups(shape: Shape, views: Sequence[View]) -> list[list[int]]:
-    """Runs of neighbouring dimensions that every view walks as one; dimensions of size 1 are left out."""
+    """Groups of neighbouring dimensions that every view can treat as one; dimensions of size 1 are left out."""
     groups: list[list[int]] = []
     for axis, size in enumerate(shape):
         if size == 1:

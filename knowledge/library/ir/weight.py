@@ -15,7 +15,7 @@ _LARGEST_EXPRESSION = 300
 
 
 def limited(expr: Expr) -> Expr:
-    """The expression itself; raises NotAffine when it has grown beyond what a compiler should be given."""
+    """Returns `expr`, or raises NotAffine if it has grown too large for a compiler."""
     if sum(1 for _ in views.nodes(expr)) > _LARGEST_EXPRESSION:
         raise views.NotAffine
     return expr

@@ -37,7 +37,7 @@ _INTEGERS: tuple[DType, ...] = ("bool", "uint8", "int8", "int16", "int32", "int6
 
 
 def compute_dtype(dtype: DType) -> DType:
-    """What arithmetic on `dtype` runs in: 16-bit floats compute in float32, as PyTorch's own kernels do."""
+    """The dtype in which arithmetic on `dtype` runs: float32 for 16-bit floats, as in PyTorch's own kernels."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -166,14 +166,14 @@ def integers(op: Op, index: int, name: str, default: Argument = None) -> list[in
 
 
 def _plain_name(name: str) -> str:
-    """`_native_batch_norm_legit_functional_out0` as a reader would call it: `batch_norm`."""
+    """A short name for readers: `batch_norm` for `_native_batch_norm_legit_functional_out0`."""
     name = re.sub(r"^_*(native_)?", "", name)
     return re.sub(r"_legit(_functional|_no_training|_no_stats)?", "", name).removesuffix("_out0") or "value"
 
 
 @dataclass
 class Builder:
-    """Buffers and steps so far, and the tensor of every value that has been lowered."""
+    """The buffers and steps so far, and for each lowered value its tensor."""
 
     graph: OpGraph
     buffers: dict[str, Buffer] = field(default_factory=dict)

@@ -72,7 +72,7 @@ class Rows:
         return self.builder.expand(column, self.outer + self.reduced, self.op).expr
 
     def reduce(self, tag: str, kind: ReduceOp, value: Expr, dtype: DType | None = None) -> Expr:
-        """Adds a reduction; `tag` tells the ones of an operator apart."""
+        """Adds a reduction and returns its value; `tag` distinguishes several reductions of one operator."""
         name = f"{self.builder.identifier(self.op.name)}_{tag}"
         result = dtype or value.dtype
         self.stages.append(Reduction(name, kind, value, result))
@@ -98,7 +98,7 @@ class Rows:
         self.stages.append(Emit(Store(target.buffer, view, cast(value, target.dtype))))
 
     def emit_row(self, value: Expr, output: int = 0) -> None:
-        """A result once a row (with or without kept dimensions of size 1)."""
+        """A result with one element for each row, with or without kept dimensions of size 1."""
         target = self._buffer(output)
         self.stages.append(EmitRow(Store(target.buffer, self.row_view(), cast(value, target.dtype))))
 
@@ -106,7 +106,7 @@ class Rows:
         return View(0, contiguous_strides(self.outer) + (0,) * len(self.reduced))
 
     def temporary(self, tag: str, value: Expr) -> Tensor:
-        """A result once a row that only later steps of the same operator read."""
+        """A value with one element for each row, which only later steps of the same operator read."""
         tensor = self.builder.buffer(f"{self.op.name}_{tag}", self.outer, value.dtype)
         assert isinstance(tensor.expr, Load)
         self.stages.append(EmitRow(Store(tensor.expr.buffer, self.row_view(), value)))
