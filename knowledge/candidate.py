@@ -83,6 +83,8 @@ class Resources:
     vector_bytes: int = 0  # widest vector register the hot code uses
     instruction_mix: dict[str, int] = field(default_factory=dict)
     kernels: dict[str, dict[str, float]] = field(default_factory=dict)  # per kernel, CUDA
+    # per kernel: its instructions by class, "all_..." and those of its loops "hot_..."; see tools/targets
+    instructions: dict[str, dict[str, float]] = field(default_factory=dict)
     # CPU: functions whose loops work on one floating-point number at a time, with the number of instructions
     scalar_loops: dict[str, int] = field(default_factory=dict)
 

@@ -1,7 +1,8 @@
-"""The CUDA target: nvcc to a cubin in a child that can be killed, builds kept by content, resources from ptxas.
+"""The CUDA target: nvcc to a cubin in a child that can be killed, builds kept by content, resources from ptxas, the
+instructions from the disassembly.
 
 A cubin is all a candidate needs: it is launched through the driver, so no host code is compiled. Without a GPU the
-same build still tells registers, spills, shared memory and theoretical occupancy.
+same build still tells registers, spills, shared memory, theoretical occupancy and what the machine code does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from foundry.tools.targets.base import (
     first_error,
     read_literals,
 )
+from foundry.tools.targets.disassembly import instructions
 
 _LOG_BYTES = 256 * 1024
 _FORBIDDEN_FLAGS = ("-run", "--run", "-ccbin", "--compiler-bindir", "-Xcompiler", "--options-file", "-optf")
@@ -122,7 +124,7 @@ class CudaTarget:
         cubin = build_cache() / f"{build_key(literals.source, flags, version_line(str(nvcc), '--version'), arch)}.cubin"
         log = cubin.with_suffix(".log")
         if cubin.exists() and log.exists():
-            resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch)
+            resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch, instructions(cubin))
             return Build(True, time.monotonic() - start, True, str(cubin), log=str(log), resources=resources)
         cubin.parent.mkdir(parents=True, exist_ok=True)
         return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
@@ -150,7 +152,7 @@ class CudaTarget:
             said = first_error(output) or f"nvcc exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
             return Build(False, seconds, first_error=problem, log=str(log))
-        resources = resources_of(output, literals.about, arch)
+        resources = resources_of(output, literals.about, arch, instructions(cubin))
         return Build(True, seconds, False, str(cubin), log=str(log), resources=resources)
 
 
@@ -190,9 +192,11 @@ def parse_ptxas(log: str) -> dict[str, dict[str, float]]:
     return kernels
 
 
-def resources_of(log: str, about: Mapping[str, Any], arch: str) -> Resources:
-    """Resources of a build from its log and the launch sizes in FOUNDRY["launches"]; occupancy is the lowest of the
-    kernels' whose block size is known."""
+def resources_of(
+    log: str, about: Mapping[str, Any], arch: str, code: Mapping[str, dict[str, float]] | None = None
+) -> Resources:
+    """Resources of a build from its log, the launch sizes in FOUNDRY["launches"] and what its machine code does;
+    occupancy is the lowest of the kernels' whose block size is known."""
     kernels = parse_ptxas(log)
     launches = about.get("launches")
     for name, facts in kernels.items():
@@ -212,6 +216,7 @@ def resources_of(log: str, about: Mapping[str, Any], arch: str) -> Resources:
         occupancy=min(known, default=None),
         vector_bytes=16,
         kernels=kernels,
+        instructions={name: dict(facts) for name, facts in (code or {}).items() if name in kernels},
     )
 
 
