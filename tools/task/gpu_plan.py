@@ -15,6 +15,8 @@ CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an 
 RESERVE = 0.05  # of the memory: what allocators cannot give out again
 SCREEN_TRIALS = 6  # that a screen asks, at most
 POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
+TIMED = 3  # copies of the outputs in a process that is timed: of the call, of one before, taken as the clock stopped
+STATES = 9  # kinds of parameters that a judge holds, and the model's own
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
 
 
@@ -57,13 +59,14 @@ class GpuPlan:
         own, slots = sizes.inputs + sizes.outputs, min(self.slots, 2)
         trial = sizes.inputs + sizes.wide_outputs
         others = (SCREEN_TRIALS - 1) * trial if self.keeps_trials else 0
-        judge = int((2 + 2 * sizes.widening) * sizes.parameters) + others + CONTEXT_BYTES
+        asked = slots * sizes.inputs if self.keeps_trials else 0  # what the screen is timed on
+        judge = int((STATES + 2 * sizes.widening) * sizes.parameters) + others + asked + CONTEXT_BYTES
         widened = sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)
         making = own + max(widened, own + sizes.outputs + sizes.work) + 2 * sizes.outputs  # the trial before's
         model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
         candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
-        side = slots * sizes.inputs + 2 * sizes.outputs + model
+        side = slots * sizes.inputs + TIMED * sizes.outputs + model
         timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * side
         return max(self.lanes * verifying, (self.lanes - 1) * verifying + timing)
 

@@ -94,9 +94,9 @@ def _users_words(task: Task, doing: str) -> Iterator[None]:
     """Turns whatever the user's code raises into one TaskError with the line of the user's own file."""
     try:
         yield
-    except TaskError:
+    except (TaskError, KeyboardInterrupt):
         raise
-    except KeyboardInterrupt:
+    except torch.OutOfMemoryError:  # of a GPU: others may have taken what there was, which says nothing of the task
         raise
     except BaseException as error:  # a task may raise anything, SystemExit included
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == task.path]

@@ -5,6 +5,7 @@ Each in a process of its own, on inputs that the candidate has not seen. Runs in
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,10 +58,18 @@ def audit_runs(
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
+    _part_from(links["observe"])
     if policy != "open":
         runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
         gates += _ablation_gates(runs["silent"], runs["undone"])
     return gates, seen
+
+
+def _part_from(link: RunnerLink) -> None:
+    """Its memory back, before the next process needs as much."""
+    with contextlib.suppress(RunnerFailed):
+        link.forget(slot=SLOT, case=0)
+    link.close()
 
 
 def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tuple[Message, list[Gate]]:
@@ -127,6 +136,7 @@ def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _With
         run.reached = [str(name) for name in link.ask({"do": "observe"}, [], link.run_limit_s).get("silenced", ())]
     except RunnerFailed:  # its process ended over the missing code
         run.reached = ["its native code"]
+    _part_from(link)
     return run
 
 

@@ -102,6 +102,7 @@ class Case:
         self._counters = _unread_counters(self._model)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
+        self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
 
     @property
@@ -311,9 +312,14 @@ class Case:
             if self._exact is None:
                 self._exact = self._loaded.build_model(self.seed).to(self._device).double()
             truth = self._run(self._exact, kind, _widen(inputs))
-        except (TaskError, torch.OutOfMemoryError) as error:
+        except TaskError as error:
             return own(), updated, f"no float64 run: {error}"
+        except torch.OutOfMemoryError as error:
+            if not self.may_lack_memory:  # a candidate took it, and must not choose what it is compared with
+                raise
+            return own(), updated, f"no float64 run: {str(error).splitlines()[0]}"
         matching = len(truth) == len(eager) and all(a.shape == b.shape for a, b in zip(truth, eager, strict=True))
+        self.may_lack_memory = False
         if not matching:
             return own(), updated, "no float64 run: its outputs have other shapes"
         return truth, self._read_updated(self._exact), ""

@@ -105,6 +105,8 @@ class Judge:
         worst: AccuracyClass = self._task.options.accuracy or "tf32"
         examination = Examination(link, stage, worst, slots=SLOTS[: self._plan.slots])
         load = {"text": message["text"], "device": self._place}
+        if self._place == "cuda":  # whether a float64 run fits, before a candidate is there that could take the memory
+            self._outline("")
         try:
             if stage == "screen":
                 verdict = examination.run(load, [self._case()], lambda case: self._screen(message["told_by"]))
@@ -209,11 +211,11 @@ class Judge:
         other stages."""
         stage, series = message["stage"], message["series"]
         errors, telling = [OutputError(*pair) for pair in message["errors"]], told_by(message["told_by"])
-        if stage == "screen":
+        if stage == "screen" and self._plan.keeps_trials:
             return self._case(), self._draw_timed_inputs(stage, errors, telling)
         if self._series is None or self._series[0] != series:
             self.release(message, [])
-            case = self._fresh_cases(stage, only_first=True)[0]
+            case = self._case() if stage == "screen" else self._fresh_cases(stage, only_first=True)[0]
             self._series = (series, case, self._draw_timed_inputs(stage, errors, telling, case))
         return self._series[1:]
 
@@ -306,7 +308,10 @@ class Judge:
 
     def _fresh_cases(self, stage: Stage, *, only_first: bool = False) -> list[Case]:
         seed = self._seeds.draw(stage, f"{stage}: parameters")
-        return cases_of(self._task, [seed], self._place, only_first=only_first)
+        made = cases_of(self._task, [seed], self._place, only_first=only_first)
+        for case in made:
+            case.may_lack_memory = self._case().may_lack_memory
+        return made
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:
         """Fresh trials of a case: all distributions of the stage for the file's own shapes, those of the screen for
@@ -349,7 +354,7 @@ class Judge:
             scalable=not case.limited,
             rotatable=not case.has_structure(),
         )
-        if stage == "screen":
+        if stage == "screen" and self._plan.keeps_trials:
             self._screen_inputs = timed
         return timed
 

@@ -93,6 +93,10 @@ class Runner:
         cuda_events.rehearse()
         self._before = self._state_reader[0]()
 
+    def leave(self) -> None:
+        """What belongs to a link that was closed: the next one has blocks of its own."""
+        self._blocks = GpuBlocks()
+
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
         commands: dict[str, Callable[[Message, list[int]], Message]] = {
@@ -242,6 +246,7 @@ class Runner:
         self._names.pop(message.get("case", -1), None)
         self._kept, self._result, self._taken = [], None, None
         gc.collect()
+        bundle.give_back()
         return {}
 
     def _exchange_token(self, message: Message, handles: list[int]) -> Message:
@@ -480,3 +485,4 @@ def serve(control: Channel) -> None:
             runner.serve(link)
         except ChannelClosed:
             link.close()
+            runner.leave()
