@@ -213,7 +213,11 @@ class Grader:
     def make_ready(self, text: str, stage: Stage) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it."""
         groups = effort_of(stage, self._device.target).min_groups
-        self._runners.make_ready(text, min(groups, self._plan.waiting // 2))
+        self._runners.make_ready(text, groups, self._plan.waiting)
+
+    def dismiss(self, text: str) -> None:
+        """Ends what was made ready for a candidate that is not timed."""
+        self._runners.dismiss(text)
 
     def time(
         self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None

@@ -28,6 +28,7 @@ from foundry.tools.process.zygote import Worker
 RUNNER = "foundry.tools.grade.runner.runner:serve"
 LIFE_S = 900.0  # of a runner, at most
 READY_S = 30.0
+STALE_S = 60.0  # who was not timed by then is not timed at all
 
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
 
@@ -40,6 +41,8 @@ class Runners:
         self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
         self._numbers = itertools.count()
         self._waiting: dict[str, list[tuple[Worker, Worker]]] = {}  # (reference's, candidate's) by the latter's text
+        self._since: dict[str, float] = {}  # when a text's processes were started
+        self._starting = 0  # pairs
         self._guard = threading.Lock()  # of those waiting
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
@@ -58,13 +61,26 @@ class Runners:
         own = prepare_folders(text, folder) if text else CandidateFolders({"TMPDIR": str(folder)}, TASK, [])
         return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.locks)
 
-    def make_ready(self, text: str, pairs: int) -> None:
-        """Starts processes for the reference and a candidate, for so many groups, and waits for their contexts."""
+    def make_ready(self, text: str, pairs: int, most: int) -> None:
+        """Starts processes for the reference and a candidate, for so many groups, and waits for their contexts. No more
+        than `most` processes wait at a time, for all candidates together."""
         if not self._on_gpu:
             return
-        made = [(self.fresh(), self.fresh(text)) for _ in range(pairs)]
-        workers = [worker for pair in made for worker in pair]
-        ready = {id(worker) for worker in self._warmed(workers, time.monotonic() + READY_S)}
+        with self._guard:
+            stale = [other for other, since in self._since.items() if time.monotonic() - since > STALE_S]
+        for other in stale:
+            self.dismiss(other)
+        with self._guard:
+            self._since[text] = time.monotonic()
+            pairs = max(0, min(pairs, most // 2 - self._starting - sum(map(len, self._waiting.values()))))
+            self._starting += pairs
+        try:
+            made = [(self.fresh(), self.fresh(text)) for _ in range(pairs)]
+            workers = [worker for pair in made for worker in pair]
+            ready = {id(worker) for worker in self._warmed(workers, time.monotonic() + READY_S)}
+        finally:
+            with self._guard:
+                self._starting -= pairs
         for pair in made:
             if all(id(worker) in ready for worker in pair):
                 with self._guard:
@@ -97,6 +113,7 @@ class Runners:
     def dismiss(self, text: str) -> None:
         """Ends the processes that are still waiting for a candidate."""
         with self._guard:
+            self._since.pop(text, None)
             left = self._waiting.pop(text, [])
         for pair in left:
             for worker in pair:

@@ -100,6 +100,7 @@ class LocalWorkbench:
         self._target: Target | None = None
         self._measured: Device | None = None  # with its ceilings
         self._intake: asyncio.Future[Intake] | None = None
+        self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._baseline: asyncio.Future[Baseline] | None = None
 
     @property
@@ -145,6 +146,8 @@ class LocalWorkbench:
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         from foundry.tools.audit import audit, heavier, needs_watching
 
+        if verdict.correct and self.device.target == "cuda":  # what is timed next starts meanwhile
+            self._readying[text] = asyncio.ensure_future(self._make_ready(text, verdict.stage))
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
         graphs = (await self.intake()).graphs
         graph, source = graphs[0] if graphs else None, self._task.source
@@ -156,7 +159,7 @@ class LocalWorkbench:
                 watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
             operators = heavier(operators, seen.get("operators"))
         label = (await self.baseline()).label if verdict.correct else ""
-        return await self._in_thread(
+        found = await self._in_thread(
             lambda: audit(
                 text,
                 build,
@@ -169,6 +172,10 @@ class LocalWorkbench:
                 accuracy=verdict.accuracy_class,
             )
         )
+        if not found.clean and (begun := self._readying.pop(text, None)) is not None:
+            await begun
+            await self._in_thread(lambda: self._grader.dismiss(text))
+        return found
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
         if not self.device.present:
@@ -183,8 +190,7 @@ class LocalWorkbench:
             return self._grader.time(text, build, stage, baseline)  # a cheat shows twice, a busy machine hardly
 
         if self.device.target == "cuda":
-            async with self._shared():
-                await self._in_thread(lambda: self._grader.make_ready(text, stage))
+            await (self._readying.pop(text, None) or self._make_ready(text, stage))
         async with self._exclusively():
             return await self._in_thread(work)
 
@@ -202,6 +208,7 @@ class LocalWorkbench:
 
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
+        await asyncio.gather(*self._readying.values(), return_exceptions=True)
         await self._in_thread(self._grader.close)
         self._threads.shutdown(wait=True)
 
@@ -242,6 +249,11 @@ class LocalWorkbench:
             graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
         )
+
+    async def _make_ready(self, text: str, stage: Stage) -> None:
+        """Starts the processes of a timing, whose contexts would disturb another one."""
+        async with self._shared():
+            await self._in_thread(lambda: self._grader.make_ready(text, stage))
 
     async def _check(self) -> Message:
         """What the task is, once a judge is ready for it."""

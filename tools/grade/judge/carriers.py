@@ -51,8 +51,8 @@ class Carrier(Protocol):
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
         """Gives a runner that had a set its content back; None where it has to do that itself."""
 
-    def change(self, key: str, factor: float, shift: int) -> bool:
-        """Writes other content (`timed_calls.change`); False where the runner has to do it."""
+    def change(self, key: str, factor: float, shift: int) -> None:
+        """Writes other content (`timed_calls.change`), where the runner does not do it."""
 
     def changed(self, key: str) -> list[int] | None:
         """Which tensors differ from what was placed; None where only the runner can tell."""
@@ -82,8 +82,8 @@ class HostCarrier:
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
         return None
 
-    def change(self, key: str, factor: float, shift: int) -> bool:
-        return False
+    def change(self, key: str, factor: float, shift: int) -> None:
+        """The runner changes its copies."""
 
     def changed(self, key: str) -> list[int] | None:
         return None
@@ -152,11 +152,10 @@ class GpuCarrier:
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
         return self.place(key, parcel)  # a runner that served another link has its blocks, this link has not
 
-    def change(self, key: str, factor: float, shift: int) -> bool:
+    def change(self, key: str, factor: float, shift: int) -> None:
         block = self._blocks[key]
         timed_calls.change(block.tensors, block.originals, factor, shift)
         torch.cuda.synchronize()
-        return True
 
     def changed(self, key: str) -> list[int] | None:
         block = self._blocks[key]

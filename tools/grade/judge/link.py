@@ -300,9 +300,10 @@ class RunnerLink:
 
     def perturb(self, slots: Sequence[int], factor: float, shift: int) -> None:
         """Other content for the floating inputs of these slots; see `timed_calls.change`."""
-        is_changed = [self._carrier.change(_key(slot), factor, shift) for slot in slots]
+        for slot in slots:
+            self._carrier.change(_key(slot), factor, shift)
         order: Message = {"do": "perturb", "slots": list(slots), "factor": factor, "shift": shift}
-        self.ask({**order, "changed": all(is_changed)}, [], self._run_limit_s)
+        self.ask(order, [], self._run_limit_s)
 
     def forget(self, *, slot: int, case: int) -> None:
         """Drops a set of inputs and a case."""
