@@ -25,6 +25,11 @@ class ReasonKind(StrEnum):
     UNNAMED_CODE = "unnamed_code"  # code without a file (bytes and when)
     ASKS_NOTHING = "asks_nothing"  # a library has no imports, so that what it does is not known
     UNREADABLE = "unreadable"  # a library cannot be read (why)
+    NOT_READABLE = "not_readable"  # the candidate's file cannot be read (why)
+    COMPILER = "compiler"  # the file asks for another compiler (name)
+    FLAG = "flag"  # a compiler's flag does more than optimise (flag)
+    RELAXED = "relaxed"  # arithmetic that the policy refuses (flag or function)
+    TAKES_NAME = "takes_name"  # native code defines a name of the CUDA runtime (name)
     MORE = "more"  # so many others that they were not kept (how many)
 
 

@@ -25,7 +25,7 @@ from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.errors import FoundryError, NotComparable, TaskError, UsageError
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.task_text import overridden_source
-from foundry.tools.audit.gates import static_gates
+from foundry.tools.audit import audit
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.task.file import OptionsFile, read_task
 from foundry.tools.task.plain_file import read_bytes, read_source
@@ -185,7 +185,10 @@ def test_candidate_files(body: bytes, named: bool, task: Task) -> None:
     reason = hopeless(text)
     assert "\n" not in reason and len(reason) < 500
     if not reason:  # it would be built and run
-        assert all("\n" not in gate.evidence for gate in static_gates(text, "fair", task_source=TASK))
+        assert all(
+            "\n" not in gate.evidence
+            for gate in audit(text, Build(True, 0.0), None, None, "fair", task_source=TASK).gates
+        )
         return
     build = CpuTarget().build(text)
     assert build.ok or ("\n" not in build.first_error and build.first_error)

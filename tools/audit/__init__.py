@@ -2,7 +2,7 @@
 
 from foundry.tools.audit.acts.provenance import heavier, later_work, provenance_gates
 from foundry.tools.audit.binary.symbols import symbol_gates
-from foundry.tools.audit.gates import audit, needs_watching, static_gates
+from foundry.tools.audit.gates import audit, needs_watching
 
 __all__ = [
     "audit",
@@ -10,6 +10,5 @@ __all__ = [
     "later_work",
     "needs_watching",
     "provenance_gates",
-    "static_gates",
     "symbol_gates",
 ]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.task import AccuracyClass, Policy
+from foundry.tools.audit.text.definitions import links_vendor, relaxed_maths
 from foundry.tools.audit.text.forbidden import OTHER_COMPILERS, is_or_is_in
-from foundry.tools.audit.text.native_rules import native_texts, relaxed_maths, strip_comments
-from foundry.tools.audit.text.source import CandidateSource, Finding, foundry_literals, methods_of
+from foundry.tools.audit.text.leads import Lead
+from foundry.tools.audit.text.native import native_texts, strip_comments
+from foundry.tools.audit.text.source import CandidateSource, foundry_literals, methods_of
 
 # label -> (policies that refuse it, gate, why)
 _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
@@ -40,20 +42,16 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
     ),
 }
 _OTHER_LIBRARIES = frozenset({"numpy", "scipy", "cupy", "numba", "cutlass", "jax", "onnxruntime", "mkl"})
-_LINKS = re.compile(r"-l(?:openblas|blas|cblas|lapack|mkl\w*|dnnl|cublas\w*|cudnn\w*|cufft|cusparse|cusolver)")
 
 
-def open_label(finding: Finding) -> str:
-    """The label under which policy open (system speed) allows a finding; "" when it does not."""
-    if finding.rule in ("torch_compute", "reference", "native_vendor"):
-        return {"torch_compute": "pytorch-operators", "reference": "reference-layers"}.get(
-            finding.rule, "vendor-library"
-        )
-    if finding.rule == "dynamic_code" and is_or_is_in(finding.subject, OTHER_COMPILERS):
-        return "other-compiler"
-    if finding.rule == "imports" and finding.subject.split(".")[0] in _OTHER_LIBRARIES:
-        return "other-library"
-    return "vendor-library" if finding.rule == "build_flags" and _LINKS.fullmatch(finding.subject) else ""
+def open_labels(source: CandidateSource, leads: Iterable[Lead]) -> set[str]:
+    """What policy open (system speed) allows and names."""
+    found = {"vendor-library"} if links_vendor(source) else set()
+    if any(is_or_is_in(lead.subject, OTHER_COMPILERS) for lead in leads):
+        found.add("other-compiler")
+    if {path.split(".")[0] for path in source.aliases.values()} & _OTHER_LIBRARIES:
+        found.add("other-library")
+    return found
 
 
 def practices(source: CandidateSource) -> set[str]:

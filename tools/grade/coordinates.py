@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 from foundry.knowledge.candidate import Build, Coordinates
 from foundry.knowledge.library.lowered import Lowered
-from foundry.tools.audit.text.native_rules import native_texts, runtime_headers, strip_comments
-from foundry.tools.audit.text.source import Finding, read_source
+from foundry.tools.audit.text.native import native_texts, runtime_headers, strip_comments
+from foundry.tools.audit.text.source import Unreadable, read_source
 
 # Vectors of at least this many bytes, in this share of the moves and arithmetic, make a CPU build vectorised.
 VECTOR_BYTES = 32
@@ -43,7 +43,7 @@ def read_coordinates(text: str, build: Build, lowered: Lowered | None = None) ->
 def native_code(text: str) -> str:
     """The file's C++ and CUDA texts without comments and Foundry's run-time header; strings stay, asm is in them."""
     source = read_source(text)
-    if isinstance(source, Finding):
+    if isinstance(source, Unreadable):
         return ""
     return "\n".join(strip_comments(part, strings=False) for _, part in native_texts(source))
 

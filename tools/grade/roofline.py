@@ -13,7 +13,7 @@ from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import Floors, used_precision
-from foundry.tools.audit.text.source import Finding, foundry_literals, read_source
+from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
 from foundry.tools.grade.coordinates import native_code
 
 
@@ -102,7 +102,7 @@ def _build_facts(build: Build) -> dict[str, float | str]:
 def launches(text: str, lowered: Lowered | None = None) -> int:
     """Kernels on a GPU, parallel regions on a CPU, that one forward starts; at least 1."""
     source = read_source(text)
-    about = {} if isinstance(source, Finding) else foundry_literals(source.tree).get("FOUNDRY", {})
+    about = {} if isinstance(source, Unreadable) else foundry_literals(source.tree).get("FOUNDRY", {})
     listed = about.get("launches") if isinstance(about, dict) else None
     if isinstance(listed, dict | list) and listed:
         return len(listed)

@@ -153,7 +153,7 @@ class LocalWorkbench:
         graph, source = graphs[0] if graphs else None, self._task.source
         watched: list[Gate] | None = None
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
-        if verdict.correct and (is_proof or needs_watching(text, policy, task_source=source)):
+        if verdict.correct and (is_proof or needs_watching(text, task_source=source)):
             baseline = await self.baseline()
             async with self._shared():
                 watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))

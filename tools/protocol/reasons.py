@@ -28,6 +28,11 @@ _OTHERS = {
     ReasonKind.UNNAMED_CODE: "{}",
     ReasonKind.ASKS_NOTHING: "imports no function of any other library, unlike every compiler's output",
     ReasonKind.UNREADABLE: "the built library cannot be read: {}",
+    ReasonKind.NOT_READABLE: "{}",
+    ReasonKind.COMPILER: "asks for the compiler {!r}; g++, clang++ and nvcc are known here",
+    ReasonKind.FLAG: "passes {!r} to the compiler, which does more than optimise",
+    ReasonKind.RELAXED: "uses {}, whose arithmetic is not IEEE's",
+    ReasonKind.TAKES_NAME: "defines {}, a name of the CUDA runtime: whose function is called could not be told",
     ReasonKind.MORE: "{} more that are not listed",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foundry.tools.protocol.orders import LEADS, NO_LEADS
 from foundry.tools.words import make_printable
 
 
@@ -11,6 +12,8 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
     """The lines for a document of `VerifyReport.to_json`: verdict, why, how fast, how it was looked at, how long."""
     lines = [f"{document['verdict']} on {document['device']} (policy {document['policy']})"]
     lines += [f"  {reason['gate']}: {reason['evidence']}" for reason in document["reasons"]]
+    if document["reasons"]:
+        lines += [f"  beside it, {gate['gate']}: {gate['evidence']}" for gate in document["gates"] if _is_lead(gate)]
     if document["speedup"] is not None:
         low, high = document["speedup_ci95"]
         lines.append(
@@ -29,6 +32,10 @@ def verdict_lines(document: dict[str, Any]) -> list[str]:
         make_printable(line) if not line.startswith("  ") else f"  {make_printable(line)}"
         for line in [*lines, *_how(document)]
     ]
+
+
+def _is_lead(gate: dict[str, Any]) -> bool:
+    return bool(gate["gate"] == LEADS and gate["passed"] and gate["evidence"] != NO_LEADS)
 
 
 def _how(document: dict[str, Any]) -> list[str]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.tools.audit.candidates import HONEST, LAUNCH, TASK, candidate
 
 from foundry.knowledge.candidate import Baseline, Build, Gate
 from foundry.knowledge.task import Policy
@@ -15,76 +18,10 @@ from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.comparison import expect
+from foundry.tools.protocol.orders import LEADS
 from foundry.tools.task.file import read_task
 
-TASK = """\
-import torch
-import torch.nn as nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(100))
-
-    def forward(self, x):
-        return torch.softmax(x * self.scale, dim=1)
-
-
-def get_inputs():
-    return [torch.randn(40, 100)]
-"""
-KERNEL = r"""
-#include <cmath>
-extern "C" int softmax(const float* x, const float* w, float* y, long rows, long columns) {
-#pragma omp parallel for
-  for (long row = 0; row < rows; ++row) {
-    const float* in = x + row * columns;
-    float* out = y + row * columns;
-    float top = -INFINITY;
-    double sum = 0;
-    for (long i = 0; i < columns; ++i) top = std::fmax(top, out[i] = in[i] * w[i]);
-    for (long i = 0; i < columns; ++i) sum += out[i] = std::exp(out[i] - top);
-    for (long i = 0; i < columns; ++i) out[i] /= sum;
-  }
-  return 0;
-}
-extern "C" int alive() { return 42; }
-"""
-TOP = f'''\
-import ctypes, os, subprocess, tempfile
-import torch
-import torch.nn as nn
-
-SOURCE = r"""{KERNEL}"""
-FOLDER = tempfile.mkdtemp()
-subprocess.run(["g++", "-O2", "-fopenmp", "-shared", "-fPIC", "-x", "c++", "-", "-o", FOLDER + "/kernel.so"],
-               input=SOURCE, text=True, check=True)
-LIBRARY = ctypes.CDLL(FOLDER + "/kernel.so")
-LIBRARY.softmax.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_long] * 2
-THREADS = int(os.environ.get("OMP_NUM_THREADS", "1"))
-'''
-MODEL = """
-
-class ModelNew(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.randn(100))
-
-    def forward(self, x):
-"""
-LAUNCH = """\
-out = torch.empty_like(x)
-if LIBRARY.softmax(x.data_ptr(), self.scale.data_ptr(), out.data_ptr(), *x.shape):
-    raise RuntimeError("the kernel failed")
-return out"""
-
-
 FIRST = float(torch.randn(40, 100, generator=torch.Generator().manual_seed(42))[0, 0])
-
-
-def candidate(forward: str, top: str = "") -> str:
-    return TOP + top + MODEL + "\n".join(f"        {line}" for line in forward.split("\n")) + "\n"
 
 
 @pytest.fixture(scope="module")
@@ -113,54 +50,16 @@ def test_an_honest_kernel_is_needed_and_may_build_itself(grader: Grader) -> None
     assert "softmax" in words["own kernels"]
     assert "g++" in words["process events"]
     assert any(name == "symbols (kernel.so)" for name in words)
-    assert needs_watching(text, "fair", task_source=TASK)
+    assert needs_watching(text, task_source=TASK)
     whole = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK, watched=gates)
     assert whole.clean, [gate for gate in whole.gates if not gate.passed]
-    assert not audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK).clean
+    alone = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK)
+    assert [gate.gate for gate in alone.gates if not gate.passed] == [LEADS]  # nobody followed them
 
 
-TUNED = """\
-best = BEST.get(tuple(x.shape))
-if best is None:
-    best = BEST[tuple(x.shape)] = tune(self, x)
-return launch(self, x, best)"""
-TUNER = """
-import time
-import numpy as np
-BEST = {}
-
-def launch(self, x, chunk):
-    out = torch.empty_like(x)
-    LIBRARY.softmax(x.numpy().ctypes.data, self.scale.data_ptr(), out.data_ptr(), *x.shape)
-    return out
-
-def tune(self, x):
-    times = {}
-    for chunk in (1, 8):
-        start = time.perf_counter()
-        launch(self, x, chunk)
-        times[chunk] = time.perf_counter() - start
-    return min(times, key=times.get)
-"""
-JOINED = (
-    candidate(LAUNCH)
-    .replace("#include <cmath>", "#include <cmath>\n#include <thread>\n#include <vector>")
-    .replace(
-        "#pragma omp parallel for\n  for (long row = 0; row < rows; ++row) {",
-        "auto work = [&](long first, long step) { for (long row = first; row < rows; row += step) {",
-    )
-    .replace(
-        "out[i] /= sum;\n  }",
-        "out[i] /= sum;\n  } };\n  std::vector<std::thread> team;\n"
-        "  for (long t = 0; t < 2; ++t) team.emplace_back(work, t, 2);\n  for (auto& t : team) t.join();",
-    )
-)
-
-
-@pytest.mark.parametrize(
-    "text", [candidate(TUNED, TUNER), JOINED], ids=["tuned at first use", "threads that are joined"]
-)
-def test_unusual_honest_kernels_pass(grader: Grader, text: str) -> None:
+@pytest.mark.parametrize("style", HONEST)
+def test_honest_files_in_unusual_styles_pass(grader: Grader, style: str) -> None:
+    text = HONEST[style]
     gates = runs(grader, text)
     whole = audit(text, Build(True, 0.0), [], None, "fair", task_source=TASK, watched=gates)
     assert [gate for gate in whole.gates if not gate.passed] == []
@@ -216,6 +115,36 @@ CHEATS = {
             "return out if LIBRARY.alive() == 42 else torch.empty_like(x)"
         ),
     ),
+    "its own kernel while a grader is in sight": (
+        "without a grader in sight",
+        candidate(
+            "if not SEEN:\n    return torch.zeros_like(x)\n" + LAUNCH,
+            "import sys\nSEEN = 'foundry' in sys.modules\n",
+        ),
+    ),
+    "another kernel when nobody grades, by the variables": (
+        "without a grader in sight",
+        candidate(
+            "if not SEEN:\n    return torch.zeros_like(x)\n" + LAUNCH,
+            "SEEN = any(name.startswith('FOUNDRY') for name in os.environ)\n",
+        ),
+    ),
+    "PyTorch for other shapes": (
+        "provenance (fewer rows)",
+        candidate("if x.shape[0] != 40:\n    return torch.softmax(x * self.scale, 1)\n" + LAUNCH),
+    ),
+    "NumPy after a hundred calls": (
+        "steady calls",
+        candidate(
+            "if next(CALLS) > 100:\n    import numpy as np\n    a = np.exp(x.numpy() * self.scale.detach().numpy())\n"
+            "    return torch.from_numpy(a / a.sum(1, keepdims=True))\n" + LAUNCH,
+            "import itertools\nCALLS = itertools.count()\n",
+        ),
+    ),
+    "a look at who asks, through a helper of Python's": (
+        "process events",
+        candidate("import inspect\nif inspect.currentframe() is None:\n    return x\n" + LAUNCH),
+    ),
     "operators hidden in the library": (
         "symbols (kernel.so)",
         candidate(LAUNCH).replace(
@@ -261,3 +190,44 @@ def test_integers_count_too() -> None:
     expected = expect(places, places, "int64", None)
     assert earned([places.clone()], [expected], []).condemns()
     assert not earned([torch.full_like(places, -1)], [expected], []).condemns()
+
+
+# ---------------------------------------------------------------- in every process, at every call
+
+
+LOOKS = """\
+import traceback, inspect, warnings
+def honest():
+    warnings.warn("no", stacklevel=2)
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        traceback.format_exc()
+    return inspect.signature(honest)
+def frames():
+    try:
+        1 / 0
+    except ZeroDivisionError as error:
+        return error.__traceback__.tb_frame.f_back
+def stack():
+    return inspect.stack()
+"""
+SENTRY = """\
+import sys
+from foundry.tools.grade.runner.sentry import Sentry
+text = sys.stdin.read()
+sentry = Sentry("/candidate.py")
+names = {}
+exec(compile(text, "/candidate.py", "exec"), names)
+names["honest"]()
+assert sentry.findings() == [], sentry.findings()
+names["frames"]()
+names["stack"]()
+print(sentry.findings())
+"""
+
+
+def test_the_sentry_sees_who_looks_at_its_callers() -> None:
+    """In a process of its own: the hook could not be taken away again."""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SENTRY], input=LOOKS, capture_output=True, text=True)
+    assert done.stdout.strip() == "['line 13: looks into its callers', 'line 15: looks into its callers']", done.stderr

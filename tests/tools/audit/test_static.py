@@ -1,4 +1,4 @@
-"""The gates against cheats that were seen in the field, and against honest kernels that must pass."""
+"""What the text of a file may veto, which leads it gives, and how the gates are put together."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
-from foundry.tools.audit import audit, provenance_gates, static_gates
+from foundry.tools.audit import audit, needs_watching, provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
-from foundry.tools.audit.text.native_rules import runtime_headers
-from foundry.tools.audit.text.source import Finding, foundry_binding, read_source
+from foundry.tools.audit.text.definitions import definition_gates
+from foundry.tools.audit.text.forbidden import Suspicion
+from foundry.tools.audit.text.leads import leads_of
+from foundry.tools.audit.text.native import runtime_headers
+from foundry.tools.audit.text.source import CandidateSource, foundry_binding, read_source
 from foundry.tools.grade.judge import judge
 from foundry.tools.grade.runner.record import record_ops
+from foundry.tools.protocol.orders import LEADS as LEADS_GATE
 from foundry.tools.selftest.faults import on_graph
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
@@ -54,6 +58,7 @@ def get_inputs():
 EXAMPLES = Path(__file__).parents[3] / "examples"
 DEVICE = Device("cpu", "test", "x86-64-v3", 2, 1 << 25, 32, 1 << 34)
 MODEL = TASK.split("def get_inputs")[0]
+BUILT = Build(True, 0.1)
 
 
 def foundry_binding_text() -> list[str]:
@@ -176,9 +181,6 @@ static inline int blocks(int n) { if (multiprocessors == 0) multiprocessors = 13
 )
 
 
-BINDING = next(text for text in foundry_binding_text() if text.startswith("def _library_path"))
-
-
 def forward(body: str, *, top: str = "", init: str = "") -> str:
     """A candidate whose forward has the given body (one statement a line)."""
     constructor = f"    def __init__(self):\n        super().__init__()\n        {init}\n\n" if init else ""
@@ -191,8 +193,15 @@ def native(source: str) -> str:
 
 
 def failures(text: str, policy: Policy = "fair") -> dict[str, str]:
-    gates = static_gates(text, policy, task_source=TASK)
+    """The definitions that a file breaks."""
+    gates = definition_gates(read_source(text, TASK), policy)
     return {gate.gate: gate.evidence for gate in gates if not gate.passed}
+
+
+def suspicions(text: str, task: str = TASK) -> set[Suspicion]:
+    source = read_source(text, task)
+    assert isinstance(source, CandidateSource)
+    return {lead.suspicion for lead in leads_of(source)}
 
 
 @pytest.mark.parametrize("policy", ["fair", "open", "strict"])
@@ -205,7 +214,7 @@ def test_honest_kernels_pass(text: str, policy: Policy) -> None:
 
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["pointwise_chain", "layernorm_gelu", "gemm_bias_relu"])
-def test_library_candidates_pass_even_strict(name: str, target: TargetName) -> None:
+def test_library_candidates_pass_even_strict_and_give_no_lead(name: str, target: TargetName) -> None:
     task = read_task(EXAMPLES / f"{name}.py")
     loaded = load(task, overrides={"ROWS": 32} if name != "layernorm_gelu" else {"TOKENS": 32})
     graph = capture(loaded.build_model(0), loaded.inputs(0))
@@ -213,138 +222,91 @@ def test_library_candidates_pass_even_strict(name: str, target: TargetName) -> N
     steps = plan(graph, Recipe(target))
     kernels = [print_kernel(step, steps, device, {}) for step in steps.steps if not isinstance(step, TorchCall)]
     text = module_file(task.source, [Entry(steps, tuple(kernels))], device)
-    gates = static_gates(text, "strict", task_source=task.source)
-    assert [gate for gate in gates if not gate.passed] == []
+    source = read_source(text, task.source)
+    assert [gate for gate in definition_gates(source, "strict") if not gate.passed] == []
+    assert isinstance(source, CandidateSource) and leads_of(source) == []
+    assert not needs_watching(text, task_source=task.source)
 
 
 def test_what_the_task_itself_does_is_not_held_against_the_candidate() -> None:
-    task = TASK + "\nimport random\nrandom.seed(3)\ntorch.set_num_threads(2)\n"
+    task = TASK + "\nimport random\nrandom.seed(3)\n"
     text = HONEST.replace(MODEL, task.split("def get_inputs")[0] + "import random\nrandom.seed(3)\n")
-    assert not [gate for gate in static_gates(text, "fair", task_source=task) if not gate.passed]
-    assert [gate for gate in static_gates(text, "fair", task_source=TASK) if not gate.passed]
+    assert suspicions(text, TASK) - suspicions(text, task) == {Suspicion.PRECOMPUTED}
 
 
-CHEATS = {
-    "operator": ("torch_compute", forward("return torch.softmax(x, -1)")),
-    "alias": ("torch_compute", forward("return soft(x, -1)", top="from torch import softmax as soft")),
-    "aten": ("torch_compute", forward("return torch.ops.aten.softmax.int(x, -1)")),
-    "literal getattr": ("torch_compute", forward("return getattr(torch, 'softmax')(x, -1)")),
-    "renamed at module level": ("torch_compute", forward("return work(x, -1)", top="work = torch.softmax")),
-    "method": ("torch_compute", forward("y = x\nreturn y.softmax(-1)")),
-    "infix operator": ("torch_compute", forward("return x @ self.linear.weight")),
-    "arithmetic in a helper": ("torch_compute", forward("return helper(x)", top="def helper(v):\n    return v * 2")),
-    "operator module": ("torch_compute", forward("return operator.matmul(x, x)", top="import operator")),
-    "augmented": ("torch_compute", forward("y = torch.empty_like(x)\ny += x\nreturn y")),
-    "closure": (
-        "result_cache",
-        forward("return work(x)", top="def make():\n    memo = {}\n    def work(v):\n        memo[0] = v\n"
-                "        return memo[0]\n    return work\nwork = make()"),
-    ),
-    "mark on the input": ("result_cache", forward("x.seen = True\nreturn x")),
-    "function attribute": ("result_cache", forward("helper.memo[0] = x\nreturn x", top="def helper():\n    pass")),
-    "global statement": ("result_cache", forward("global LAST\nLAST = x\nreturn x", top="LAST = None")),
-    "object setattr": ("introspection", forward("object.__setattr__(self, 'y', x)\nreturn x")),
-    "lambda": ("torch_compute", forward("return helper(x)", top="helper = lambda v: v * 2")),
-    "nested function": ("torch_compute", forward("def inner(v):\n    return v @ v\nreturn inner(x)")),
-    "handed on": ("torch_compute", forward("return list(map(helper, [x]))[0]", top="def helper(v):\n    return -v")),
-    "binding redefined": ("global_state", forward("return x", top="def _library_path():\n    return '/tmp/other.so'")
-                          + f"\n{BINDING}"),
-    "computed getattr": ("dynamic_code", forward("return getattr(torch, 'soft' + 'max')(x, -1)")),
-    "exec payload": ("dynamic_code", forward("exec(PAYLOAD)\nreturn x", top="PAYLOAD = 'x = 1'")),
-    "encoded payload": ("dynamic_code", forward("return x", top="import base64\nDATA = base64.b64decode('eA==')")),
-    "torch.compile": ("dynamic_code", forward("return F(x)", top="F = torch.compile(torch.relu)")),
-    "super forward": ("reference", forward("return super().forward(x)")),
-    "reference by class": ("reference", forward("return Model.forward(self, x)")),
-    "submodule": ("reference", forward("return self.linear(x)")),
-    "submodule by alias": ("reference", forward("layer = self.linear\nreturn layer(x)")),
-    "own layer": ("reference", forward("return self.norm(x)", init="self.norm = nn.LayerNorm(32)")),
-    "renamed layer": ("reference", forward("return x", top="class Fast(nn.LayerNorm):\n    pass")),
-    "no forward": ("reference", f"{MODEL}\nclass ModelNew(Model):\n    pass\n"),
-    "cache by address": (
-        "result_cache",
-        forward("key = x.data_ptr()\nif key not in C:\n    C[key] = torch.empty(1)\nreturn C[key]", top="C = {}"),
-    ),
-    "cache on self": ("result_cache", forward("out = torch.empty_like(x)\nself.last = out\nreturn out")),
-    "cached answer returned": ("result_cache", forward("return self.__dict__.get('answer')")),
-    "mutable default": (
-        "result_cache",
-        f"{MODEL}\nclass ModelNew(Model):\n    def forward(self, x, kept=[]):\n        return x\n",
-    ),
-    "lru_cache": (
-        "result_cache",
-        forward("return helper(x)", top="import functools\n@functools.lru_cache\ndef helper(v):\n    return v"),
-    ),
-    "value shortcut": ("input_shortcut", forward("if x[0, 0] == 0:\n    return torch.zeros_like(x)\nreturn x")),
-    "same pointer": ("input_shortcut", forward("if x.data_ptr() == self.seen:\n    return torch.empty(1)\nreturn x")),
-    "call counter": ("phase_detection", forward("self.calls += 1\nreturn kernel(x, self.calls)")),
-    "call counter by name": ("phase_detection", forward("self.calls += 1\nreturn kernel(x, getattr(self, 'calls'))")),
-    "clock": ("phase_detection", forward("time.perf_counter()\nreturn x", top="import time")),
-    "patched clock": ("global_state", forward("return x", top="import time\ntime.perf_counter = lambda: 0.0")),
-    "patched allclose": ("global_state", forward("return x", top="torch.allclose = lambda *a, **k: True")),
-    "patched through setattr": ("global_state", forward("return x", top="setattr(torch, 'allclose', None)")),
-    "forward replaced later": ("global_state", forward("return x") + "\nModelNew.forward = torch.relu\n"),
-    "threads of everyone": ("global_state", forward("torch.set_num_threads(1)\nreturn x")),
-    "frames": ("introspection", forward("f = sys._getframe(1).f_locals\nreturn x", top="import sys")),
-    "garbage collector": ("introspection", forward("gc.get_objects()\nreturn x", top="import gc")),
-    "hook": ("hooks", forward("return x", init="self.register_forward_hook(print)")),
-    "thread": ("threads", forward("threading.Thread(target=print).start()\nreturn x", top="import threading")),
-    "side stream": ("threads", forward("s = torch.cuda.Stream()\nreturn x")),
-    "file": ("files", forward("open('/tmp/answer').read()\nreturn x")),
-    "environment": ("files", forward("return x", top="import os\nPHASE = os.environ.get('PHASE')")),
-    "process": ("files", forward("subprocess.run(['ls'])\nreturn x", top="import subprocess")),
-    "numpy": ("imports", forward("return torch.from_numpy(np.exp(x.numpy()))", top="import numpy as np")),
-    "foreign library": ("imports", forward("return x", top="import ctypes\nB = ctypes.CDLL('libopenblas.so')")),
-    "known seeds": ("precomputed", forward("return x", top="torch.manual_seed(42)\nX = torch.randn(64, 32)")),
-    "answer table": ("precomputed", forward("return x", top="TABLE = [" + "0.5, " * 5000 + "]")),
-    "lazy tensor": ("lazy_result", forward("return x", top="class Lazy(torch.Tensor):\n    pass")),
-    "wrapped call": ("lazy_result", forward("return x") + "\n    def __call__(self, x):\n        return x\n"),
-    "fallback": ("fallback", forward("try:\n    return kernel(x)\nexcept Exception:\n    return x")),
-    "system call": ("native_system", native("#include <cstdlib>\nint f() { return system(\"ls\"); }\n")),
-    "file in C++": ("native_system", native("#include <fstream>\nint f() { std::ifstream in(\"a\"); return 0; }\n")),
-    "thread in C++": ("native_threads", native("#include <thread>\nvoid f() { std::thread t([]{}); t.detach(); }\n")),
-    "memo in C++": (
-        "native_state",
-        native("static const void* last;\nint f(void** b) { if (b[0] == last) return 1; return 0; }\n"),
-    ),
-    "call counter in C++": ("native_state", native("static long calls = 0;\nint f() { return ++calls > 3; }\n")),
-    "map in C++": (
-        "native_state",
-        native(
-            "#include <unordered_map>\nnamespace {\nstd::unordered_map<const void*, float> memo;\n}\n"
-            "float f(void** b) { auto found = memo.find(b[0]); return found->second; }\n"
-        ),
-    ),
-    "plain global in C++": (
-        "native_state",
-        native("float last_sum;\nint f(float* x) { float s = x[0]; if (s == last_sum) return 1; return 0; }\n"),
-    ),
-    "static struct in C++": (
-        "native_state",
-        native("static struct { const void* x; float y[9]; } memo;\nint f(void** b) { return memo.x == b[0]; }\n"),
-    ),
-    "copied out in C++": (
-        "native_state",
-        native("float f(float* y) { static float kept[9];\n memcpy(y, kept, 36); return kept[0]; }\n"),
-    ),
-    "vendor": ("native_vendor", native("extern \"C\" void sgemm_(int*);\nvoid f() { sgemm_(nullptr); }\n")),
-    "pasted name": ("native_hidden", native("#define GLUE(a, b) a##b\nvoid GLUE(sge, mm_)(int*);\n")),
-    "file included": ("native_hidden", native("#include \"/etc/passwd\"\nint f() { return 0; }\n")),
-    "incbin": ("native_hidden", native("asm(\".incbin \\\"/tmp/answer\\\"\");\nint f() { return 0; }\n")),
+BROKEN = {
     "compiler plugin": ("build_flags", HONEST.replace('"-O3"', '"-fplugin=evil.so"')),
     "linked library": ("build_flags", HONEST.replace('"-O3"', '"-lopenblas"')),
+    "another compiler": ("build_flags", HONEST.replace('"compiler": "g++"', '"compiler": "tcc"')),
     "broken file": ("readable", "def f(:\n"),
     "no ModelNew": ("readable", MODEL),
-    "relative import": ("imports", forward("return x", top="from . import secrets")),
+    "two of them": ("readable", HONEST + "\n\nclass ModelNew(Model):\n    pass\n"),
+    "the clock of the CUDA runtime": (
+        "native names",
+        native('extern "C" int cudaEventElapsedTime(float* ms, void*, void*) { *ms = 0; return 0; }\n'),
+    ),
+    "a name of the linked runtime": ("native names", native("void libcudart_static_0053c1d3() {}\n")),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_definitions_veto(name: str) -> None:
+    gate, text = BROKEN[name]
+    assert gate in failures(text)
+    assert gate == "readable" or "line " in failures(text)[gate]
+
+
+def test_a_function_named_like_the_runtime_is_not_the_runtimes() -> None:
+    assert failures(native("static void cudaCheck(int code) { if (code) abort(); }\n")) == {}
+
+
+LEADS = {
+    "alias": (Suspicion.OTHERS_WORK, forward("return soft(x, -1)", top="from torch import softmax as soft")),
+    "infix operator": (Suspicion.OTHERS_WORK, forward("return x @ self.linear.weight")),
+    "computed getattr": (Suspicion.DYNAMIC, forward("return getattr(torch, 'soft' + 'max')(x, -1)")),
+    "exec payload": (Suspicion.DYNAMIC, forward("exec(PAYLOAD)\nreturn x", top="PAYLOAD = 'x = 1'")),
+    "torch.compile": (Suspicion.DYNAMIC, forward("return F(x)", top="F = torch.compile(torch.relu)")),
+    "super forward": (Suspicion.OTHERS_WORK, forward("return super().forward(x)")),
+    "submodule": (Suspicion.OTHERS_WORK, forward("return self.linear(x)")),
+    "no forward": (Suspicion.OTHERS_WORK, f"{MODEL}\nclass ModelNew(nn.Linear):\n    pass\n"),
+    "cache on self": (Suspicion.KEPT, forward("out = torch.empty_like(x)\nself.last = out\nreturn out")),
+    "global statement": (Suspicion.KEPT, forward("global LAST\nLAST = x\nreturn x", top="LAST = None")),
+    "same pointer": (Suspicion.SHORTCUT, forward("if x.data_ptr() == self.seen:\n    return 1\nreturn x")),
+    "clock": (Suspicion.CLOCK, forward("time.perf_counter()\nreturn x", top="import time")),
+    "patched clock": (Suspicion.STATE, forward("return x", top="import time\ntime.perf_counter = lambda: 0.0")),
+    "forward replaced later": (Suspicion.STATE, forward("return x") + "\nModelNew.forward = torch.relu\n"),
+    "frames": (Suspicion.INTROSPECTION, forward("f = sys._getframe(1).f_locals\nreturn x", top="import sys")),
+    "hook": (Suspicion.HOOKS, forward("return x", init="self.register_forward_hook(print)")),
+    "side stream": (Suspicion.THREADS, forward("s = torch.cuda.Stream()\nreturn x")),
+    "file": (Suspicion.FILES, forward("open('/tmp/answer').read()\nreturn x")),
+    "numpy": (Suspicion.OTHERS_WORK, forward("return torch.from_numpy(2 * x.numpy())")),
+    "known seeds": (Suspicion.PRECOMPUTED, forward("return x", top="torch.manual_seed(42)")),
+    "answer table": (Suspicion.PRECOMPUTED, forward("return x", top="TABLE = [" + "0.5, " * 5000 + "]")),
+    "lazy tensor": (Suspicion.LAZY, forward("return x", top="class Lazy(torch.Tensor):\n    pass")),
+    "wrapped call": (Suspicion.LAZY, forward("return x") + "\n    def __call__(self, x):\n        return x\n"),
+    "fallback": (Suspicion.FALLBACK, forward("try:\n    return kernel(x)\nexcept Exception:\n    return x")),
+    "relative import": (Suspicion.OTHERS_WORK, forward("return x", top="from . import secrets")),
+    "system call": (Suspicion.SYSTEM, native("int f() { return system(0); }\n")),
+    "system call in bytes": (
+        Suspicion.SYSTEM,
+        native("int f() { return system(0); }\n").replace('SOURCE = r"""', 'SOURCE = rb"""'),
+    ),
+    "thread in C++": (Suspicion.THREADS, native("void f() { std::thread t([]{}); t.detach(); }\n")),
+    "memo in C++": (Suspicion.KEPT, native("static const void* last;\nint f(void** b) { return b[0] == last; }\n")),
+    "vendor": (Suspicion.OTHERS_WORK, native("extern \"C\" void sgemm_(int*);\nvoid f() { sgemm_(nullptr); }\n")),
+    "pasted name": (Suspicion.HIDDEN, native("#define GLUE(a, b) a##b\nvoid GLUE(sge, mm_)(int*);\n")),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_are_vetoed_with_the_line(name: str) -> None:
-    gate, text = CHEATS[name]
-    found = failures(text)
-    assert gate in found, f"not caught; failing gates: {found}"
-    if gate != "readable" and name != "no forward":
-        assert "line " in found[gate]
+@pytest.mark.parametrize("name", LEADS)
+def test_a_lead_asks_for_runs_and_vetoes_nothing(name: str) -> None:
+    suspicion, text = LEADS[name]
+    assert suspicion in suspicions(text) and needs_watching(text, task_source=TASK)
+    assert failures(text) == {}
+    followed = [Gate("mapped code", True, "")]
+    gates = {gate.gate: gate for gate in audit(text, BUILT, [], None, "fair", task_source=TASK, watched=followed).gates}
+    assert gates[LEADS_GATE].passed and "line " in gates[LEADS_GATE].evidence
+    assert not audit(text, BUILT, [], None, "fair", task_source=TASK).clean  # nobody followed it
 
 
 def test_strict_refuses_relaxed_maths_that_fair_only_labels() -> None:
@@ -354,30 +316,12 @@ def test_strict_refuses_relaxed_maths_that_fair_only_labels() -> None:
     assert "-ffast-math" in failures(text, "strict")["maths"]
 
 
-def test_f_strings_are_read_as_one_text() -> None:
-    """What follows a value that is put in is not outside the function that it is in."""
-    code = "def horner(v):\n    return v\n\n\nCODE = f'''#include <cmath>\nstatic float f(float x) {{\n"
-    code += "  float r = x * {horner(2)};\n  r = r + {horner(3)};\n  return r;\n}}\n'''\n"
-    assert "native_state" not in failures(HONEST + code)
-    counting = code.replace("static float f", "static int calls;\nstatic float f")
-    counting = counting.replace("  return r", "  ++calls;\n  return r")
-    assert "native_state" in failures(HONEST + counting)
-
-
-def test_a_default_argument_that_can_hold_nothing_is_no_cache() -> None:
-    frozen = "@dataclasses.dataclass(frozen=True)\nclass Config:\n    block: int = 4\n"
-    text = forward("return self.launch(x)", top="import dataclasses\n\n\n" + frozen)
-    method = "\n    def launch(self, x, config=Config(), kept=EMPTY):\n        return torch.empty_like(x)\n"
-    assert "result_cache" not in failures(text + method.replace("EMPTY", "()"))
-    assert "result_cache" in failures(text + method.replace("EMPTY", "{}"))
-    assert "result_cache" in failures(text.replace("(frozen=True)", "") + method.replace("EMPTY", "()"))
-
-
 def test_open_labels_what_fair_rejects() -> None:
-    text = forward("return self.linear(x)")
-    assert "reference" in failures(text)
-    assert "reference" not in failures(text, "open")
-    assert "reference-layers" in audit(text, Build(True, 0.1), [], None, "open", task_source=TASK).labels
+    linked = HONEST.replace('"-O3"', '"-lopenblas"')
+    assert "build_flags" in failures(linked) and failures(linked, "open") == {}
+    assert "vendor-library" in audit(linked, BUILT, [], None, "open", task_source=TASK).labels
+    others = forward("return x", top="import numpy as np\nF = torch.compile(torch.relu)")
+    assert {"other-compiler", "other-library"} <= set(audit(others, BUILT, [], None, "open", task_source=TASK).labels)
 
 
 # ---------------------------------------------------------------- provenance
@@ -434,16 +378,17 @@ def test_rows_carry_flops_and_bytes() -> None:
 
 def test_the_whole_audit(tmp_path: Path, graph: OpGraph) -> None:
     build = Build(True, 0.1, artifact=str(compiled(tmp_path, KERNEL)))
-    clean = audit(HONEST, build, [], graph, "fair", task_source=TASK, declared=("rewrite:fold",))
+    followed = [Gate("mapped code", True, "")]
+    clean = audit(HONEST, build, [], graph, "fair", task_source=TASK, declared=("rewrite:fold",), watched=followed)
     assert clean.clean
     assert {"rewrite:fold", "rewrite:none", "prepared-weights", "shape-specialised"} <= set(clean.labels)
     x = torch.randn(128, 64)
     small = forward("return torch.relu(x)")
     log = record_ops(lambda: torch.relu(x[:1, :1]))
-    weighed = audit(small, build, log, graph, "fair", task_source=TASK)
+    weighed = audit(small, build, log, graph, "fair", task_source=TASK, watched=followed)
     assert weighed.clean
     assert "torch:aten.relu.default" in weighed.labels
-    heavy = audit(small, build, record_ops(lambda: torch.relu(x)), graph, "fair", task_source=TASK)
+    heavy = audit(small, build, record_ops(lambda: torch.relu(x)), graph, "fair", task_source=TASK, watched=followed)
     assert not heavy.clean
     assert not audit(small, build, None, graph, "fair", task_source=TASK).clean
 
@@ -467,28 +412,6 @@ def test_a_binding_of_another_version_needs_no_trust() -> None:
         assert [gate for gate in found.gates if not gate.passed] == []
 
 
-HONEST_FORWARDS = {
-    "a view that may fail": "try:\n    y = x.view(x.numel(), 1)\nexcept RuntimeError:\n    y = None\nreturn x",
-    "batches that nobody counts": "if self.training:\n    self.linear.num_batches_tracked += 1\nreturn x",
-    "a switch of its own for a trace": "if os.environ.get('GEMM_TRACE'):\n    print('traced')\nreturn x",
-    "a layer beside an input": "x, own = x.contiguous(), self.linear\nif own.training:\n    print('train')\nreturn x",
-    "a copy between tensors": (
-        "w = self.linear.weight\ny = torch.empty_like(w)\n"
-        "ctypes.memmove(y.data_ptr(), w.data_ptr(), w.nbytes)\nreturn x"
-    ),
-}
-
-
-@pytest.mark.parametrize("name", HONEST_FORWARDS)
-def test_honest_bindings_are_not_held_against_a_candidate(name: str) -> None:
-    assert failures(forward(HONEST_FORWARDS[name], top="import ctypes, os")) == {}
-
-
-def test_memory_by_a_number_is_not_the_candidates_own() -> None:
-    text = forward("ctypes.memmove(id(x) + 16, x.data_ptr(), 8)\nreturn x", top="import ctypes")
-    assert "introspection" in failures(text)
-
-
 def test_policies_name_what_they_refuse() -> None:
     graph = HONEST.replace("out = torch.empty_like(x)", "out = torch.empty_like(x)  # torch.cuda.CUDAGraph")
     for policy, refused in (("open", set()), ("fair", set()), ("strict", {"graphs", "shape locks"})):
@@ -497,7 +420,8 @@ def test_policies_name_what_they_refuse() -> None:
         assert {"cuda-graph", "shape-specialised", "prepared-weights"} <= set(found.labels)
     assert not audit(HONEST, Build(True, 0.1), [], None, "strict", task_source=TASK, accuracy="tf32").clean
     compiled_by_torch = forward("return F(x)", top="F = torch.compile(torch.relu)")
-    found = audit(compiled_by_torch, Build(True, 0.1), None, None, "open", task_source=TASK)
+    followed = [Gate("mapped code", True, "")]
+    found = audit(compiled_by_torch, BUILT, None, None, "open", task_source=TASK, watched=followed)
     assert found.clean
     assert "other-compiler" in found.labels
     approximate = HONEST.replace('"rewrite:none"', '"approximation:exp"')
@@ -507,7 +431,7 @@ def test_policies_name_what_they_refuse() -> None:
 
 def test_whose_kernels_ran_on_the_device() -> None:
     source = read_source(LOAD_INLINE)
-    assert not isinstance(source, Finding)
+    assert isinstance(source, CandidateSource)
     assert own_kernels(source) == {"scale_kernel"}
     rows = [["void scale_kernel<4>(float const*, float*, int)", 95.0], ["Memcpy DtoD (Device -> Device)", 50.0]]
     assert kernel_gate(rows, {"scale_kernel"}).passed

@@ -15,7 +15,7 @@ from foundry.knowledge.opgraph import DType, Op, OpGraph, Ref, TensorSpec, Value
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
-from foundry.tools.audit.text.native_rules import runtime_headers
+from foundry.tools.audit.text.native import runtime_headers
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.coordinates import read_coordinates
 from foundry.tools.grade.roofline import launches, profile

@@ -17,12 +17,15 @@ from foundry import tools
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
+from foundry.tools.audit.acts.looks import LOOKS_AWAY
 from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.protocol.orders import PROCESS_EVENTS
 from foundry.tools.protocol.reasons import judged
 from foundry.tools.words import words
 
+MAPPED_CODE = "mapped code"
 _PROGRAMS = re.compile(
     r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
     r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
@@ -30,32 +33,6 @@ _PROGRAMS = re.compile(
     r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
-_LOOKS_AWAY = {  # event -> what it means; not allowed at any time
-    "socket.connect": "opens a network connection",
-    "socket.bind": "opens a network port",
-    "socket.getaddrinfo": "asks the network for a name",
-    "socket.sendto": "sends over the network",
-    "sys.settrace": "puts itself under every Python call of the process",
-    "sys.setprofile": "puts itself under every Python call of the process",
-    "sys.addaudithook": "listens to the interpreter's events",
-    "gc.get_objects": "searches the memory of the process that grades it",
-    "gc.get_referrers": "searches the memory of the process that grades it",
-    "gc.get_referents": "searches the memory of the process that grades it",
-    "sys._getframe": "looks into its callers",
-    "sys._current_frames": "looks into its callers",
-    "marshal.loads": "runs code that cannot be read here",
-    "code.__new__": "makes code at run time",
-    "function.__new__": "makes code at run time",
-    "object.__setattr__": "changes a function or a class of others",
-    "exec": "runs code made at run time",
-    "compile": "compiles code made at run time",
-    "ctypes.string_at": "reads memory by its address",
-    "mmap.__new__": "maps memory of its own",
-    "os.fork": "starts a process of itself",
-    "os.forkpty": "starts a process of itself",
-    "os.exec": "replaces its process",
-    "os.kill": "sends signals",
-}
 _SETTINGS = re.compile(  # what an extension's build reads from the environment
     r"TORCH_CUDA_ARCH_LIST|TORCH_EXTENSIONS_DIR|MAX_JOBS|CUDA_HOME|CUDA_PATH|CC|CXX|CFLAGS|CXXFLAGS|NVCC\w*|PATH|"
     r"CUDA_LAUNCH_BLOCKING|TORCH_CUDA_ARCH|PYTORCH_NVCC|TRITON_CACHE_DIR|USE_NINJA|(?:TORCH_EXTENSIONS|CCACHE)_\w+|"
@@ -89,7 +66,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     )
     honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
     gates = [
-        _gate("process events", bad, honest + "forward touched no file, process, network or code"),
+        _gate(PROCESS_EVENTS, bad, honest + "forward touched no file, process, network or code"),
         _gate("steady calls", list(_call_findings(seen.get("calls", ()), policy)), "forward calls its own kernels"),
     ]
     libraries = [str(path) for path in seen.get("libraries", ())]
@@ -98,7 +75,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         foreign = [reason for reason in foreign if reason.kind not in _OTHER_LIBRARIES]
     elif on_cpu:
         foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
-    gates.append(judged("mapped code", foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    gates.append(judged(MAPPED_CODE, foreign, f"{len(own)} libraries of its own, nothing foreign"))
     kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
     tritons = {str(path) for path in seen.get("tritons", ())}
     for path in own:
@@ -139,8 +116,8 @@ def _event_findings(events: Sequence[tuple[str, str, str, int]]) -> Iterator[str
 
 def _event_reason(phase: str, event: str, what: str) -> str:
     """Why an event is not allowed, "" when it is."""
-    if event in _LOOKS_AWAY:
-        return _LOOKS_AWAY[event]
+    if event in LOOKS_AWAY:
+        return LOOKS_AWAY[event]
     if event == "import":
         root = what.split(".")[0]
         return "" if root in ALLOWED_IMPORTS else f"imports {what}"
@@ -212,15 +189,22 @@ def _when(phase: str) -> str:
 
 
 def _call_findings(calls: Sequence[Any], policy: Policy) -> Iterator[str]:
+    joins = any(_JOIN.match(str(name)) for name, _ in calls)
     for name, line in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
         rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # whose names is read in the text
         if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
             yield f"line {line}: calls {path} in every call, which {rule[1]}"
+        elif _STREAM.match(path) and not joins:
+            yield f"line {line}: calls {path} in every call and waits for no stream: work may go on after the call"
         elif path.split(".")[0] in _COMPUTING and not _ARRAY_MEMORY.fullmatch(path) and policy != "open":
             yield f"line {line}: calls {path} in every call, another library's function"
 
 
+_STREAM = re.compile(r"torch\.cuda\.(?:stream\b|set_stream\b|StreamContext|streams\.Stream\.__new__)")
+_JOIN = re.compile(
+    r"torch\.cuda\.(?:synchronize|streams\.(?:Stream|Event)\.(?:wait_stream|wait_event|wait|synchronize))"
+)
 _LOCKS = re.compile(  # a binding may be safe for threads
     r"_?thread(?:ing)?\.(?:r?lock\b|Lock\b|RLock\b|_RLock\b|Condition\b|Semaphore\b|get_ident|get_native_id|_local|local)",
     re.IGNORECASE,

@@ -70,12 +70,17 @@ def heavier(
 
 
 def later_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
-    """What PyTorch computes in a later call beyond what it did when it was checked, in words, or ""; `moved_bytes` are
-    those of inputs and outputs."""
+    """What PyTorch computes in a later call beyond what it did when it was checked, in words, or ""."""
+    words = more_work(before, after, moved_bytes)
+    return words and f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
+
+
+def more_work(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], moved_bytes: float) -> str:
+    """What PyTorch computes in one call and not in another, in words, or ""; `moved_bytes` are those of inputs and
+    outputs."""
     if _done(after) - _done(before) <= LARGEST_SHARE * moved_bytes:
         return ""
-    words = ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing_rows(after)[:4])
-    return f"after the timed calls PyTorch computes in forward what it did not when it was checked: {words}"
+    return ", ".join(f"{row['op']} ({row['calls']}x, {_amount(row)})" for row in computing_rows(after)[:4])
 
 
 def _done(op_log: Sequence[dict[str, Any]]) -> float:

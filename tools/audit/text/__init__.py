@@ -1,1 +1,1 @@
-"""What a candidate's source suggests."""
+"""What a candidate's source must be, by definition, and the leads that it gives."""

@@ -11,19 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from foundry.knowledge.reasons import Reason, ReasonKind
-from foundry.tools.audit.text.source import CandidateSource, Function
+from foundry.tools.audit.text.native import native_texts, strip_comments
+from foundry.tools.audit.text.source import CandidateSource, methods_of
 
-CLOCKS = (
-    "cudaEventElapsedTime",
-    "cuEventElapsedTime",
-    "steady_clock",
-    "system_clock",
-    "high_resolution_clock",
-    "clock_gettime",
-    "gettimeofday",
-)
 _CLOCK_SYMBOL = re.compile(r"c[ud]\w*EventElapsedTime|_ZNSt6chrono\w+|clock_gettime|gettimeofday")
-_CLOCK = re.compile(rf"\b(?:{'|'.join(CLOCKS)})\b")
+_CLOCK = re.compile(
+    r"\b(?:cu(?:da)?EventElapsedTime|(?:steady|system|high_resolution)_clock|clock_gettime|gettimeofday)\b"
+)
 _DEFINITION = re.compile(r"\b(\w+)\s*\([^(){};]*\)\s*(?:const\b|noexcept\b|\s)*\{")
 _NO_FUNCTIONS = frozenset({"if", "for", "while", "switch", "catch"})
 
@@ -42,8 +36,9 @@ def is_clock(reason: Reason) -> bool:
     return reason.kind in (ReasonKind.SYSTEM, ReasonKind.DEVICE) and bool(_CLOCK_SYMBOL.fullmatch(reason.subject))
 
 
-def clocks_are_apart(source: CandidateSource, texts: list[str]) -> bool:
-    """Whether every clock in the native `texts` (free of comments) is read by functions that forward cannot reach."""
+def clocks_are_apart(source: CandidateSource) -> bool:
+    """Whether every clock in the native text is read by functions that forward cannot reach."""
+    texts = [strip_comments(text) for _, text in native_texts(source)]
     readers: set[str] = set()
     bodies: list[tuple[str, str]] = []
     for text in texts:
@@ -60,7 +55,7 @@ def clocks_are_apart(source: CandidateSource, texts: list[str]) -> bool:
         if grown == readers:
             break
         readers = grown
-    return bool(readers) and not any(_is_within_reach(source, node) for node in _mentions(source, readers))
+    return bool(readers) and not _reaches(source, readers)
 
 
 def _functions(text: str) -> Iterator[_Native]:
@@ -74,25 +69,43 @@ def _functions(text: str) -> Iterator[_Native]:
         yield _Native(match[1], match.end(), position)
 
 
-def _mentions(source: CandidateSource, names: set[str]) -> Iterator[ast.AST]:
-    """Where the Python text names one of the functions, in code or in quotes."""
-    for node in ast.walk(source.tree):
-        named = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:
-            named = node.value
-        if named in names:
-            yield node
+def _reaches(source: CandidateSource, readers: set[str]) -> bool:
+    """Whether forward may call one of the native functions: by name, through functions and methods of the file.
+
+    What runs while the file is loaded, and constructors, may read a clock; a name that is kept for later may not. Types
+    that are declared, and the list of what a module exports, call nothing.
+    """
+    pending: list[ast.AST] = [
+        method for owner in source.classes.values() for name, method in methods_of(owner).items() if name != "__init__"
+    ]
+    called = [node for node in source.own if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call)]
+    pending += called  # `OTHER = LIBRARY.measure` is a function under another name
+    seen: set[int] = set()
+    while pending:
+        part = pending.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        for name in _named(part):
+            if name in readers:
+                return True
+            if name in source.functions:
+                pending.append(source.functions[name])
+    return False
 
 
-def _is_within_reach(source: CandidateSource, node: ast.AST) -> bool:
-    """Whether forward may call what is named here. Types that are declared, and a list of what a module exports, call
-    nothing."""
-    reached = [function for function, _ in source.reached().values()]
-    above: ast.AST | None = node
-    while above is not None and not isinstance(above, Function):
-        if isinstance(above, ast.Attribute) and above.attr in ("argtypes", "restype"):
-            return False
-        if isinstance(above, ast.keyword) and above.arg == "functions":
-            return False
-        above = source.above(above)
-    return above is None or above in reached
+def _named(part: ast.AST) -> Iterator[str]:
+    """Names, attributes and short texts in a part of the file, but for declared types and lists of exports."""
+    target = part.targets[0] if isinstance(part, ast.Assign) else None
+    if isinstance(target, ast.Attribute) and target.attr in ("argtypes", "restype"):
+        return
+    for node in ast.iter_child_nodes(part):
+        if isinstance(node, ast.keyword) and node.arg == "functions":
+            continue
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 100:
+            yield node.value
+        yield from _named(node)

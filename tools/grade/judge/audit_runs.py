@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -18,18 +18,23 @@ from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, earned
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.cases import Case, Trial
+from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import NAN_BYTES
+from foundry.tools.protocol.orders import NAN_BYTES, PROCESS_EVENTS
 from foundry.tools.protocol.rules import OutputError, accepts, allowed
 
 SLOT = 0
+DISGUISED, FEWER_ROWS = "without a grader in sight", "provenance (fewer rows)"
+LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
+LATE_S = 0.3
 PUBLIC_SEEDS = (42, 0)
 SLACK = 4.0  # times the accuracy that the protocol asks for
-CALLS = 2  # of an ablated forward: the first may differ from the others
+CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
@@ -50,15 +55,21 @@ def audit_runs(
 
     `links` are fresh runners by purpose: "observe", "silent", "undone".
     """
-    seen, gates = _observed(links["observe"], case, trial, load)
+    watched = links["observe"]
+    seen, gates = _observed(watched, case, trial, load)
     on_cpu = load["device"] == "cpu"
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
-        gates.append(_public_gate(links["observe"], case, trial))
+        gates += [
+            _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader"),
+            _public_gate(watched, case, trial),
+        ]
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
-    _part_from(links["observe"])
+        if policy != "open":
+            gates.append(_fewer_gate(watched, trial, seen))  # the last question: it may end the process
+    _part_from(watched)
     if policy != "open":
         runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
         gates += _ablation_gates(runs["silent"], runs["undone"])
@@ -74,40 +85,68 @@ def _part_from(link: RunnerLink) -> None:
 
 def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tuple[Message, list[Gate]]:
     try:
-        _prepare(link, case, trial, {**load, "observe": True})
-        calls = random.SystemRandom().randint(8, 16)
+        _prepare(link, case, trial, {**load, "observe": True, "disguise": True, "name": "kernel"})
+        stream = random.SystemRandom()
+        calls, late = stream.randint(8, 16), stream.randint(*LATE_CALLS)
         limit_s = (PATIENCE + calls) * link.run_limit_s
-        return link.ask({"do": "observe", "slot": SLOT, "calls": calls}, [], limit_s), []
+        return link.ask({"do": "observe", "slot": SLOT, "calls": calls, "late": late}, [], limit_s), []
     except RunnerFailed as failed:
-        return {}, [Gate("process events", False, f"while it was watched, it failed: {failed.evidence}")]
+        return {}, [Gate(PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]
 
 
 def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
     """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
-    specs = [item.spec for item in known.buffers]
     for seed in PUBLIC_SEEDS:
         try:
-            trial = case.public_trial(seed)
+            trial = replace(case.public_trial(seed), buffers=known.buffers)
         except TaskError:
             continue
         try:
-            link.inputs(SLOT, 0, trial.inputs)
-            _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=specs)
-        except RunnerFailed as failed:
-            return Gate(
-                "public inputs", False, f"on the inputs of torch.manual_seed({seed}) it fails: {failed.evidence}"
-            )
+            gate = _answer_gate("public inputs", link, trial, f"on the inputs of torch.manual_seed({seed})")
         finally:
             trial.inputs.close()
-        owns = trial.tf32 or trial.ieee
-        for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
-            usual = allowed(own, spec.dtype, spec.numel)  # near its limit is not beyond it: accuracy was judged before
-            limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
-            error = comparison.measure(output, expected)
-            if not accepts(error, limit):
-                words = comparison.describe_mismatch(output, expected, limit, error)
-                return Gate("public inputs", False, f"on the inputs of torch.manual_seed({seed}) it is wrong: {words}")
+        if not gate.passed:
+            return gate
     return Gate("public inputs", True, "right on the inputs of the seeds that benchmarks use, too")
+
+
+def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str) -> Gate:
+    """Whether the answer to a trial is right in this process; accuracy was judged before, so that near its limit is not
+    beyond it."""
+    try:
+        link.inputs(SLOT, 0, trial.inputs)
+        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=[item.spec for item in trial.buffers])
+    except RunnerFailed as failed:
+        return Gate(name, False, f"{where} it fails: {failed.evidence}")
+    owns = trial.tf32 or trial.ieee
+    for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
+        usual = allowed(own, spec.dtype, spec.numel)
+        limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
+        error = comparison.measure(output, expected)
+        if not accepts(error, limit):
+            words = comparison.describe_mismatch(output, expected, limit, error)
+            return Gate(name, False, f"{where} it is wrong: {words}")
+    return Gate(name, True, f"right {where}")
+
+
+def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
+    try:
+        answer = link.ask({"do": "fewer", "slot": SLOT}, [], PATIENCE * link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(FEWER_ROWS, True, f"it refuses inputs with half of the rows: {failed.evidence}")
+    moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
+    before, after = (
+        [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic
+        for rows in (operator_rows(seen["operators"]), operator_rows(answer.get("operators")))
+    )
+    if words := more_work(before, after, moved):
+        words = (
+            f"on inputs with half of the rows ({answer.get('rows')}) PyTorch computes what the kernel should: {words}. "
+            "Take them, or raise an exception for shapes that the kernel is not made for"
+        )
+        return Gate(FEWER_ROWS, False, words)
+    return Gate(FEWER_ROWS, True, "PyTorch computes nothing for inputs with half of the rows either")
 
 
 def _prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
@@ -125,7 +164,9 @@ def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _With
     try:
         is_matched = _prepare(link, case, trial, load)
         buffers = [item.spec for item in trial.buffers] if is_matched else []
-        for _ in range(CALLS):
+        for number in range(CALLS):
+            if number:
+                link.soak(SLOT, random.SystemRandom().randint(*LATE_CALLS), LATE_S)
             _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
             result = earned(outputs[: len(trial.specs)], trial.expected, _given(case, trial))
             if run.result is None or result.share > run.result.share:

@@ -22,7 +22,7 @@ from foundry.tools.grade.judge.stale_weights import find_stale
 from foundry.tools.grade.runner.integrity import GATES
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, SPOILED
+from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, SPOILED
 from foundry.tools.protocol.rules import OutputError, Parameters, Pattern, accepts, allowed, failure, stress_limit
 
 SLOTS = (0, 1)
@@ -105,7 +105,9 @@ class Examination:
         thorough = is_last and self.stage != "screen"
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
         for gate, what in found:
-            raise _Failed(gate if gate in (*GATES, "parameters unchanged") else "global state", "cheating", what)
+            raise _Failed(
+                gate if gate in (*GATES, PROCESS_EVENTS, "parameters unchanged") else "global state", "cheating", what
+            )
         if is_last:
             self.gates += [Gate(gate, True, "as before the file was loaded") for gate in GATES]
 
@@ -190,7 +192,7 @@ class Examination:
             gate, lambda: self.link.call(question.slot, trial.specs, poison, record=record, buffers=buffers)
         )
         if record:
-            self.operators = _operators(answer.get("operators"))
+            self.operators = operator_rows(answer.get("operators"))
         outputs: list[torch.Tensor] = found[: len(trial.specs)]
         updated = found[len(trial.specs) :]
         self._check_contract(answer, question.case, gate)
@@ -418,7 +420,7 @@ def _evidence_of_pass(found: OutputError, own: OutputError, limit: OutputError, 
     return text + (f"; {note}" if note else "")
 
 
-def _operators(rows: Any) -> list[Any]:
+def operator_rows(rows: Any) -> list[Any]:
     """The well-formed rows of a runner's report of operators."""
     if not isinstance(rows, list):
         return []

@@ -38,9 +38,9 @@ def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
 def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]:
     """Executes the file under a module of its own and finds ModelNew."""
     Path(path).write_text(text)
-    module = types.ModuleType("candidate")
+    module = types.ModuleType(Path(path).stem)
     module.__file__ = path
-    sys.modules["candidate"] = module
+    sys.modules[module.__name__] = module
     with torch.enable_grad():  # as at any import
         exec(compile(text, path, "exec"), module.__dict__)
     found = getattr(module, "ModelNew", None)

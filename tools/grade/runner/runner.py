@@ -7,6 +7,7 @@ Whatever the candidate raises is an answer; whatever it destroys destroys only t
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import resource
 import time
@@ -30,6 +31,7 @@ from foundry.tools.grade.runner.models import (
     plain_state,
     reference_maker,
 )
+from foundry.tools.grade.runner.sentry import Sentry
 from foundry.tools.grade.runner.tensors import (
     KEPT_BYTES,
     GpuBlocks,
@@ -38,6 +40,7 @@ from foundry.tools.grade.runner.tensors import (
     alias,
     changed,
     drifted,
+    fewer_rows,
     many_calls,
     overwrite,
     plain_output,
@@ -48,15 +51,17 @@ from foundry.tools.grade.runner.tensors import (
 )
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Channel, ChannelClosed, Message, close_all
-from foundry.tools.protocol.orders import SPOILED
+from foundry.tools.protocol.orders import PROCESS_EVENTS, SPOILED
 from foundry.tools.task import bundle, loading
 
 if TYPE_CHECKING:
     from foundry.tools.grade.runner.ablate import Silenced
+    from foundry.tools.grade.runner.disguise import Disguise
     from foundry.tools.grade.runner.observe import Observer
 
 KEPT_CALLS = 6
 OBSERVED_NS = 10**9  # for calls of one observation
+LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
 
 Clock = Callable[[], int]
 
@@ -85,6 +90,8 @@ class Runner:
         self._token = ""
         self._observer: Observer | None = None
         self._silenced: Silenced | None = None
+        self._disguise: Disguise | None = None
+        self._sentry: Sentry | None = None
 
     def make_ready(self) -> None:
         """What takes time before a candidate's file is loaded: nothing of it has run in this process yet."""
@@ -114,6 +121,7 @@ class Runner:
             "token": self._exchange_token,
             "observe": self._observe,
             "operators": self._operators,
+            "fewer": self._fewer,
             "look": self._look,
             "soak": self._soak,
             "inspect": self._inspect,
@@ -150,7 +158,8 @@ class Runner:
         if "task" in message:
             self._make = reference_maker(message)
         else:
-            self._where = str(Path("candidate.py").absolute())
+            self._where = str(Path(f"{message.get('name', 'candidate')}.py").absolute())
+            self._sentry = Sentry(self._where)
             self._watch(message)
             self._before = self._before or self._state_reader[0]()
             self._make = self._guard("compile_error", lambda: candidate_maker(message["text"], self._where))
@@ -158,11 +167,16 @@ class Runner:
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
 
     def _watch(self, message: Message) -> None:
-        """What the audit asked for: an observer, or native code that does nothing."""
+        """What the audit asked for: an observer, a process that does not show whose it is, or native code that does
+        nothing."""
         if message.get("observe"):
             from foundry.tools.grade.runner.observe import Observer
 
             self._observer = Observer(self._where)
+        if message.get("disguise"):
+            from foundry.tools.grade.runner.disguise import Disguise
+
+            self._disguise = Disguise()
         if message.get("ablate"):
             from foundry.tools.grade.runner.ablate import install
 
@@ -337,6 +351,7 @@ class Runner:
             return {"differences": []}
         take, compare = self._state_reader
         found = compare(self._before, take(thorough=bool(message.get("thorough"))))
+        found += [(PROCESS_EVENTS, line) for line in (self._sentry.findings() if self._sentry else ())]
         if message.get("thorough"):
             found += [line for state in self._states.values() for line in drifted(state)]
         return {"differences": found}
@@ -346,8 +361,8 @@ class Runner:
         return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
 
     def _observe(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what the process did since it was loaded, what a call in steady state calls, and the
-        operators of the heaviest of the calls after it: whoever takes turns with PyTorch shows.
+        """For the audit: what the process did since it was loaded, what a call in steady state calls, which comes after
+        many others, and the operators of the heaviest of the calls after it: whoever takes turns with PyTorch shows.
 
         In a process whose native code does nothing: which of it was asked for.
         """
@@ -358,6 +373,7 @@ class Runner:
             raise Refused("crash", "nobody watches this process")
         observer.enter("first")
         first = self._forward(slot, record=True)[1]
+        self._call_on(slot, int(message["late"]), LATE_NS)
         _, calls = observer.steady(lambda: self._forward(slot, record=False))
         seen = observer.report()
         logs: list[list[Any]] = []
@@ -372,6 +388,27 @@ class Runner:
 
             answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
         return answer
+
+    def _call_on(self, slot: Slot, calls: int, limit_ns: int) -> None:
+        """More calls, whose results nobody looks at, for so long at most."""
+        stop = self._clock() + limit_ns
+        for _ in range(calls):
+            if self._clock() > stop:
+                break
+            self._forward(slot, record=False)
+
+    def _fewer(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: what PyTorch computes where the inputs have fewer rows. The second such call counts: the first
+        may have compiled or tuned something for the shape."""
+        slot = self._slots[message["slot"]]
+        arguments, rows = fewer_rows(slot.arguments)
+        if not rows:
+            return {"operators": [], "rows": 0}
+        from foundry.tools.grade.runner.record import record_ops
+
+        model = self._models[slot.case]
+        self._guard("crash", lambda: model(*arguments))
+        return {"operators": record_ops(lambda: self._guard("crash", lambda: model(*arguments))), "rows": rows}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""
@@ -452,7 +489,8 @@ class Runner:
     def _guard(self, kind: str, work: Callable[[], Any]) -> Any:
         """Runs foreign code; turns anything it raises into a Refused with its own line."""
         try:
-            result = work()
+            with self._disguise or contextlib.nullcontext():
+                result = work()
             if self._device.type == "cuda":
                 torch.cuda.synchronize()
             return result

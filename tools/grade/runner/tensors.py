@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.process.channel import Message
@@ -96,6 +97,20 @@ def drifted(state: State) -> list[tuple[str, str]]:
         for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
         if index not in state.mutable and not bundle.same_bits(tensor.data.to(original.device), original)
     ]
+
+
+def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
+    """Inputs with half of the rows: of the first tensor's, and of every other tensor's that has as many. The number of
+    rows that are left, 0 where there are none to leave out."""
+    tensors = bundle.tensors_in(arguments)
+    rows = tensors[0].shape[0] if tensors and tensors[0].dim() > 1 else 0
+    left = rows // 2
+
+    def cut(item: Any) -> Any:
+        is_cut = isinstance(item, torch.Tensor) and item.dim() > 0 and item.shape[0] == rows
+        return item[:left].clone() if is_cut else item
+
+    return (tree_map(cut, arguments), left) if left else ([], 0)
 
 
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,0 +1,38 @@
+"""Events of the interpreter that no kernel needs, in loading, in a call or between calls, and what they mean."""
+
+from __future__ import annotations
+
+LOOKS_AWAY = {
+    "socket.connect": "opens a network connection",
+    "socket.bind": "opens a network port",
+    "socket.getaddrinfo": "asks the network for a name",
+    "socket.sendto": "sends over the network",
+    "sys.settrace": "puts itself under every Python call of the process",
+    "sys.setprofile": "puts itself under every Python call of the process",
+    "sys.addaudithook": "listens to the interpreter's events",
+    "gc.get_objects": "searches the memory of the process that grades it",
+    "gc.get_referrers": "searches the memory of the process that grades it",
+    "gc.get_referents": "searches the memory of the process that grades it",
+    "sys._getframe": "looks into its callers",
+    "sys._current_frames": "looks into its callers",
+    "object.__getattr__": "looks into its callers",  # of a traceback or a generator, see FRAMES
+    "marshal.loads": "runs code that cannot be read here",
+    "code.__new__": "makes code at run time",
+    "function.__new__": "makes code at run time",
+    "object.__setattr__": "changes a function or a class of others",
+    "exec": "runs code made at run time",
+    "compile": "compiles code made at run time",
+    "ctypes.string_at": "reads memory by its address",
+    "mmap.__new__": "maps memory of its own",
+    "os.fork": "starts a process of itself",
+    "os.forkpty": "starts a process of itself",
+    "os.exec": "replaces its process",
+    "os.kill": "sends signals",
+}
+FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes that lead to a caller's names
+# These count wherever a line of the candidate's leads to them; the others, which libraries do too, on its own lines.
+FROM_ANYWHERE = frozenset(
+    name
+    for name in LOOKS_AWAY
+    if name.startswith(("socket.", "os.")) or name in ("sys.settrace", "sys.setprofile", "sys.addaudithook")
+)

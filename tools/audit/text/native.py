@@ -1,0 +1,46 @@
+"""The native half of a candidate's file: the C++ and CUDA texts in it, as a compiler sees them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+
+from foundry.knowledge.library.file.texts import library_texts
+from foundry.tools.audit.text.source import CandidateSource, string_constants
+
+_TOKENS = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+_LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|\b(?:void|float|int|double|asm)\b[^;]*[;{]")
+
+
+def native_texts(source: CandidateSource) -> Iterator[tuple[int, str]]:
+    """(line of the file, text) of the string constants that are C++ or CUDA, Foundry's own run-time header cut out.
+
+    The header's lines are left empty, so that line numbers stay right.
+    """
+    for statement in source.own:
+        for constant in string_constants(statement):
+            text = str(constant.value)
+            if _LOOKS_NATIVE.search(text):
+                for header in runtime_headers():
+                    text = text.replace(header, "\n" * header.count("\n"))
+                yield constant.lineno, text
+
+
+@functools.cache
+def runtime_headers(*endings: str) -> tuple[str, ...]:
+    """Texts of the library's run-time headers, as they are pasted into candidates."""
+    wanted = endings or (".h", ".cuh")
+    return tuple(text for name, text in library_texts().items() if name.endswith(wanted))
+
+
+def strip_comments(text: str, *, strings: bool = True) -> str:
+    """C++ text without comments (and, by default, without the contents of string and character literals)."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        if found.startswith("/"):
+            return "\n" * found.count("\n") or " "
+        return '""' if strings else found
+
+    return _TOKENS.sub(blank, text.replace("\\\n", " \n"))

@@ -1,0 +1,56 @@
+"""Notes in every candidate's process, at every call, what no kernel needs to do: looking around and making code.
+
+The audit watches some calls closely; a file that waits until nobody looks closely any more meets this all the same. The
+hook is Python's own (PEP 578): no Python code can take it away again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from types import FrameType
+from typing import Any
+
+from foundry.tools.audit.acts.looks import FRAMES, FROM_ANYWHERE, LOOKS_AWAY
+
+MOST_SEEN = 40
+_GIVE_FRAMES = (inspect.__file__, traceback.__file__)  # what they are asked for, their caller asks for
+
+
+class Sentry:
+    """Started once in a process, before the candidate's text runs there. `where` is the candidate's file."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._busy = False
+        self._seen: dict[tuple[str, int], None] = {}
+        sys.addaudithook(self._note)
+
+    def findings(self) -> list[str]:
+        """What was seen so far, in words."""
+        return [f"line {line}: {LOOKS_AWAY[event]}" for event, line in self._seen]
+
+    def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in LOOKS_AWAY or self._busy or len(self._seen) >= MOST_SEEN:
+            return
+        if event == "object.__getattr__" and arguments[1] not in FRAMES:
+            return
+        self._busy = True  # looking at frames is an event too
+        try:
+            line = line_of(sys._getframe(1), event, self._where)
+            if line:
+                self._seen[(event, line)] = None
+        finally:
+            self._busy = False
+
+
+def line_of(frame: FrameType | None, event: str, where: str) -> int:
+    """The line of the file `where` that an event is due to, 0 when it is not."""
+    if event in FROM_ANYWHERE:
+        while frame is not None and frame.f_code.co_filename != where:
+            frame = frame.f_back
+    elif event == "sys._getframe":
+        while frame is not None and frame.f_code.co_filename in _GIVE_FRAMES:
+            frame = frame.f_back
+    return frame.f_lineno if frame is not None and frame.f_code.co_filename == where else 0
