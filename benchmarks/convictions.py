@@ -23,6 +23,9 @@ from tests.exploits.museum import Case, Museum, Ruling, cases
 from foundry.knowledge.device import TargetName
 from foundry.tools.audit.text.leads import leads_of
 from foundry.tools.audit.text.source import CandidateSource, read_source
+from foundry.tools.grade.grader import thread_count
+from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
 
 HEADER = ("exhibit", "kind", "stage", "convicted by", "leads in the text", "evidence")
 EVIDENCE_CHARS = 160
@@ -53,7 +56,8 @@ def rows_of(chosen: list[Case]) -> list[Row]:
     """One process's share of the exhibits, printed as they come."""
     found: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="convictions-") as folder:
-        museum = Museum(Path(folder))
+        zygote = Zygote.start(threads=thread_count(describe("cpu")))
+        museum = Museum(Path(folder), zygote)
         try:
             for case in chosen:
                 stage, ruling = case.stage, museum.verify(case)
@@ -64,6 +68,7 @@ def rows_of(chosen: list[Case]) -> list[Row]:
                 print(found[-1].line, flush=True)
         finally:
             museum.close()
+            zygote.close()
     return found
 
 

@@ -129,6 +129,23 @@ CHEATS = {
             "SEEN = any(name.startswith('FOUNDRY') for name in os.environ)\n",
         ),
     ),
+    "an answer that is kept behind a whole comparison": (
+        "computed anew",
+        candidate(
+            "if LAST and torch.equal(LAST[0], x):\n    return LAST[1].clone()\n"
+            + LAUNCH.replace("return out", "LAST[:] = [x.clone(), out]\nreturn out.clone()"),
+            "LAST = []\n",
+        ),
+    ),
+    "an answer that the kernel keeps behind a whole comparison": (
+        "computed anew",
+        candidate(LAUNCH)
+        .replace("#include <cmath>", "#include <cmath>\n#include <cstring>\nstatic float given[4000], kept[4000];")
+        .replace("#pragma omp", "if (!memcmp(given, x, 16000)) { memcpy(y, kept, 16000); return 0; }\n#pragma omp")
+        .replace(
+            "  return 0;\n}\nextern", "  memcpy(given, x, 16000);\n  memcpy(kept, y, 16000);\n  return 0;\n}\nextern", 1
+        ),
+    ),
     "PyTorch for other shapes": (
         "provenance (fewer rows)",
         candidate("if x.shape[0] != 40:\n    return torch.softmax(x * self.scale, 1)\n" + LAUNCH),

@@ -6,6 +6,7 @@ proves no arithmetic: a kernel works in place, a binding pads and copies. Runs i
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ SAMPLE = 1 << 16  # elements looked at in each output
 LARGEST_SHARE = 0.05  # of right elements without native code
 FILLS = (0.0, 1.0, -1.0)
 PIECE = 1 << 24  # elements of an input looked through at a time
+WINDOW, PLACES, PLACES_TRIED = 8, 2, 8  # elements in a row that nobody can know without having computed them
 FEW = 16  # elements that a native function's return value may explain
 
 
@@ -57,6 +59,32 @@ def earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given:
         needed += int(must.sum())
         right += int((must & is_right).sum())
     return Earned(needed, right)
+
+
+def telling_places(truth: torch.Tensor, given: Sequence[torch.Tensor], generator: random.Random) -> list[int]:
+    """Where, in row-major order, WINDOW elements in a row begin that somebody had to compute: different from each other
+    and from all that is given. A few places, none where there are none."""
+    flat = truth.detach().reshape(-1).cpu()
+    if not flat.is_floating_point() or flat.numel() < WINDOW:
+        return []
+    found: list[int] = []
+    for _ in range(PLACES_TRIED):
+        place = generator.randrange(flat.numel() - WINDOW + 1)
+        values = flat[place : place + WINDOW]
+        is_telling = bool(torch.isfinite(values).all()) and torch.unique(values).numel() == WINDOW
+        near = [tensor.reshape(-1).to(flat.dtype) for tensor in given if tensor.is_floating_point()]
+        if is_telling and not any(_holds_close(tensor, values) for tensor in near):
+            found.append(place)
+        if len(found) == PLACES:
+            break
+    return found
+
+
+def _holds_close(tensor: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether a tensor holds, next to each other, nearly the first two of the values."""
+    first = (tensor[:-1] - values[0]).abs() <= 1e-6 * values[0].abs()
+    second = (tensor[1:] - values[1]).abs() <= 1e-6 * values[1].abs()
+    return bool((first & second).any())
 
 
 def _close(values: torch.Tensor, truth: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:

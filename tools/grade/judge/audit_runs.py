@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
-from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, earned
+from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, earned, telling_places
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
@@ -25,7 +25,7 @@ from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import NAN_BYTES, PROCESS_EVENTS
+from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, PROCESS_EVENTS
 from foundry.tools.protocol.rules import OutputError, accepts, allowed
 
 SLOT = 0
@@ -67,6 +67,8 @@ def audit_runs(
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
+        if on_cpu:
+            gates.append(_copies_gate(watched, case, trial))
         if policy != "open":
             gates.append(_fewer_gate(watched, trial, seen))  # the last question: it may end the process
     _part_from(watched)
@@ -127,6 +129,24 @@ def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str) -> Gate:
             words = comparison.describe_mismatch(output, expected, limit, error)
             return Gate(name, False, f"{where} it is wrong: {words}")
     return Gate(name, True, f"right {where}")
+
+
+def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
+    """The same question again, after some elements of the answer were changed wherever the process holds them: they are
+    computed anew, or they were kept. Elements that stand in the inputs or parameters prove nothing."""
+    given = _given(case, trial)
+    places = [telling_places(item.truth, given, random.SystemRandom()) for item in trial.expected]
+    name = COMPUTED_ANEW
+    if not any(places):
+        return Gate(name, True, "every element could be a copy of an input, so this proves nothing here")
+    asked = _answer_gate(name, link, trial, "before its answer was changed in memory")
+    if not asked.passed:
+        return asked
+    try:
+        link.ask({"do": "copies", "places": places}, [], PATIENCE * link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(name, False, f"where copies of its answer are changed, it fails: {failed.evidence}")
+    return _answer_gate(name, link, trial, "where copies of its last answer in memory were changed")
 
 
 def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:

@@ -26,6 +26,8 @@ from foundry.tools.process.channel import Message
 
 Phase = Literal["load", "build", "first", "steady"]
 
+OBSERVED_NS = 10**9  # for calls of one observation
+LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
 MOST_EVENTS = 400
 MOST_KEPT = 32
 _INSTALLED = (*{sysconfig.get_paths()[key] + "/" for key in ("stdlib", "platstdlib", "purelib", "platlib")}, "/usr/lib")
@@ -191,6 +193,32 @@ class Observer:
             "tritons": sorted(self._tritons),
             "unnamed": self._unnamed,
         }
+
+
+def watched_calls(
+    observer: Observer, call: Callable[[bool], list[Any]], message: Message, clock: Callable[[], int]
+) -> Message:
+    """What the process did since it was loaded; what a call in steady state calls, which comes after `late` others; the
+    operators of the heaviest of the `calls` after it: whoever takes turns with PyTorch shows.
+
+    `call` makes one, and gives PyTorch's operators in it if it is told to record them.
+    """
+    observer.enter("first")
+    first = call(True)
+    stop = clock() + LATE_NS
+    for _ in range(int(message["late"])):
+        if clock() > stop:
+            break
+        call(False)
+    _, calls = observer.steady(lambda: call(False))
+    seen = observer.report()
+    logs: list[list[Any]] = []
+    begin = clock()
+    while len(logs) < 2 or (len(logs) < message["calls"] and clock() - begin < OBSERVED_NS):
+        logs.append(call(True))
+    heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
+    prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
+    return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
 
 
 def _triton_folder() -> str:

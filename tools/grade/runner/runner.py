@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
-from foundry.tools.grade.runner import integrity, timed_calls
+from foundry.tools.grade.runner import copies, integrity, timed_calls
 from foundry.tools.grade.runner.failures import kind_of, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
     from foundry.tools.grade.runner.observe import Observer
 
 KEPT_CALLS = 6
-OBSERVED_NS = 10**9  # for calls of one observation
-LATE_NS = 3 * 10**8  # for calls before the closest look: a file may wait until it is not looked at any more
 
 Clock = Callable[[], int]
 
@@ -122,6 +120,7 @@ class Runner:
             "observe": self._observe,
             "operators": self._operators,
             "fewer": self._fewer,
+            "copies": self._spoil_copies,
             "look": self._look,
             "soak": self._soak,
             "inspect": self._inspect,
@@ -167,8 +166,7 @@ class Runner:
         return {"seconds": (self._clock() - start) / 1e9, "gpu_kernels_refused": refused}
 
     def _watch(self, message: Message) -> None:
-        """What the audit asked for: an observer, a process that does not show whose it is, or native code that does
-        nothing."""
+        """What the audit asked for: an observer, a process that hides whose it is, or native code that does nothing."""
         if message.get("observe"):
             from foundry.tools.grade.runner.observe import Observer
 
@@ -361,54 +359,35 @@ class Runner:
         return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
 
     def _observe(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what the process did since it was loaded, what a call in steady state calls, which comes after
-        many others, and the operators of the heaviest of the calls after it: whoever takes turns with PyTorch shows.
-
-        In a process whose native code does nothing: which of it was asked for.
-        """
+        """For the audit: what a watched process did; where native code does nothing, which of it was asked for."""
         if self._silenced is not None:
             return {"silenced": sorted(self._silenced.names)}
         observer, slot = self._observer, self._slots[message["slot"]]
+        from foundry.tools.grade.runner.observe import watched_calls
+
         if observer is None:
             raise Refused("crash", "nobody watches this process")
-        observer.enter("first")
-        first = self._forward(slot, record=True)[1]
-        self._call_on(slot, int(message["late"]), LATE_NS)
-        _, calls = observer.steady(lambda: self._forward(slot, record=False))
-        seen = observer.report()
-        logs: list[list[Any]] = []
-        begin = self._clock()
-        while len(logs) < 2 or (len(logs) < message["calls"] and self._clock() - begin < OBSERVED_NS):
-            logs.append(self._forward(slot, record=True)[1])
-        heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
-        prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-        answer = {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
+        answer = watched_calls(observer, lambda record: self._forward(slot, record=record)[1], message, self._clock)
         if self._device.type == "cuda":
             from foundry.tools.grade.runner.record import record_kernels
 
             answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
         return answer
 
-    def _call_on(self, slot: Slot, calls: int, limit_ns: int) -> None:
-        """More calls, whose results nobody looks at, for so long at most."""
-        stop = self._clock() + limit_ns
-        for _ in range(calls):
-            if self._clock() > stop:
-                break
-            self._forward(slot, record=False)
-
     def _fewer(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what PyTorch computes where the inputs have fewer rows. The second such call counts: the first
-        may have compiled or tuned something for the shape."""
-        slot = self._slots[message["slot"]]
-        arguments, rows = fewer_rows(slot.arguments)
-        if not rows:
-            return {"operators": [], "rows": 0}
+        """For the audit: what PyTorch computes for fewer rows, in the second such call: the first may have tuned."""
+        arguments, rows = fewer_rows(self._slots[message["slot"]].arguments)
         from foundry.tools.grade.runner.record import record_ops
 
-        model = self._models[slot.case]
+        if not rows:
+            return {"operators": [], "rows": 0}
+        model = self._models[self._slots[message["slot"]].case]
         self._guard("crash", lambda: model(*arguments))
         return {"operators": record_ops(lambda: self._guard("crash", lambda: model(*arguments))), "rows": rows}
+
+    def _spoil_copies(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
+        return {"spoiled": sum(map(copies.spoil, self._kept[-1], message["places"]))}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""
