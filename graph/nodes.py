@@ -28,7 +28,7 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
-from foundry.knowledge.errors import CannotLower, TaskError, UsageError
+from foundry.knowledge.errors import CannotLower, TellsNothing, UsageError
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.roofline import floors
@@ -82,7 +82,7 @@ async def capture(state: RunState, services: Services) -> Update:
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference eager and measures its own numerical error. Raises TaskError when the task proves nothing:
+    """Times the reference eager and measures its own numerical error. Raises TellsNothing when the task proves nothing:
     the ruling refuses every kernel on it."""
     if not services.device.present:
         services.log.note_once(
@@ -91,7 +91,7 @@ async def baseline(state: RunState, services: Services) -> Update:
         return {}
     found = await services.measure.baseline()
     if found.degenerate:
-        raise TaskError(f"the task proves nothing: {found.degenerate}", "give it outputs that depend on its inputs")
+        raise TellsNothing(f"the task proves nothing: {found.degenerate}", "give it outputs that depend on its inputs")
     if found.label:
         services.log.note_once("note", "what tells", reason=found.label)
     return {}
@@ -352,7 +352,8 @@ def _ending(reasons: list[str]) -> str:
 async def compare(state: RunState, services: Services) -> Update:
     """Times torch.compile beside eager, now that nobody waits for it."""
     if services.device.present and services.request.compiled:
-        found: Baseline = await services.measure.compile_baseline(await services.measure.baseline())
+        eager = await services.measure.baseline()
+        found: Baseline = await services.measure.compile_baseline(eager, autotune=services.request.autotune)
         if found.compile_note:
             services.log.note_once("note", "torch.compile", reason=found.compile_note)
     return {}

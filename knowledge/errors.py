@@ -20,6 +20,14 @@ class TaskError(FoundryError):
     exit_code = 2
 
 
+class RandomTask(TaskError):
+    """A task whose own answer changes from call to call: nothing can be compared with it."""
+
+
+class TellsNothing(TaskError):
+    """A task on which no question tells a right kernel from a wrong one."""
+
+
 class UsageError(FoundryError):
     """An argument, a run, a receipt or a store that cannot be used as given."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foundry.knowledge.errors import TaskError
+from foundry.knowledge.errors import RandomTask, TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.knowledge.task_text import overridden_source
@@ -233,11 +233,11 @@ def check_reference(loaded: LoadedTask, *, seed: int = 0, device: torch.device =
 
     if not _same(first, again(seed + 1)):
         if _same(first, again(seed)):
-            raise TaskError(
+            raise RandomTask(
                 "the model's output is random: it changes with the random seed at the same inputs and parameters",
                 'remove the random operator, or set mode = "eval" beside the task if it is dropout',
             )
-        raise TaskError("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
+        raise RandomTask("the model is not deterministic: two runs at the same inputs, parameters and seed differ")
     return Checked(specs, sum(tensor.nbytes for tensor in state.values()), work_bytes)
 
 
