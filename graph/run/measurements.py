@@ -102,13 +102,13 @@ class Measurements:
             asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
         )
 
-    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+    async def compile_baseline(self, baseline: Baseline, *, autotune: bool) -> Baseline:
         return await self._ask(
             "compile_baseline",
             "torch.compile",
             "compile",
             Baseline,
-            lambda: self.workbench.compile_baseline(baseline),
+            lambda: self.workbench.compile_baseline(baseline, autotune=autotune),
             lambda answer: {"compile_ms": answer.compile_ms, "compile_speedup": answer.compile_speedup},
         )
 

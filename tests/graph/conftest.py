@@ -161,7 +161,7 @@ class FakeWorkbench:
         await self._work("baseline")
         return Baseline(10.0, 0.02, [(1024, 1024)])
 
-    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
         await self._work("compile_baseline")
         return Baseline(10.0, 0.02, [(1024, 1024)], compile_ms=8.0, compile_speedup=1.25)
 

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import Baseline, Build, Gate, Outcome, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, TaskError, UsageError
+from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, RandomTask, TaskError, UsageError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.folders import TASK
@@ -44,6 +44,7 @@ CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
 LOAD_S = 20.0  # a file whose library is built already
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 COMPILE_BASELINE_S = 120.0
+AUTOTUNE_S = 900.0  # torch.compile in mode max-autotune
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 # What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
@@ -61,6 +62,7 @@ Record = TypeVar("Record")
 Pairs = list[tuple[float, float]]
 _ERRORS: dict[str, type[FoundryError]] = {
     "TaskError": TaskError,
+    "RandomTask": RandomTask,
     "UsageError": UsageError,
     "MissingTool": MissingTool,
     "NotComparable": NotComparable,
@@ -175,10 +177,11 @@ class Grader:
         self.notes.seeds.update(answer["seeds"])
         return decode_record(Baseline, answer["baseline"])
 
-    def compile_baseline(self, baseline: Baseline) -> Baseline:
+    def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
         """Adds torch.compile's time, or the reason why there is none."""
-        message: Message = {"do": "time", "stage": "screen", "compiled": True, "text": "", "errors": self._own_errors}
-        message |= {"load_limit_s": COMPILE_BASELINE_S, "run_limit_s": COMPILE_BASELINE_S}
+        mode, limit_s = ("max-autotune", AUTOTUNE_S) if autotune else ("default", COMPILE_BASELINE_S)
+        message: Message = {"do": "time", "stage": "screen", "compiled": mode, "text": "", "errors": self._own_errors}
+        message |= {"load_limit_s": limit_s, "run_limit_s": limit_s}
         message |= {"series": "compiled", "effort": "full", "told_by": baseline.told_by}
         cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         try:

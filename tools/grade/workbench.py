@@ -68,8 +68,8 @@ class Workbench(Protocol):
     async def baseline(self) -> Baseline:
         """PyTorch eager on this device; raises TaskError."""
 
-    async def compile_baseline(self, baseline: Baseline) -> Baseline:
-        """Adds torch.compile's time to `baseline`, or a note why there is none."""
+    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
+        """Adds torch.compile's time to `baseline`, or a note why there is none; `autotune`: in mode max-autotune."""
 
     async def build(self, text: str) -> Build: ...
 
@@ -119,11 +119,11 @@ class LocalWorkbench:
             self._baseline = asyncio.ensure_future(self._time_reference())
         return await asyncio.shield(self._baseline)
 
-    async def compile_baseline(self, baseline: Baseline) -> Baseline:
+    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
         if not self.device.present:
             return baseline
         async with self._exclusively():
-            return await self._in_thread(lambda: self._grader.compile_baseline(baseline))
+            return await self._in_thread(lambda: self._grader.compile_baseline(baseline, autotune=autotune))
 
     # ------------------------------------------------------------ one candidate
 

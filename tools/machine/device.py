@@ -48,8 +48,10 @@ cuda.cuDriverGetVersion(ctypes.byref(version))
 # The second version gives a MIG instance's own; drivers before 11.4 have the first only.
 get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
 known = get_uuid(raw, device) == 0
+count = ctypes.c_int()
+cuda.cuDeviceGetCount(ctypes.byref(count))
 print(json.dumps({
-    "uuid": str(uuid.UUID(bytes=bytes(raw))) if known else "",
+    "uuid": str(uuid.UUID(bytes=bytes(raw))) if known else "", "count": count.value,
     "name": name.value.decode(), "memory": total.value, "cores": attribute(16), "cache": attribute(38),
     "major": attribute(75), "minor": attribute(76), "shared_per_block": attribute(97), "driver": version.value,
 }))
@@ -65,6 +67,13 @@ def describe(target: TargetName | Literal["auto"] = "auto") -> Device:
     if target == "auto":
         target = "cuda" if nvcc_path() and _gpu() else "cpu"
     return _describe_cuda() if target == "cuda" else _describe_cpu()
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it; none without a driver."""
+    count = int(_gpu().get("count", 0))
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
 
 
 def gxx_path() -> Path:

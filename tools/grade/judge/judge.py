@@ -128,12 +128,12 @@ class Judge:
         """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
         stage: Stage = message["stage"]
         case, timed = self._timed_inputs_of(message)
-        limit_s, is_compiled = self._run_limit(message), bool(message.get("compiled"))
+        limit_s, mode = self._run_limit(message), str(message.get("compiled", ""))
         baseline = self._link(handles[0], limit_s, side="reference")
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = f"{stage}-{case.seed}"
-            load = self._reference(compiled=True) if is_compiled else {"text": message["text"]}
+            load = self._reference(compiled=mode) if mode else {"text": message["text"]}
             alone: list[float] = []
             sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
             if message.get("candidate_first"):
@@ -157,7 +157,7 @@ class Judge:
             candidate.check_state()
             self._check_scheduling(baseline, candidate)
             late = candidate.operators(0) if message.get("record") else []
-            if message.get("record") and not is_compiled and stage != "screen":
+            if message.get("record") and not mode and stage != "screen":
                 check_computes_again(candidate, timed, self._cache, samples)
         finally:
             baseline.close()
@@ -167,7 +167,7 @@ class Judge:
             "wall_ratio": samples.wall_ratio,
             "slowed": samples.slowed,
             "reference_ms": samples.reference_ms,
-            "out_of_turn": "" if is_compiled else samples.out_of_turn,
+            "out_of_turn": "" if mode else samples.out_of_turn,
             "checked": samples.checked,
             "operators": late,
             "moved_bytes": _bytes_of(timed),
@@ -371,7 +371,8 @@ class Judge:
             link.inputs(slot, 0, packed)
         link.token(token)
 
-    def _reference(self, *, compiled: bool = False) -> Message:
+    def _reference(self, *, compiled: str = "") -> Message:
+        """What loads the reference: as it is, or by torch.compile in a mode."""
         return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:

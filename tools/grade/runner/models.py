@@ -56,8 +56,8 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     return make
 
 
-def compiled_by_torch(model: nn.Module) -> nn.Module:
-    return cast(nn.Module, torch.compile(model))
+def compiled_by_torch(model: nn.Module, mode: str) -> nn.Module:
+    return cast(nn.Module, torch.compile(model, mode=mode))
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -83,7 +83,7 @@ class Runner:
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
         self._pads = timed_calls.Pads()
-        self._compiled = False
+        self._compiled = ""  # torch.compile's mode, "" for eager
         self._blocks = GpuBlocks()
         self._token = ""
         self._observer: Observer | None = None
@@ -145,7 +145,7 @@ class Runner:
     def _load(self, message: Message, handles: list[int]) -> Message:
         """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
         self._device = torch.device(message["device"])
-        self._compiled = bool(message.get("compiled"))
+        self._compiled = str(message.get("compiled", ""))
         if self._device.type == "cuda":
             from foundry.tools.grade.runner import (
                 cuda_events,  # its clock is taken here, before the candidate's code runs
@@ -195,7 +195,7 @@ class Runner:
             model.train(message["mode"] == "train")
         model = self._guard("crash", lambda: model.to(self._device))
         if self._compiled:
-            model = self._guard("crash", lambda: compiled_by_torch(model))
+            model = self._guard("crash", lambda: compiled_by_torch(model, self._compiled))
         self._models[message["case"]] = model
         return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
 
