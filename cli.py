@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from foundry.graph.bench.command import bench
 from foundry.graph.run import chat_flags
 from foundry.tools.command_line import CommandLine, fail, one_line_errors, print_json
 
@@ -34,6 +35,7 @@ agent_app = typer.Typer(help="Run the experts on a task; watch, steer and inspec
 knowledge_app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=True)
 app.add_typer(agent_app, name="agent")
 app.add_typer(knowledge_app, name="knowledge")
+app.command("bench")(bench)
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or Chroma server URL of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
@@ -181,7 +183,7 @@ RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run 
 def agent_solve(
     task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
     target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
-    effort: Annotated[str, typer.Option(help="quick (3 minutes), standard or deep.")] = "quick",
+    effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
     model: chat_flags.ModelFlag = None,
     base_url: chat_flags.BaseUrlFlag = None,
     api_key_env: chat_flags.KeyFlag = None,
@@ -209,13 +211,13 @@ def agent_solve(
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
-    from foundry.graph.run.request import Limits, SolveRequest
+    from foundry.graph.run.request import EFFORTS, Limits, SolveRequest
 
     chat = chat_flags.chat_options(
         model, base_url, api_key_env, price, answer_tokens, request_s, parallel, temperature, reasoning_effort
     )
     machine = _choice("--target", target, ("cpu", "cuda", "auto"))
-    plan = _choice("--effort", effort, ("quick", "standard", "deep"))
+    plan = _choice("--effort", effort, tuple(EFFORTS))
     limits = Limits(evaluations, minutes, tokens, dollars, target_speedup)
     rules = _policy(policy)
     request = SolveRequest(

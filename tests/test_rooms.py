@@ -56,6 +56,7 @@ ROOMS = (
     "graph.search",
     "graph.views",
     "graph",
+    "graph.bench",
     "cli",
 )
 ORDER = {room: number for number, room in enumerate(ROOMS)}

@@ -11,7 +11,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
 from foundry.knowledge.thought import Role
 
-EffortName = Literal["quick", "standard", "deep"]
+EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
 
@@ -34,6 +34,7 @@ class Effort:
     stagnation: int  # generations without a better candidate after which it takes migrants
 
 
+BENCH = Effort("bench", 12, 0.5, 0.75, islands=2, rounds=1, seeds=2, proofs=0, finalists=1, plateau=6, stagnation=3)
 QUICK = Effort("quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3)
 STANDARD = Effort(
     "standard", 240, 15.0, 20.0, islands=4, rounds=2, seeds=6, proofs=12, finalists=4, plateau=24, stagnation=4
@@ -41,7 +42,7 @@ STANDARD = Effort(
 DEEP = Effort(
     "deep", 1500, 120.0, 140.0, islands=6, rounds=4, seeds=8, proofs=40, finalists=6, plateau=48, stagnation=5
 )
-EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (QUICK, STANDARD, DEEP)}
+EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, STANDARD, DEEP)}
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class SolveRequest:
     runs: str = "runs"  # folder that holds run directories
     finalists: int | None = None  # proven at the end; None: the effort's
     compiled: bool = True  # torch.compile is timed beside eager
+    autotune: bool = False  # in mode max-autotune
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

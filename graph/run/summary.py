@@ -39,8 +39,10 @@ class Summary:
     baseline_ms: float | None = None
     candidate_ms: float | None = None
     compile_ms: float | None = None
+    compile_speedup: float | None = None  # eager over torch.compile
     fraction_of_floor: float | None = None
     accuracy_class: str | None = None
+    labels: list[str] = field(default_factory=list)  # allowed practices that the kernel uses, and what is to be said
     first_verified_s: float | None = None  # from the start of the run
     ending: str = ""  # why the search ended; of a failed run the line that it failed with
     notes: list[str] = field(default_factory=list)  # what the user should know
@@ -107,8 +109,10 @@ def summarise(run: RunDirectory) -> Summary:
         baseline_ms=timing.baseline_ms if timing else baseline.eager_ms if baseline else None,
         candidate_ms=timing.candidate_ms if timing else None,
         compile_ms=compile_ms,
+        compile_speedup=vs_eager,
         fraction_of_floor=best.profile.fraction_of_floor if best and best.profile else None,
         accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,
+        labels=list(best.audit.labels) if best and best.audit else [],
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
         notes=[*dict.fromkeys([*notes, *_refused(events)]), *_model_notes(run, events)],

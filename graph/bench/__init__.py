@@ -1,0 +1,1 @@
+"""`foundry bench`: the ordinary search on every task of a folder, one result file, a table and pictures."""

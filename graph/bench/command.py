@@ -1,0 +1,78 @@
+"""`foundry bench`: its arguments and its exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foundry.tools.command_line import fail, one_line_errors, print_json
+
+KERNELBENCH = "kernelbench"
+
+
+@one_line_errors
+def bench(
+    tasks: Annotated[str, typer.Argument(help='A folder of task files, or "kernelbench" with --root.')],
+    root: Annotated[Path | None, typer.Option(help="A checkout of KernelBench.")] = None,
+    levels: Annotated[str | None, typer.Option(help="KernelBench: which, for example 1,2,3; default: 1,2,3.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of results and runs; default: bench/NAME.")] = None,
+    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    effort: Annotated[str, typer.Option(help="For each task: bench (a minute), quick, standard or deep.")] = "bench",
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Budget of each task; default: the effort's.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget of each task: minutes of search.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of every run.")] = 0,
+    max_autotune: Annotated[bool, typer.Option("--max-autotune", help="Time torch.compile in that mode.")] = False,
+    only: Annotated[str, typer.Option(metavar="PATTERN", help="Tasks whose names hold it; * ? [] match whole.")] = "",
+    every: Annotated[int, typer.Option(min=1, help="Every n-th task.")] = 1,
+    shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts, for N machines.")] = "1/1",
+    gpus: Annotated[str, typer.Option(metavar="all|N", help="Spread the tasks: one process a GPU.")] = "",
+    pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw them at the end.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,
+) -> None:
+    """Search a kernel for every task of a folder; the same command again goes on where it was stopped or killed."""
+    from foundry.graph.bench.bench import FIGURES, SUMMARY, run_bench
+    from foundry.graph.bench.figures import figures_of
+    from foundry.graph.bench.report import share, times
+    from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
+    from foundry.graph.run.request import EFFORTS, Limits
+    from foundry.knowledge.codec import to_plain
+
+    if (tasks == KERNELBENCH) != (root is not None) or (levels is not None and root is None):
+        fail("KernelBench is named by: kernelbench --root DIR [--levels 1,2,3]; any other folder by its path", 2)
+    request = BenchRequest(
+        str(root or tasks),
+        str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
+        () if root is None else levels_of(levels or "1,2,3"),
+        _choice("--target", target, ("cpu", "cuda", "auto")),  # type: ignore[arg-type]
+        _choice("--effort", effort, tuple(EFFORTS)),  # type: ignore[arg-type]
+        Limits(evaluations, minutes),
+        seed,
+        max_autotune,
+        only,
+        every,
+        shard_of(shard),
+    )
+    lines, is_whole = run_bench(request, gpus, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
+    found = figures_of(lines)
+    if as_json:
+        print_json({"out": request.out, "whole": is_whole, "figures": [to_plain(one) for one in found]})
+    else:
+        for one in found:
+            typer.echo(
+                f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
+                f" geomean {times(one.geomean)} over eager, {times(one.geomean_vs_compile)} over torch.compile;"
+                f" fast_1 {share(one.fast_1)}"
+            )
+        typer.echo(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
+    if not is_whole:
+        fail(f"interrupted, the state is kept in {request.out}: the same command goes on", 130)
+    if not any(one.is_accepted for one in lines):
+        raise typer.Exit(1)
+
+
+def _choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
+    return value

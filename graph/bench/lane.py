@@ -1,0 +1,129 @@
+"""One process of a bench: takes the tasks that nobody has finished or holds, one after the other. As a program it is
+a lane of `--gpus`: it ends, with the state of its task kept, when whoever started it does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foundry.graph.bench.one_task import run_task, runs_of
+from foundry.graph.bench.request import BenchRequest
+from foundry.graph.bench.results import ResultFile, TaskResult
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
+from foundry.graph.run.opening import Parts
+from foundry.knowledge.codec import decode
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.task import Task
+from foundry.tools.machine.device import describe
+
+if TYPE_CHECKING:
+    from foundry.tools.grade.workbench import Workbench
+    from foundry.tools.process.zygote import Zygote
+
+Listener = Callable[[BenchTask, TaskResult | None], None]  # None: the task begins
+
+
+class WarmParts(Parts):
+    """A run's own parts, but for one warm process that all tasks share: PyTorch's import takes seconds."""
+
+    def __init__(self) -> None:
+        self._zygote: Zygote | None = None
+
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+        from foundry.tools.grade.grader import thread_count
+        from foundry.tools.grade.workbench import open_workbench
+        from foundry.tools.process.zygote import Zygote
+
+        if self._zygote is None:
+            self._zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
+        return await open_workbench(task, device, scratch, seed=seed, zygote=self._zygote)
+
+    def close(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+
+
+async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> None:
+    """Solves the tasks that are left and appends their lines, until none is left or `stop` is set."""
+    results, parts = ResultFile(request.where), WarmParts()
+    versions = versions_of(describe(request.target))
+    try:
+        for task in find_tasks(request):
+            digest = digest_of(task)
+            if stop.is_set() or results.knows(task.name, digest):
+                continue
+            with _claim(runs_of(request, task)) as is_ours:
+                if not is_ours or results.knows(task.name, digest):
+                    continue
+                tell(task, None)
+                line = await run_task(task, digest, request, parts, versions, stop)
+                if line is not None:
+                    results.append(line)
+                    tell(task, line)
+    finally:
+        parts.close()
+
+
+def versions_of(device: Device) -> dict[str, str]:
+    """What two lines must have in common to be compared."""
+    import foundry
+    from foundry.tools.protocol.rules import PROTOCOL_VERSION
+
+    return {
+        "foundry": foundry.__version__,
+        "protocol": PROTOCOL_VERSION,
+        "torch": device.facts.get("torch", ""),
+        "device": device.key,
+    }
+
+
+@contextlib.contextmanager
+def _claim(folder: Path) -> Iterator[bool]:
+    """Whether the task of these runs is this process's now; a claim goes with its process, however that ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder / "claim", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(handle)
+
+
+# ------------------------------------------------------------ a lane as a process
+
+
+def _watch_for_the_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Standard input ends when the process that started this one stops it, or has ended itself."""
+    while os.read(0, 1):
+        pass
+    with contextlib.suppress(RuntimeError):  # the loop is closed: all is done
+        loop.call_soon_threadsafe(stop.set)
+
+
+async def _lane(request: BenchRequest) -> None:
+    stop = asyncio.Event()
+    watch = (asyncio.get_running_loop(), stop)
+    threading.Thread(target=_watch_for_the_end, args=watch, daemon=True).start()
+    await work(request, lambda _task, _line: None, stop)
+
+
+def main() -> None:
+    try:
+        asyncio.run(_lane(decode(BenchRequest, sys.argv[1])))
+    except FoundryError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""One task of a bench: an ordinary run, begun or gone on with, as one line of the result file."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+import traceback
+from dataclasses import replace
+from pathlib import Path
+
+from foundry.graph.bench.request import BenchRequest
+from foundry.graph.bench.results import Excluded, TaskResult, compile_mode
+from foundry.graph.bench.tasks import BenchTask
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory, list_runs
+from foundry.graph.run.summary import Summary
+from foundry.graph.solve import resume, silent, solve
+from foundry.knowledge.codec import decode
+from foundry.knowledge.errors import RandomTask, TaskError, TellsNothing, UsageError
+from foundry.knowledge.task import Task
+
+RUNS = "runs"
+OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
+
+
+def runs_of(request: BenchRequest, task: BenchTask) -> Path:
+    """The folder of a task's runs."""
+    return request.where / RUNS / task.name
+
+
+async def run_task(
+    task: BenchTask,
+    digest: str,
+    request: BenchRequest,
+    parts: Parts,
+    versions: dict[str, str],
+    stop: asyncio.Event,
+) -> TaskResult | None:
+    """The task's line; None when `stop` ended it, with its state kept. A task that cannot be solved is a line too, so
+    that it never ends a bench. Raises MissingTool and StorageFailed, which would end every task."""
+    began = time.monotonic()
+
+    def line(reason: str, excluded: Excluded = "") -> TaskResult:
+        wall_s = round(time.monotonic() - began, 3)
+        return TaskResult(task.name, digest, "failed", reason, excluded, wall_s=wall_s)
+
+    try:
+        summary = await _solved(task, digest, request, parts, stop)
+        found = None if summary.verdict == "interrupted" else _line_of(summary, task, digest, request)
+    except RandomTask as error:
+        found = line(str(error), "random")
+    except TellsNothing as error:
+        found = line(str(error), "no question tells right from wrong")
+    except (TaskError, UsageError) as error:
+        found = line(str(error))
+    except Exception as error:
+        if _ends_every_task(error):
+            raise
+        (runs_of(request, task) / "error.txt").write_text(traceback.format_exc())
+        found = line(f"internal error: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    if found is None:
+        return None
+    finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return replace(found, finished=finished, versions=versions, compile_mode=compile_mode(request))
+
+
+def _ends_every_task(error: Exception) -> bool:
+    from foundry.graph.run.database import StorageFailed
+    from foundry.knowledge.errors import MissingTool, NotComparable
+
+    return isinstance(error, StorageFailed | MissingTool | NotComparable)
+
+
+async def _solved(task: BenchTask, digest: str, request: BenchRequest, parts: Parts, stop: asyncio.Event) -> Summary:
+    folder = runs_of(request, task)
+    begun = _open_run(folder, digest)
+    if begun is not None:
+        try:
+            return await resume(begun, silent, stop=stop, parts=parts)
+        except UsageError:
+            pass  # what a kill left of it cannot be used: a new run begins
+    asked = SolveRequest(
+        task.path,
+        target=request.target,
+        effort=request.effort,
+        seed=request.seed,
+        limits=request.limits,
+        learn=False,  # what one task teaches must not help the next: the order of tasks would count
+        runs=str(folder),
+        autotune=request.autotune,
+    )
+    return await solve(asked, silent, stop=stop, parts=parts)
+
+
+def _open_run(folder: Path, digest: str) -> Path | None:
+    """The newest run of the task as it stands now that can be gone on with."""
+    found: Path | None = None
+    for run in list_runs(folder):
+        text = run.get("task")
+        if found is None and text and run.get("status") in OPEN and decode(Task, text).digest == digest:
+            found = run.path
+        run.close()
+    return found
+
+
+def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchRequest) -> TaskResult:
+    """The line of a run that came to its end."""
+    ci95 = summary.speedup_ci95
+    is_accepted = summary.verdict == "accepted"
+    evaluated_s, sessions = _course(Path(summary.run))
+    return TaskResult(
+        task.name,
+        digest,
+        summary.verdict,
+        reason="" if is_accepted else summary.ending or "see the trace",
+        speedup=summary.speedup if is_accepted else None,
+        speedup_ci95=ci95 if is_accepted and ci95 and all(map(math.isfinite, ci95)) else None,
+        speedup_vs_compile=summary.speedup_vs_compile if is_accepted else None,
+        compile_speedup=summary.compile_speedup,
+        baseline_ms=summary.baseline_ms,
+        candidate_ms=summary.candidate_ms,
+        compile_ms=summary.compile_ms,
+        labels=summary.labels,
+        accuracy_class=summary.accuracy_class,
+        fraction_of_floor=summary.fraction_of_floor,
+        evaluations=summary.evaluations,
+        evaluated_s=evaluated_s,
+        first_verified_s=summary.first_verified_s,
+        wall_s=summary.wall_s,
+        sessions=sessions,
+        run=_below(summary.run, request) or "",
+        kernel=_below(summary.kernel, request),
+        receipt=_below(summary.receipt, request),
+        notes=summary.notes,
+    )
+
+
+def _course(run: Path) -> tuple[list[float], int]:
+    """When each first evaluation of a candidate ended, in seconds from the start, and how many sessions there were."""
+    opened = RunDirectory.inspect(run)
+    try:
+        log = EventLog(opened.database, reading=True)
+        began = log.began()
+        ended: dict[str, float] = {}
+        for event in log.read(kind="evaluation"):
+            ended.setdefault(event.name, round(event.started - began, 3))
+        sessions = opened.database.run("SELECT COUNT(*) FROM sessions")[0][0]
+        return sorted(ended.values()), int(sessions)
+    finally:
+        opened.close()
+
+
+def _below(path: str | None, request: BenchRequest) -> str | None:
+    """A path as seen from the bench's folder, so that the folder can be moved."""
+    return None if path is None else str(Path(path).relative_to(request.where))

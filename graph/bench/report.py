@@ -1,0 +1,127 @@
+"""The summary of a bench as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from foundry.graph.bench.figures import Figures, figures_of
+from foundry.graph.bench.results import TaskResult
+
+REASON_LENGTH = 200
+HOW = (
+    "`correct`: tasks with an accepted kernel, of those that count. `geomean` and `median`: over the accepted kernels,"
+    " those slower than PyTorch among them. `geomean, else 1.0x`: over all tasks that count, one without an accepted"
+    " kernel as 1.0x, because its user keeps PyTorch. `fast_p`: share of the tasks that count whose accepted kernel is"
+    " more than p times as fast as eager. `beats compile`: share of the tasks that count and on which torch.compile"
+    " could be timed. Speedups are over PyTorch eager, with TF32 allowed on CUDA. Medians of seconds and the rate of"
+    " evaluations leave out runs that were stopped in between."
+)
+
+
+def report(results: Sequence[TaskResult], pictures: Sequence[str] = ()) -> str:
+    """Figures, pictures by their file names, tasks, and those that do not count or have no kernel with the reason."""
+    versions = next((result.versions for result in results if result.versions), {})
+    said = ", ".join(f"{name} {version}" for name, version in versions.items())
+    parts = ["# Bench", said, *_group_table(figures_of(results)), HOW]
+    parts += [f"![{name.rpartition('.')[0]}]({name})" for name in pictures]
+    parts += ["## Tasks", _task_table([result for result in results if result.is_accepted])]
+    without = [result for result in results if result.counts and not result.is_accepted]
+    excluded = [result for result in results if not result.counts]
+    if without:
+        parts += ["## Without an accepted kernel", *_listed((one.task, one.reason) for one in without)]
+    if excluded:
+        said_of = ((one.task, f"{one.excluded}: {one.reason}") for one in excluded)
+        parts += ["## Not counted", *_listed(said_of)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _group_table(found: Sequence[Figures]) -> list[str]:
+    heads = ("tasks", "count", "correct", "geomean", "geomean, else 1.0x", "median", "fast_1", "fast_1.2", "fast_2")
+    rows = [
+        (
+            one.group,
+            str(one.tasks),
+            str(one.counted),
+            share(one.correct),
+            times(one.geomean),
+            times(one.geomean_of_all),
+            times(one.median),
+            share(one.fast_1),
+            share(one.fast_1_2),
+            share(one.fast_2),
+        )
+        for one in found
+    ]
+    beside = ("geomean over compile", "beats compile", "compile over eager", "of the floor", "first verified, s", "s")
+    more = [
+        (
+            one.group,
+            times(one.geomean_vs_compile),
+            share(one.faster_than_compile),
+            times(one.compile_geomean),
+            share(one.fraction_of_floor),
+            number(one.first_verified_s),
+            number(one.task_s),
+            number(one.evaluations_per_minute),
+        )
+        for one in found
+    ]
+    return [_table(("group", *heads), rows), _table(("group", *beside, "evaluations a minute"), more)]
+
+
+def _task_table(results: Sequence[TaskResult]) -> str:
+    heads = ("task", "eager ms", "compile ms", "ours ms", "speedup [95 %]", "vs compile", "of the floor", "class")
+    rows = [
+        (
+            one.task,
+            milliseconds(one.baseline_ms),
+            milliseconds(one.compile_ms),
+            milliseconds(one.candidate_ms),
+            interval(one),
+            times(one.speedup_vs_compile),
+            share(one.fraction_of_floor),
+            one.accuracy_class or "-",
+            str(one.evaluations),
+            number(one.wall_s),
+            "; ".join(one.labels) or "-",
+        )
+        for one in results
+    ]
+    return _table((*heads, "evaluations", "s", "labels"), rows) if rows else "None has an accepted kernel."
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_row(heads), "|" + "---|" * len(heads), *(_row(row) for row in rows)]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _listed(said: Iterable[tuple[str, str]]) -> list[str]:
+    return ["\n".join(f"- {task}: {' '.join(reason.split())[:REASON_LENGTH]}" for task, reason in said)]
+
+
+def interval(result: TaskResult) -> str:
+    if result.speedup is None:
+        return "-"
+    if result.speedup_ci95 is None:
+        return f"{result.speedup:.2f}x"
+    return f"{result.speedup:.2f}x [{result.speedup_ci95[0]:.2f}, {result.speedup_ci95[1]:.2f}]"
+
+
+def times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}x"
+
+
+def share(part: float | None) -> str:
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,57 @@
+"""What a user asks of a bench: which tasks, how much effort for each, where the results go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from foundry.graph.run.request import EFFORTS, EffortName, Limits
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.errors import UsageError
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """JSON-able: lanes, which are processes of their own, are handed it."""
+
+    folder: str  # of task files, or a checkout of KernelBench where `levels` are asked for
+    out: str
+    levels: tuple[int, ...] = ()
+    target: TargetName | Literal["auto"] = "auto"
+    effort: EffortName = "bench"
+    limits: Limits = field(default_factory=Limits)
+    seed: int = 0
+    autotune: bool = False  # torch.compile in mode max-autotune
+    only: str = ""
+    every: int = 1
+    shard: tuple[int, int] = (1, 1)  # which of how many
+
+    def __post_init__(self) -> None:
+        part, parts = self.shard
+        if not 1 <= part <= parts:
+            raise UsageError(f"--shard {part}/{parts}", "for example 1/4, 2/4, 3/4 and 4/4")
+        if self.every < 1:
+            raise UsageError(f"--every {self.every}", "a whole number of at least 1")
+        if self.effort not in EFFORTS:
+            raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
+
+    @property
+    def where(self) -> Path:
+        return Path(self.out)
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """The two numbers of "2/4"; raises UsageError."""
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit()):
+        raise UsageError(f"--shard {text}", "for example 2/4: the second of four parts")
+    return int(part), int(parts)
+
+
+def levels_of(text: str) -> tuple[int, ...]:
+    """The numbers of "1,2,3"; raises UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdigit() for word in words):
+        raise UsageError(f"--levels {text}", "for example 1,2,3")
+    return tuple(int(word) for word in words)

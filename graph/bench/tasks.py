@@ -1,0 +1,68 @@
+"""Which files of a folder are the tasks of a bench, in which order."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from foundry.graph.bench.request import BenchRequest
+from foundry.knowledge.errors import TaskError, UsageError
+from foundry.tools.task.file import read_task
+
+KERNELBENCH = "KernelBench/level{level}"  # folders of tasks in a checkout of KernelBench
+WILD = frozenset("*?[")
+
+
+@dataclass(frozen=True)
+class BenchTask:
+    """One file; `name` is its path below the folder without the ending, `group` the level or "" ."""
+
+    name: str
+    path: str
+
+    @property
+    def group(self) -> str:
+        return self.name.rpartition("/")[0]
+
+
+def find_tasks(request: BenchRequest) -> list[BenchTask]:
+    """The tasks that were asked for, in the order of the numbers in their names: the pattern first, then every n-th,
+    then the shard. Raises UsageError when there are none."""
+    root = Path(request.folder)
+    folders = {f"level{level}/": root / KERNELBENCH.format(level=level) for level in request.levels} or {"": root}
+    found: list[BenchTask] = []
+    for prefix, folder in folders.items():
+        if not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}", "name one that holds task files")
+        files = sorted((path for path in folder.glob("*.py") if path.name[0] not in "._"), key=_in_order)
+        found += [BenchTask(f"{prefix}{path.stem}", str(path)) for path in files]
+    if not found:
+        raise UsageError(f"{root} holds no task files", "a task is a .py file with Model and get_inputs")
+    chosen = [task for task in found if _matches(task.name, request.only)]
+    part, parts = request.shard
+    chosen = chosen[:: request.every][part - 1 :: parts]
+    if not chosen:
+        raise UsageError(f"none of the {len(found)} tasks in {root} is asked for", "see --only, --every and --shard")
+    return chosen
+
+
+def digest_of(task: BenchTask) -> str:
+    """Of the task's text and options; of the bytes of a file that is no task."""
+    path = Path(task.path)
+    try:
+        return read_task(path).digest
+    except TaskError:
+        return hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+
+
+def _in_order(path: Path) -> list[str | int]:
+    """2_x before 10_x."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.stem)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name contains the pattern, or matches it as a whole where it has wild cards."""
+    return fnmatchcase(name, pattern) if WILD & set(pattern) else pattern in name
