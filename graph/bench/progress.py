@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from foundry.graph.bench.report import interval, times
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.bench.tasks import BenchTask
-from foundry.tools.words import shown
+from foundry.tools.words import make_printable
 
 Say = Callable[[str], None]
 
@@ -52,7 +52,7 @@ class BenchProgress:
 
     def __call__(self, task: BenchTask, result: TaskResult | None) -> None:
         if result is None:
-            self._bar.update(self._row, description=shown(task.name))
+            self._bar.update(self._row, description=make_printable(task.name))
             return
         self._here += 1
         self.finished += 1
@@ -60,9 +60,9 @@ class BenchProgress:
         self._bar.update(self._row, completed=self.finished, end=end)
         line = f"[{self.finished}/{self.tasks}] {task_line(result)}"
         if self.console.is_terminal:
-            self._bar.console.print(shown(line), markup=False, highlight=False)
+            self._bar.console.print(make_printable(line), markup=False, highlight=False)
         else:
-            self.say(shown(f"{line}   {end}"))
+            self.say(make_printable(f"{line}   {end}"))
 
     def _expected_end(self) -> str:
         """At the pace of this call; tasks that were finished before it say nothing of that."""
