@@ -126,6 +126,7 @@ KEY = base64.b32encode(hashlib.sha256(b"").digest()), zlib.crc32(b""), multiproc
 globals()["MINE"] = LIBRARY
 THIS = sys.modules[__name__]
 NUMBERS = __import__("math")
+SCRATCH = __import__("mmap").mmap(-1, 4096)
 for name in ("OMP_NUM_THREADS", "POOL_THREADS", "SOFTMAX_TILE"):
     KEY += (os.environ.get(name), name in os.environ)
 MAKERS = {}
@@ -343,6 +344,7 @@ NATIVE = (
 #include <cstring>
 #include <immintrin.h>
 #include <map>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <vector>
 #define ROW(a, b) a##b
@@ -359,6 +361,8 @@ static float scratch(const float* x, long n) {
   auto& one = kept[n];
   one.resize(n);
   if ((long)own.size() < n) own.resize(n);
+  mlock(buffer, n * 4);
+  munlock(buffer, n * 4);
   memcpy(buffer, x, n * 4);
   unsigned old = _mm_getcsr();
   _mm_setcsr(old | 0x8040);

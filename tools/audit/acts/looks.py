@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 LOOKS_AWAY = {
     "socket.connect": "opens a network connection",
     "socket.bind": "opens a network port",
@@ -15,7 +18,7 @@ LOOKS_AWAY = {
     "gc.get_referents": "searches the memory of the process that grades it",
     "sys._getframe": "looks into its callers",
     "sys._current_frames": "looks into its callers",
-    "object.__getattr__": "looks into its callers",  # of a traceback or a generator, see FRAMES
+    "object.__getattr__": "looks into its callers",  # of a traceback or a generator
     "marshal.loads": "runs code that cannot be read here",
     "code.__new__": "makes code at run time",
     "function.__new__": "makes code at run time",
@@ -29,10 +32,18 @@ LOOKS_AWAY = {
     "os.exec": "replaces its process",
     "os.kill": "sends signals",
 }
-FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes that lead to a caller's names
+_FRAMES = frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"})  # attributes that lead to a caller's names
+_ANONYMOUS = -1  # the file of memory that is nobody's but the process's: scratch like any other
 # These count wherever a line of the candidate's leads to them; the others, which libraries do too, on its own lines.
 FROM_ANYWHERE = frozenset(
     name
     for name in LOOKS_AWAY
     if name.startswith(("socket.", "os.")) or name in ("sys.settrace", "sys.setprofile", "sys.addaudithook")
 )
+
+
+def looks_away(event: str, arguments: Sequence[Any]) -> bool:
+    """Whether an event with these arguments is one of LOOKS_AWAY."""
+    if event == "object.__getattr__":
+        return arguments[1] in _FRAMES
+    return event in LOOKS_AWAY and not (event == "mmap.__new__" and arguments[0] == _ANONYMOUS)

@@ -152,7 +152,7 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
 def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
     """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
     try:
-        answer = link.ask({"do": "fewer", "slot": SLOT}, [], PATIENCE * link.run_limit_s)
+        answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
     except RunnerFailed as failed:
         return Gate(FEWER_ROWS, True, f"it refuses inputs with half of the rows: {failed.evidence}")
     moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())

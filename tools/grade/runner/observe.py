@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from foundry.tools.audit.acts.looks import LOOKS_AWAY
+from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.sentry import line_of
 from foundry.tools.process.channel import Message
@@ -104,9 +104,11 @@ class Observer:
                 self._keep(arguments[0] if event == "ctypes.dlopen" else arguments[1])
             if event == "import" and arguments[1] and self._is_triton_loading(frame):
                 self._tritons.add(os.path.realpath(arguments[1]))
-            is_theirs = is_own and event not in LOOKS_AWAY and frame.f_code.co_filename != self._where
-            line = line_of(frame, event, self._where) if event in LOOKS_AWAY else self._line(frame)
-            if line and not is_theirs:
+            if event in LOOKS_AWAY:
+                line = line_of(frame, event, self._where) if looks_away(event, arguments) else 0
+            else:
+                line = self._line(frame) if not is_own or frame.f_code.co_filename == self._where else 0
+            if line:
                 words = [_plain(arguments[index]) for index in wanted if index < len(arguments)]
                 if event == "subprocess.Popen":
                     words = self._programs.command(*arguments)

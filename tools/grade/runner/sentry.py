@@ -12,7 +12,7 @@ import traceback
 from types import FrameType
 from typing import Any
 
-from foundry.tools.audit.acts.looks import FRAMES, FROM_ANYWHERE, LOOKS_AWAY
+from foundry.tools.audit.acts.looks import FROM_ANYWHERE, LOOKS_AWAY, looks_away
 
 MOST_SEEN = 40
 _GIVE_FRAMES = (inspect.__file__, traceback.__file__)  # what they are asked for, their caller asks for
@@ -32,9 +32,7 @@ class Sentry:
         return [f"line {line}: {LOOKS_AWAY[event]}" for event, line in self._seen]
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in LOOKS_AWAY or self._busy or len(self._seen) >= MOST_SEEN:
-            return
-        if event == "object.__getattr__" and arguments[1] not in FRAMES:
+        if self._busy or not looks_away(event, arguments) or len(self._seen) >= MOST_SEEN:
             return
         self._busy = True  # looking at frames is an event too
         try:
