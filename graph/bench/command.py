@@ -23,6 +23,7 @@ def bench(
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget of each task; default: the effort's.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget of each task: minutes of search.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed of every run.")] = 0,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     max_autotune: Annotated[bool, typer.Option("--max-autotune", help="Time torch.compile in that mode.")] = False,
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Tasks whose names hold it; * ? [] match whole.")] = "",
     every: Annotated[int, typer.Option(min=1, help="Every n-th task.")] = 1,
@@ -49,7 +50,7 @@ def bench(
         _choice("--effort", effort, tuple(EFFORTS)),  # type: ignore[arg-type]
         Limits(evaluations, minutes),
         seed,
-        max_autotune,
+        ("max-autotune" if max_autotune else "default") if compiled else "none",
         only,
         every,
         shard_of(shard),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from foundry.graph.bench.request import BenchRequest
-from foundry.graph.bench.results import Excluded, TaskResult, compile_mode
+from foundry.graph.bench.results import Excluded, TaskResult
 from foundry.graph.bench.tasks import BenchTask
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.opening import Parts
@@ -64,7 +64,7 @@ async def run_task(
     if found is None:
         return None
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return replace(found, finished=finished, versions=versions, compile_mode=compile_mode(request))
+    return replace(found, finished=finished, versions=versions, compile_mode=request.compile_mode)
 
 
 def _ends_every_task(error: Exception) -> bool:
@@ -90,7 +90,8 @@ async def _solved(task: BenchTask, digest: str, request: BenchRequest, parts: Pa
         limits=request.limits,
         learn=False,  # what one task teaches must not help the next: the order of tasks would count
         runs=str(folder),
-        autotune=request.autotune,
+        compiled=request.compile_mode != "none",
+        autotune=request.compile_mode == "max-autotune",
     )
     return await solve(asked, silent, stop=stop, parts=parts)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +22,10 @@ INCHES_A_TASK = 0.16
 
 def check_drawable() -> None:
     """Raises MissingTool with the command that installs what is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingTool("pictures need matplotlib", "pip install matplotlib, or --no-pictures")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError as error:
+        raise MissingTool("pictures need matplotlib", "pip install matplotlib, or --no-pictures") from error
 
 
 def draw(results: Sequence[TaskResult], folder: Path) -> list[str]:

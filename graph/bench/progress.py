@@ -62,7 +62,7 @@ class BenchProgress:
         if self.console.is_terminal:
             self._bar.console.print(make_printable(line), markup=False, highlight=False)
         else:
-            self.say(make_printable(f"{line}   {end}"))
+            self.say(make_printable(f"{line}; {end}" if end else line))
 
     def _expected_end(self) -> str:
         """At the pace of this call; tasks that were finished before it say nothing of that."""
@@ -79,8 +79,6 @@ def task_line(result: TaskResult) -> str:
     """One finished task in one line."""
     if result.is_accepted:
         versus = f", {times(result.speedup_vs_compile)} over torch.compile" if result.speedup_vs_compile else ""
-        return f"{result.task}  {interval(result)}{versus}  {result.wall_s:.0f} s"
-    why = (
-        f"not counted, {result.excluded}: {result.reason}" if result.excluded else f"{result.verdict}: {result.reason}"
-    )
-    return f"{result.task}  {why}  {result.wall_s:.0f} s"
+        return f"{result.task}: {interval(result)}{versus}, {result.wall_s:.0f} s"
+    ending = f"not counted, {result.excluded}" if result.excluded else result.verdict
+    return f"{result.task}: {ending}: {result.reason}, {result.wall_s:.0f} s"

@@ -10,6 +10,8 @@ from foundry.graph.run.request import EFFORTS, EffortName, Limits
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 
+CompileMode = Literal["none", "default", "max-autotune"]  # of torch.compile, timed beside eager
+
 
 @dataclass(frozen=True)
 class BenchRequest:
@@ -22,7 +24,7 @@ class BenchRequest:
     effort: EffortName = "bench"
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
-    autotune: bool = False  # torch.compile in mode max-autotune
+    compile_mode: CompileMode = "default"
     only: str = ""
     every: int = 1
     shard: tuple[int, int] = (1, 1)  # which of how many

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from foundry.graph.bench.request import BenchRequest
+from foundry.graph.bench.request import BenchRequest, CompileMode
 from foundry.graph.run.summary import RunVerdict
 from foundry.knowledge.codec import decode as decoded
 from foundry.knowledge.codec import encode, to_plain
@@ -33,7 +33,7 @@ class TaskResult:
     speedup_ci95: tuple[float, float] | None = None
     speedup_vs_compile: float | None = None
     compile_speedup: float | None = None  # eager over torch.compile
-    compile_mode: str = "default"
+    compile_mode: CompileMode = "default"
     baseline_ms: float | None = None
     candidate_ms: float | None = None
     compile_ms: float | None = None
@@ -108,7 +108,7 @@ def settle(request: BenchRequest, versions: dict[str, str]) -> None:
         "effort": request.effort,
         "limits": to_plain(request.limits),
         "seed": request.seed,
-        "compile": compile_mode(request),
+        "compile": request.compile_mode,
     }
     path = request.where / SETTINGS
     try:
@@ -135,7 +135,3 @@ def settle(request: BenchRequest, versions: dict[str, str]) -> None:
                 f"{request.where} was begun with {name} {known['versions'].get(name)}, this is {version}",
                 "name another folder with --out",
             )
-
-
-def compile_mode(request: BenchRequest) -> str:
-    return "max-autotune" if request.autotune else "default"

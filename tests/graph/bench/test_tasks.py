@@ -1,0 +1,91 @@
+"""Which files are tasks, and how shards share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundry.graph.bench.bench import places_of
+from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
+from foundry.graph.bench.tasks import find_tasks
+from foundry.knowledge.errors import UsageError
+from foundry.tools.machine.device import visible_gpus
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """As KernelBench lays its files out; nothing but the names is read."""
+    for level, count in ((1, 12), (2, 7)):
+        folder = tmp_path / f"KernelBench/level{level}"
+        folder.mkdir(parents=True)
+        for number in range(1, count + 1):
+            (folder / f"{number}_task.py").touch()
+        (folder / "__init__.py").touch()
+    return tmp_path
+
+
+def names(checkout: Path, **asked: Any) -> list[str]:
+    request = BenchRequest(str(checkout), "out", **{"levels": (1, 2), **asked})
+    return [task.name for task in find_tasks(request)]
+
+
+def test_tasks_stand_in_the_order_of_their_numbers(checkout: Path) -> None:
+    assert names(checkout)[:3] == ["level1/1_task", "level1/2_task", "level1/3_task"]
+    assert names(checkout)[11:13] == ["level1/12_task", "level2/1_task"]
+    assert len(names(checkout)) == 19
+    assert [name for name in names(checkout / "KernelBench/level2", levels=())][-1] == "7_task"
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 19])
+@pytest.mark.parametrize("every", [1, 3])
+def test_shards_partition_the_tasks(checkout: Path, parts: int, every: int) -> None:
+    if every == 3 and parts == 19:
+        with pytest.raises(UsageError, match="none of the 19 tasks"):
+            names(checkout, every=every, shard=(19, 19))
+        return
+    shards = [names(checkout, every=every, shard=(part, parts)) for part in range(1, parts + 1)]
+    assert sorted(name for shard in shards for name in shard) == sorted(names(checkout, every=every))
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+
+
+def test_a_pattern_is_part_of_a_name_or_matches_it_whole(checkout: Path) -> None:
+    assert names(checkout, only="level2/7") == ["level2/7_task"]
+    assert names(checkout, only="level1/1?_*") == ["level1/10_task", "level1/11_task", "level1/12_task"]
+    assert names(checkout, every=5, only="level2") == ["level2/1_task", "level2/6_task"]
+
+
+def test_what_cannot_be_asked_for_is_said(checkout: Path) -> None:
+    (checkout / "empty").mkdir()
+    cases: list[tuple[Callable[[], object], str]] = [
+        (lambda: names(checkout / "empty", levels=()), "holds no task files"),
+        (lambda: names(checkout, levels=(1, 9)), "no folder .*level9"),
+        (lambda: names(checkout, only="zzz"), "none of the 19 tasks"),
+        (lambda: names(checkout, shard=(3, 2)), "--shard 3/2"),
+        (lambda: shard_of("2"), "--shard 2"),
+        (lambda: levels_of("1,,2"), "--levels 1,,2"),
+    ]
+    for asked, problem in cases:
+        with pytest.raises(UsageError, match=problem):
+            asked()
+    assert (shard_of("2/4"), levels_of("1, 3")) == ((2, 4), (1, 3))
+
+
+def test_a_cpu_has_one_lane() -> None:
+    request = BenchRequest("tasks", "out", target="cpu")
+    assert places_of(request, "") == places_of(request, "1") == [{}]
+    for words, problem in (("some", "all, or how many"), ("2", "no kernel would run on a GPU here")):
+        with pytest.raises(UsageError, match=problem):
+            places_of(request, words)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not visible_gpus(), reason="there is no NVIDIA GPU here")
+def test_every_gpu_is_a_lane() -> None:
+    request = BenchRequest("tasks", "out", target="cuda")
+    places = places_of(request, "all")
+    assert places and len({place["CUDA_VISIBLE_DEVICES"] for place in places}) == len(places)
+    with pytest.raises(UsageError, match="are here"):
+        places_of(request, str(len(places) + 1))
