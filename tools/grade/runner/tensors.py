@@ -43,8 +43,11 @@ class GpuBlocks:
         self._last: SharedGpuMemory | None = None  # the one that outputs are written to
 
     def tensors(self, which: Sequence[int], handles: Sequence[int], description: Message) -> list[torch.Tensor]:
-        """The tensors of a description."""
+        """The tensors of a description. A block without any, a model's without parameters, is never mapped: nothing
+        would keep it until its number comes again."""
         specs = [bundle.spec_from(item) for item in description["specs"]]
+        if not specs:
+            return []
         return bundle.shaped(specs, bundle.gpu_views(specs, self._block(which, handles)))
 
     def flats(self, which: Sequence[int], handles: Sequence[int], specs: Sequence[TensorSpec]) -> list[torch.Tensor]:
