@@ -18,6 +18,7 @@ from foundry.tools.grade.workbench import open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.linux import MEANS
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.protocol.orders import LEADS
 from foundry.tools.task.file import read_task
 from foundry.tools.verify.receipt import check_same_pair, compare, read_receipt, write_receipt
 from foundry.tools.verify.verdict_lines import verdict_lines
@@ -119,7 +120,7 @@ def test_the_report_in_words() -> None:
         Candidate("verify", -1, 0, "cpu", "user", "0" * 64),
         Build(True, 1.0),
         Verdict("correct", "full", (Gate("x3", True, "fine"),), "ieee"),
-        Audit(True, "fair", (), ("layout",)),
+        Audit(True, "fair", (Gate(LEADS, True, "line 3: exec makes code"),), ("layout",)),
         Timing("full", 2.0, 4.0, 2.0, (1.9, 2.1), 12, 0.01, 1.0),
         judgement=Judgement("", "line 12: torch.softmax did 98 % of the bytes\x1b[2J"),
     )
@@ -136,11 +137,12 @@ def test_the_report_in_words() -> None:
     assert verdict_lines({**report.to_json(), **standing}) == [
         "rejected on cpu:Test CPU:2 (policy fair)",
         "  judgement: line 12: torch.softmax did 98 % of the bytes\ufffd[2J",
+        "  beside it, leads in the text: line 3: exec makes code",
         "2.00x PyTorch eager, 95 % interval 1.90 to 2.10 (2.0000 ms against 4.0000 ms)",
         "accuracy class: ieee",
         "labels: layout",
         "not confirmed: rejected here",
-        "gates: 3 of 4 passed",
+        "gates: 4 of 5 passed",
         f"isolation: session, limits, {', '.join(MEANS[1:])}; not active: {MEANS[0]}",
         "time: 7.9 s (open 1.9, time 6.0)",
     ]

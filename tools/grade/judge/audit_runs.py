@@ -60,16 +60,15 @@ def audit_runs(
     on_cpu = load["device"] == "cpu"
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
-        gates += [
-            _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader"),
-            _public_gate(watched, case, trial),
-        ]
+        answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader")
+        gates.append(answer)
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
-        if on_cpu:
-            gates.append(_copies_gate(watched, case, trial))
-        if policy != "open":
+        if answer.passed:  # the other questions would only say it again
+            gates.append(_public_gate(watched, case, trial))
+            gates += [_copies_gate(watched, case, trial)] if on_cpu else []
+        if answer.passed and policy != "open":
             gates.append(_fewer_gate(watched, trial, seen))  # the last question: it may end the process
     _part_from(watched)
     if policy != "open":
@@ -146,7 +145,9 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
         link.ask({"do": "copies", "places": places}, [], PATIENCE * link.run_limit_s)
     except RunnerFailed as failed:
         return Gate(name, False, f"where copies of its answer are changed, it fails: {failed.evidence}")
-    return _answer_gate(name, link, trial, "where copies of its last answer in memory were changed")
+    return _answer_gate(
+        name, link, trial, "where copies of its last answer in memory were changed (compute it in every call)"
+    )
 
 
 def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
