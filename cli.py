@@ -211,14 +211,14 @@ def agent_solve(
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
-    from foundry.graph.run.request import EFFORTS, Limits, SolveRequest
+    from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
 
     chat = chat_flags.chat_options(
         model, base_url, api_key_env, price, answer_tokens, request_s, parallel, temperature, reasoning_effort
     )
     machine = _choice("--target", target, ("cpu", "cuda", "auto"))
     plan = _choice("--effort", effort, tuple(EFFORTS))
-    limits = Limits(evaluations, minutes, tokens, dollars, target_speedup)
+    limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup)
     rules = _policy(policy)
     request = SolveRequest(
         str(task), machine, plan, seed, islands, limits, scale, rules, model, base_url, chat, store, learn, str(runs)

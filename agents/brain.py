@@ -41,8 +41,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Notice:
-    """What the trace keeps of a model besides its calls: who it is, that it stopped or began again to answer, what its
-    endpoint refuses."""
+    """An event about a model that is not a call: who it is, that it stopped or started to answer, what its endpoint
+    refuses."""
 
     name: NoticeName
     text: str
@@ -53,8 +53,7 @@ Listener = Callable[[Call | Notice], None]
 
 
 class NoAnswer(Exception):
-    """The model gave no usable answer. `retry_s`: when it may be asked again (0.0: at once), None when a cap forbids
-    that."""
+    """The model gave no usable answer. `retry_s`: seconds until it may be asked again; None if a cap forbids that."""
 
     def __init__(self, problem: str, retry_s: float | None) -> None:
         super().__init__(problem)
@@ -62,7 +61,8 @@ class NoAnswer(Exception):
 
 
 class Brain(Protocol):
-    """Every method is safe to await from several islands at once, and only `propose` raises for a bad thought."""
+    """What experts think with. Every method may be awaited from several islands at once; only `propose` raises when the
+    answer is unusable."""
 
     name: str  # "playbook" or the model's name
 
@@ -71,12 +71,12 @@ class Brain(Protocol):
         ...
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
-        """The expert's next step; None when it has nothing untried left, so that the caller asks another expert.
-        Raises NoAnswer when a model failed to answer and nobody else knows a step: then something may be left."""
+        """The expert's next step, or None if it has nothing left to try; the caller then asks another expert. Raises
+        NoAnswer if a model gave no answer and the playbook knows no step: the model may have one another time."""
         ...
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
-        """The auditor's opinion of a candidate that the ruling on its records accepts; it may add a doubt."""
+        """The auditor's opinion of a candidate whose records are all accepted; it may add a doubt, which vetoes it."""
         ...
 
     async def answer(self, question: str, context: str) -> str:

@@ -18,7 +18,7 @@ from foundry.knowledge.thought import Diagnosis, Directive, Role
 
 @dataclass(frozen=True)
 class Hint:
-    """Which way along a coordinate of the archive improvement was found; `strength` is from -1 (down) to 1 (up)."""
+    """In which direction of an archive coordinate kernels improved; `strength` runs from -1 (down) to 1 (up)."""
 
     coordinate: Literal["d_mem", "d_algo", "d_sync"]
     strength: float

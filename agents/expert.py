@@ -14,7 +14,8 @@ from foundry.knowledge.thought import Aspect, ExpertName, Move
 
 @dataclass(frozen=True)
 class Opinion:
-    """How much an expert likes a move: 1.0 is indifferent, 2.0 twice as likely, 0.0 never. `because` has numbers."""
+    """How much an expert likes a move: 1.0 is neutral, 2.0 makes it twice as likely, 0.0 rules it out. `because` gives
+    the reason with its numbers."""
 
     weight: float
     because: str = ""
@@ -27,8 +28,13 @@ def no_opinion(move: Move, situation: Situation) -> Opinion:
 
 @dataclass(frozen=True)
 class Expert:
-    """`aspects`: which moves it may make, and its own liking for each. `opinion` sharpens that for one move in one
-    situation. `answers`: the diagnoses it is asked about first. `calls`: the workbench's methods it leans on."""
+    """One expert.
+
+    `aspects`: the aspects whose moves it may make, each with its weight.
+    `opinion`: a further weight for one move in one situation.
+    `answers`: the diagnoses about which it is asked first.
+    `calls`: the workbench's methods that it uses.
+    """
 
     name: ExpertName
     mandate: str

@@ -1,6 +1,6 @@
-"""What a run can do with a user's words: why a directive cannot be followed, and what could be said instead.
+"""Explains to a user why a directive cannot be followed, and what could be said instead.
 
-A directive is held against every candidate that the run knows: what one of them can follow is worth trying.
+A directive is compared with every candidate that the run knows. If one of them can follow it, it is worth trying.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ MOST_NAMES = 24
 
 
 def explain(directive: Directive, candidates: Sequence[Lowered], graph: OpGraph | None) -> str:
-    """Why no candidate of the run can follow a directive of the small language; "" when one can, when the directive
-    speaks of nothing that candidates have, and as long as no candidate is known."""
+    """Why no candidate of the run can follow a directive. "" if one can, if the directive is not about candidates, or
+    if no candidate is known yet."""
     verb, name = directive.verb, str(directive.command.get("name", ""))
     if not candidates or directive.to == "run":
         return ""
@@ -35,7 +35,7 @@ def explain(directive: Directive, candidates: Sequence[Lowered], graph: OpGraph 
 
 
 def stands_for(directive: Directive, candidates: Sequence[Lowered]) -> str:
-    """Which tunables a name was taken for where none is called so, one sentence; "" when every one is."""
+    """A sentence that says which tunables a name was taken for, if no tunable has exactly this name; else ""."""
     if directive.verb not in ("set", "avoid"):
         return ""
     command = directive.command
@@ -45,7 +45,7 @@ def stands_for(directive: Directive, candidates: Sequence[Lowered]) -> str:
     return f"Where no tunable is called {name}, it stands for {_some(others)}." if others else ""
 
 
-def misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
+def answer_misunderstood(said: NotUnderstood, candidates: Sequence[Lowered]) -> str:
     """The answer to a line outside the language: what is missing, what this run's names are, which forms there are."""
     known = tunables(candidates)
     lines = [said.reason]
@@ -69,10 +69,10 @@ def nearest(said: Iterable[str], known: Sequence[str]) -> list[str]:
 
 
 def _about_value(name: str, known: Sequence[str], graph: OpGraph | None) -> str:
-    """Why a value can be neither kept nor split: no choice of these kernels, or no value at all."""
+    """Why a value can be neither kept nor split: these kernels leave no choice about it, or there is no such value."""
     results = [value.name for op in graph.ops for value in op.outputs] if graph else []
     if find_values(results, name, graph):
-        return f"Where {name} is kept is no choice of these kernels; there are {_some(known) or 'none'}."
+        return f"These kernels cannot keep or split {name}; they can keep or split {_some(known) or 'nothing'}."
     return _unknown("value", "can be kept or split", name, known)
 
 

@@ -1,4 +1,4 @@
-"""What thinking has cost, and the caps that stop it. Shared by all islands of a run."""
+"""What calls of a chat model have cost, and the caps that forbid further ones. Shared by all islands of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class ModelCost:
 
 @dataclass(frozen=True)
 class Reservation:
-    """What a request may use at most; held until it is settled, so that islands cannot overrun a cap together."""
+    """The most that a request may use. It counts as spent until the request is settled, so that islands together cannot
+    exceed a cap."""
 
     prompt_tokens: int
     answer_tokens: int
@@ -67,7 +68,8 @@ class ModelLedger:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reserve(self, prompt_tokens: int, answer_tokens: int, price: Price) -> Reservation:
-        """Room for one request, its answer shortened to what the caps leave; raises BudgetExhausted."""
+        """Reserves tokens and dollars for one request, its answer cut to what the caps leave; raises
+        BudgetExhausted."""
         with self._lock:
             room = min(answer_tokens, self._token_room(prompt_tokens), self._dollar_room(prompt_tokens, price))
             if room < min(answer_tokens, LEAST_ANSWER_TOKENS):
@@ -115,7 +117,7 @@ class ModelLedger:
         return self.max_tokens - self.spent.tokens - sum(item.tokens for item in self._held) - prompt_tokens
 
     def _dollar_room(self, prompt_tokens: int, price: Price) -> int:
-        """Answer tokens that the dollars left would buy after the prompt."""
+        """How many answer tokens the remaining dollars pay for after the prompt."""
         if self.max_dollars is None or price.answer <= 0:
             return 1 << 40
         left = self.max_dollars - self.spent.dollars - sum(item.dollars for item in self._held)

@@ -1,7 +1,7 @@
-"""What a user's directives ask of one candidate: moves it still needs, moves that are forbidden, and why not.
+"""What a user's directives require of one candidate: moves that it still needs, and moves that are forbidden.
 
-A directive named for one expert binds the others too: the fusion expert may not undo what tiling was told to pin.
-Later directives win over earlier ones about the same thing.
+A directive to one expert binds the others too: the fusion expert may not undo a value that tiling was told to set. A
+later directive replaces an earlier one about the same thing.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def applies(directive: Directive, island: int) -> bool:
 
 
 def find_tunables(lowered: Lowered, word: str, kernel: str = "") -> list[tuple[KernelSummary, Tunable]]:
-    """Tunables a word may mean: by exact name, else by how a part of the name begins, else by synonym, else by
-    aspect."""
+    """Tunables that a word may mean: those with this name; else those with a part of the name that begins so; else by
+    synonym; else by aspect."""
     pairs = [
         (summary, tunable)
         for summary in lowered.kernels
@@ -83,8 +83,7 @@ def find_values(names: Sequence[str], word: str, graph: OpGraph | None) -> list[
 
 
 def targets(lowered: Lowered, directive: Directive) -> Iterator[tuple[KernelSummary, Tunable, Choice]]:
-    """What a directive to set a tunable means in this candidate: tunables and the values they should have, whether
-    legal or not."""
+    """(kernel, tunable, value) for each tunable of this candidate that a directive sets; the value may be illegal."""
     command = directive.command
     found = find_tunables(lowered, str(command["name"]), str(command.get("kernel", "")))
     if "value2" not in command:
@@ -137,7 +136,7 @@ class Obedience:
 
     @cached_property
     def required(self) -> tuple[tuple[Move, Directive], ...]:
-        """Moves that make this candidate follow what it does not follow yet."""
+        """Moves that would make this candidate follow the directives that it does not follow yet."""
         return tuple([*self._required_settings(), *self._required_structure()])
 
     def _required_settings(self) -> Iterator[tuple[Move, Directive]]:
@@ -201,13 +200,14 @@ class Obedience:
         return word in move.name.lower()
 
     def holds(self) -> tuple[Directive, ...]:
-        """Directives that shape this candidate: followed already, or followed by the required moves."""
+        """Directives that this candidate follows already, or will follow after the required moves."""
         needed = {directive.id for _, directive in self.required}
         pinned = {directive.id for _, directive in self.pins.values()}
         return tuple(item for item in self.active if item.id in needed | pinned or self._is_followed(item))
 
     def _is_followed(self, directive: Directive) -> bool:
-        """For verbs without a pin: it names something of this candidate, and needs no move any more."""
+        """Whether a directive that sets no value is followed: it names something of this candidate and needs no
+        move."""
         verb, name = directive.verb, str(directive.command.get("name", ""))
         lowered, graph = self.lowered, self.graph
         if verb == "avoid":

@@ -72,7 +72,8 @@ def ranking(brief: Brief, diagnosis: Diagnosis) -> tuple[ExpertName, ...]:
 
 
 def _weight(expert: Expert, role: Role, limiter: str) -> float:
-    """Squared, so that a clear case is mostly sent to its expert, and the other still gets its share."""
+    """The weight of drawing an expert. It is squared, so that a clear case mostly goes to its expert and the others
+    still get some steps."""
     liking = sum(ROLES[role].get(aspect, 1.0) for aspect in expert.aspects) / len(expert.aspects)
     return float((expert.answers[limiter] * liking) ** 2)
 

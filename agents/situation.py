@@ -88,7 +88,7 @@ class Situation:
 
     @cached_property
     def least_bytes(self) -> int:
-        """What any kernel of this graph must move."""
+        """Bytes that every kernel of this graph must move."""
         if self.brief.lowered:
             return self.brief.lowered.traffic_bytes
         return self.brief.graph.min_bytes if self.brief.graph else 0
@@ -125,7 +125,8 @@ class Situation:
 
     @cached_property
     def achieved_bytes_per_s(self) -> float | None:
-        """Counted by the hardware where the profiler can; else the kernels' traffic over the time."""
+        """Bytes a second: counted by the hardware if the profiler can, else the kernels' modelled traffic over the
+        time."""
         if self.profile and self.profile.rung not in ANALYTIC_RUNGS and self.profile.achieved_bytes_per_s > 0:
             return self.profile.achieved_bytes_per_s
         return 1e3 * self.traffic_bytes / self.candidate_ms if self.candidate_ms else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import placed
+from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.thought import Move
 
 
@@ -40,10 +40,10 @@ def towards(lowered: Lowered, recipe: Recipe) -> Iterator[Move]:
             yield Move("rewrite", "rewrite", rewrite)
     for value in lowered.materialised:
         if value not in recipe.materialise:
-            yield placed(lowered, Move("fuse", "fusion", value))
+            yield name_kernel(lowered, Move("fuse", "fusion", value))
     for value in recipe.materialise:
         if value in lowered.fused:
-            yield placed(lowered, Move("split", "fusion", value))
+            yield name_kernel(lowered, Move("split", "fusion", value))
     for kernel in lowered.kernels:
         theirs = recipe.choices.get(kernel.name, {})
         for tunable in kernel.tunables:

@@ -25,7 +25,7 @@ def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> 
         services = await services_of({**state, **begun}, runtime)
         with services.log.at(None, name), services.log.span("node", name):
             update = await node(state, services)
-        services.log.seen()
+        services.log.mark_alive()
         if name == "finish":
             await end(state)
         return {**begun, **update}

@@ -2,8 +2,8 @@
 
 select -> diagnose -> route -> propose -> build -> verify -> audit -> time -> profile -> prove -> learn -> migrate
 
-Nodes are functions of state in, update out. None raises for a bad candidate, and an internal error ends its island
-only: an exception would cancel the other islands.
+Nodes are functions of state in, update out. None raises for a bad candidate. An internal error ends only its own
+island; as an exception it would cancel the other islands.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ORDER = tuple(NODES)
 
 
 def after(name: str) -> Callable[[IslandState], str]:
-    """Where an island goes after a node: on, past the tests a candidate can no longer pass, or home."""
+    """Which node follows: the next one, the one after all tests if the candidate has failed one, or `leave`."""
 
     def decide(state: IslandState) -> str:
         if state["stop"]:

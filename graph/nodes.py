@@ -13,9 +13,9 @@ from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run
-from foundry.graph.search.lessons import lessons, localised, query, winners
+from foundry.graph.search.lessons import lessons, localise, query, winners
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
-from foundry.graph.search.think import evaluation_facts, ordered_stop
+from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,
     Audit,
@@ -61,7 +61,7 @@ async def intake(state: RunState, services: Services) -> Update:
 
 
 async def capture(state: RunState, services: Services) -> Update:
-    """Looks at the operator graph: what is computed, and how fast physics allows it."""
+    """Reports the operator graph: what is computed, and the time that the device's ceilings allow at best."""
     found = await services.measure.intake()
     if not found.graphs:
         services.log.note_once("note", "not captured", reason=found.capture_note)
@@ -108,7 +108,8 @@ async def recall(state: RunState, services: Services) -> Update:
 
 
 async def seed(state: RunState, services: Services) -> Update:
-    """Writes the first candidates, the safest first and alone, so that something proven is there early."""
+    """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
+    early."""
     texts, problem = await _first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
@@ -137,9 +138,11 @@ async def seed(state: RunState, services: Services) -> Update:
 
 
 async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
-    """First files with their recipes and why they are tried: recalled winners (proven on this graph and device before,
-    so as safe as anything), the library's safest, the user's start, the rest. The second value says why the library
-    has none, "" when it has."""
+    """([(text, recipe, reason)], why the library has none or "").
+
+    The order: winners of earlier runs, which were proven on this graph and device; the library's safest; the user's
+    starting kernel; the rest of the library's.
+    """
     library: list[tuple[str, Recipe | None, str]] = []
     problem = ""
     if lowerable:
@@ -152,12 +155,12 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
             problem = "" if library else f"the kernel library cannot write this task: {error}"
     start = services.task.options.start
     users = [(_read_start(start, services), None, "user")] if start else []
-    recalled = await _recalled(services) if library else []
+    recalled = await _recall_winners(services) if library else []
     return [*recalled, *library[:1], *users, *library[1:]], problem
 
 
-async def _recalled(services: Services) -> list[tuple[str, Recipe | None, str]]:
-    """Recipes that won on this graph and device before, fitted to the names of this capture."""
+async def _recall_winners(services: Services) -> list[tuple[str, Recipe | None, str]]:
+    """Recipes that won an earlier run on this graph and device, with kernels named as in this capture."""
     graphs = await services.graphs()
     answer = await services.recall("recall", query(graphs[0], services.device), k=24)
     found: list[tuple[str, Recipe | None, str]] = []
@@ -168,7 +171,7 @@ async def _recalled(services: Services) -> list[tuple[str, Recipe | None, str]]:
         try:
             recipe = _as_the_policy_asks(recipe, services)
             bare = await services.lower(replace(recipe, choices={}))
-            lowered = await services.lower(localised(recipe, bare.kernels))
+            lowered = await services.lower(localise(recipe, bare.kernels))
         except CannotLower as error:
             services.log.note_once("note", "recalled recipe does not fit", record=hit.record.id, reason=str(error))
             continue
@@ -242,7 +245,7 @@ async def _evaluate_seed(services: Services, number: int, decision: Decision) ->
 
 
 async def _only_built(services: Services, candidate: Candidate, text: str) -> Evaluation:
-    """A candidate for a device that is not here: compiled, its resources known, nothing proven."""
+    """The evaluation of a candidate for a device that is not here: it is compiled, nothing is proven."""
     found = await services.measure.examine(candidate, text, "screen", upto="build")
     verdict = Verdict("unproven", "screen", evidence=f"no {candidate.target} device is here")
     return Evaluation(candidate, found.build, verdict) if found.build.ok else found
@@ -252,7 +255,7 @@ async def _only_built(services: Services, candidate: Candidate, text: str) -> Ev
 
 
 def first_reports(state: RunState, services: Services) -> IslandReport:
-    """Where every island starts: all seeds, each in its cell."""
+    """What every island starts from: all first candidates, each in its cell of the archive."""
     archive: Archive = {}
     population: dict[str, tuple[str, float]] = {}
     for name in state.get("seeds", []):
@@ -304,7 +307,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
 
 
 async def _reference(services: Services) -> Evaluation:
-    """The task's own module as candidate c0: as fast as itself, the parent of a model's first kernel."""
+    """The task's own module as candidate c0, with speedup 1: the parent of a model's first kernel."""
     found = await services.measure.baseline()
     candidate = Candidate(
         REFERENCE, -1, 0, services.device.target, "user", services.run.keep(services.task.source), proposal="reference"
@@ -341,7 +344,7 @@ async def decide(state: RunState, services: Services) -> Update:
 
 def _again(services: Services, round_: int, stops: list[Stop]) -> bool:
     stuck = all(stop["kind"] in ("error", "exhausted") for stop in stops)
-    return ordered_stop(services) is None and not stuck and round_ < services.effort.rounds
+    return find_ordered_stop(services) is None and not stuck and round_ < services.effort.rounds
 
 
 def _ending(reasons: list[str]) -> str:
@@ -350,7 +353,7 @@ def _ending(reasons: list[str]) -> str:
 
 
 async def compare(state: RunState, services: Services) -> Update:
-    """Times torch.compile beside eager, now that nobody waits for it."""
+    """Times torch.compile beside eager, after the search, so that no island has to wait for it."""
     if services.device.present and services.request.compiled:
         eager = await services.measure.baseline()
         found: Baseline = await services.measure.compile_baseline(eager, autotune=services.request.autotune)

@@ -48,7 +48,7 @@ class Ruling:
 
 def rule(evaluation: Evaluation, *, degenerate: str = "") -> Ruling:
     """The ruling on all records; `degenerate` says why the task proves nothing (Baseline.degenerate)."""
-    return objection(evaluation, degenerate=degenerate) or _unfinished(evaluation) or _accepted(evaluation)
+    return objection(evaluation, degenerate=degenerate) or _rule_unfinished(evaluation) or _rule_accepted(evaluation)
 
 
 def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
@@ -58,7 +58,7 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
     """
     if not evaluation.build.ok:
         why = evaluation.build.first_error or "the compiler gave no message"
-        return _failed("compile_error", Gate("builds", False, why))
+        return _rule_failed("compile_error", Gate("builds", False, why))
     if degenerate:  # nothing that is said of a kernel holds on such a task
         gate = Gate("task can prove something", False, degenerate)
         return Ruling("rejected", "unproven", (gate,), (gate,), evidence=degenerate)
@@ -66,12 +66,12 @@ def objection(evaluation: Evaluation, *, degenerate: str = "") -> Ruling | None:
     if verdict is not None and not verdict.correct:
         return _of_verdict(verdict)
     if audit is not None and not audit.clean:
-        return _vetoed(evaluation, tuple(gate for gate in audit.gates if not gate.passed))
+        return _rule_vetoed(evaluation, tuple(gate for gate in audit.gates if not gate.passed))
     if timing is not None and timing.problem:
         return _of_timing(timing)
     gates = _gates(evaluation)
     reasons = tuple(gate for gate in gates if not gate.passed)
-    return _vetoed(evaluation, reasons, gates) if reasons else None
+    return _rule_vetoed(evaluation, reasons, gates) if reasons else None
 
 
 def clocks_agree(timing: Timing) -> bool:
@@ -87,7 +87,7 @@ def is_possible(candidate_ms: float, traffic_floor_ms: float | None) -> bool:
     return not traffic_floor_ms or candidate_ms * FLOOR_SLACK >= traffic_floor_ms
 
 
-def _failed(outcome: Outcome, gate: Gate) -> Ruling:
+def _rule_failed(outcome: Outcome, gate: Gate) -> Ruling:
     return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), evidence=gate.evidence)
 
 
@@ -107,7 +107,7 @@ def _of_timing(timing: Timing) -> Ruling:
     return Ruling(_WORDS.get(outcome, "failed"), outcome, (gate,), (gate,), words, timing.problem)
 
 
-def _vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple[Gate, ...] = ()) -> Ruling:
+def _rule_vetoed(evaluation: Evaluation, reasons: tuple[Gate, ...], gates: tuple[Gate, ...] = ()) -> Ruling:
     count = len(evaluation.audit.gates if evaluation.audit else ()) + len(gates)
     words = _in_words(reasons)
     text = f"Vetoed by {len(reasons)} of {count} gates. {words}"
@@ -120,11 +120,11 @@ def _in_words(gates: tuple[Gate, ...]) -> str:
     return "; ".join(f"{gate.gate}: {gate.evidence}" for gate in gates)
 
 
-def _unfinished(evaluation: Evaluation) -> Ruling | None:
+def _rule_unfinished(evaluation: Evaluation) -> Ruling | None:
     """The ruling on a candidate that was not audited or not timed, so that nothing is proven; None if it was."""
     missing = {"verified": evaluation.verdict, "audited": evaluation.audit, "timed": evaluation.timing}
     step = next((step for step, record in missing.items() if record is None), "")
-    return _failed("unproven", Gate("runs", False, f"it was not {step}")) if step else None
+    return _rule_failed("unproven", Gate("runs", False, f"it was not {step}")) if step else None
 
 
 def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
@@ -146,7 +146,7 @@ def _gates(evaluation: Evaluation) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-def _accepted(evaluation: Evaluation) -> Ruling:
+def _rule_accepted(evaluation: Evaluation) -> Ruling:
     gates = _gates(evaluation)
     words = [_all_pass(evaluation.audit, gates), _accuracy(evaluation), _speed(evaluation), _labels(evaluation)]
     words += [evaluation.judgement.text] if evaluation.judgement else []

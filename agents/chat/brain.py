@@ -40,7 +40,7 @@ ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     """Who asks what: for the trace."""
 
     step: str
@@ -89,9 +89,9 @@ class ChatModelBrain:
         found = await self.fallback.diagnose(brief)
         if found.failure is None or brief.lowered is not None:
             return found
-        asked = _Asked(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
+        request = _Request(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
         try:
-            answer = await self._ask(asked, DiagnosisAnswer, lambda answer: answer)
+            answer = await self._ask(request, DiagnosisAnswer, lambda answer: answer)
         except NoAnswer:
             return found
         evidence = f"{found.evidence}; {answer.cause}"
@@ -102,9 +102,9 @@ class ChatModelBrain:
         either: the parent is not exhausted, the model may have a step for it another time."""
         diagnosis = brief.diagnosis or await self.fallback.diagnose(brief)
         menu = Menu(brief, diagnosis, experts()[expert], self.fallback.library)
-        asked = _Asked(brief.step, expert, "propose", step_prompt(brief, diagnosis, menu.moves))
+        request = _Request(brief.step, expert, "propose", step_prompt(brief, diagnosis, menu.moves))
         try:
-            return await self._ask(asked, ProposalAnswer, lambda answer: proposal_of(answer, menu, self.name))
+            return await self._ask(request, ProposalAnswer, lambda answer: proposal_of(answer, menu, self.name))
         except NoAnswer as lack:
             step = await self.fallback.propose(expert, brief)
             if step is None and lack.retry_s is not None:
@@ -115,9 +115,9 @@ class ChatModelBrain:
         """The model may add a doubt to the ruling on the records, not take one away."""
         if not evidence.ruling.accepted:
             return Judgement()
-        asked = _Asked(evidence.evaluation.candidate.id, "auditor", "judge", judge_prompt(evidence))
+        request = _Request(evidence.evaluation.candidate.id, "auditor", "judge", judge_prompt(evidence))
         try:
-            answer = await self._ask(asked, JudgementAnswer, _reasoned)
+            answer = await self._ask(request, JudgementAnswer, _require_reason)
         except NoAnswer:
             return await self.fallback.judge(evidence)
         doubt = f"{self.name}: {answer.reason}" if answer.doubt else ""
@@ -126,13 +126,13 @@ class ChatModelBrain:
     async def answer(self, question: str, context: str) -> str:
         """Plain text; "" when the model gives none."""
         prompt = render("question", {"question": question, "context": context})
-        asked = _Asked("chat", "diagnostician", "answer", prompt)
+        request = _Request("chat", "diagnostician", "answer", prompt)
         try:
-            return await self._ask(asked, None, lambda text: text)
+            return await self._ask(request, None, lambda text: text)
         except NoAnswer:
             return ""
 
-    async def _ask(self, asked: _Asked, kind: type[AnswerT] | None, use: Callable[..., ResultT]) -> ResultT:
+    async def _ask(self, request: _Request, kind: type[AnswerT] | None, use: Callable[..., ResultT]) -> ResultT:
         """The checked answer, after at most one repair round. Raises NoAnswer when the playbook must take over."""
         permit = self.breaker.permit()
         if permit is None:
@@ -140,28 +140,28 @@ class ChatModelBrain:
         started = time.monotonic()
         replies: list[ModelReply] = []
         try:
-            return await self._checked(asked, kind, use, replies)
+            return await self._ask_and_check(request, kind, use, replies)
         except BudgetExhausted as error:
-            self.breaker.abandoned(permit)
+            self.breaker.note_abandoned(permit)
             if replies or not self._is_broke:  # once is enough: every later step would say the same
-                self._tell(asked, replies, started, "budget", str(error))
+                self._tell(request, replies, started, "budget", str(error))
             self._is_broke = True
             raise NoAnswer(str(error), None) from error
         except Unreachable as error:
             self.ledger.count_failed_step()
-            self._tell(asked, replies, started, "unreachable", str(error), requests=error.requests)
+            self._tell(request, replies, started, "unreachable", str(error), requests=error.requests)
             self._lose(error, permit)
             raise NoAnswer(str(error), self.breaker.retry_s) from error
         except asyncio.CancelledError:
-            self.breaker.abandoned(permit)
+            self.breaker.note_abandoned(permit)
             raise
 
-    async def _checked(
-        self, asked: _Asked, kind: type[AnswerT] | None, use: Callable[..., ResultT], replies: list[ModelReply]
+    async def _ask_and_check(
+        self, request: _Request, kind: type[AnswerT] | None, use: Callable[..., ResultT], replies: list[ModelReply]
     ) -> ResultT:
         """Asks, and once more with what was wrong; every reply joins `replies`."""
-        system = template(experts()[asked.expert].prompt)
-        messages: list[ChatMessage] = [("system", system), ("human", asked.prompt)]
+        system = template(experts()[request.expert].prompt)
+        messages: list[ChatMessage] = [("system", system), ("human", request.prompt)]
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema_of(kind) if kind else None)
@@ -170,18 +170,18 @@ class ChatModelBrain:
             self._regain()
             try:
                 result = use(_read(reply, kind))
-                self._tell(asked, replies, started, "repaired" if problem else "answered", problem)
+                self._tell(request, replies, started, "repaired" if problem else "answered", problem)
                 return result
             except AnswerError as error:
                 problem = str(error)
             messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", render("repair", {"problem": problem}))]
         self.ledger.count_failed_step()
-        self._tell(asked, replies, started, "failed", problem)
+        self._tell(request, replies, started, "failed", problem)
         raise NoAnswer(problem, 0.0)
 
     def _lose(self, error: Unreachable, permit: Permit) -> None:
         """Says since when the model does not answer and when it is tried again, each time a pause begins."""
-        if not self.breaker.failed(permit, hopeless=error.hopeless):
+        if not self.breaker.note_failure(permit, hopeless=error.hopeless):
             return
         lasted_s, retry_s = self.breaker.lasted_s, self.breaker.retry_s
         text = f"{self.name} has not answered for {lasted_s:.0f} s; the next try is in {retry_s:.0f} s: {error}"
@@ -190,7 +190,7 @@ class ChatModelBrain:
     def _regain(self) -> None:
         """Says that the model is back, if it was away."""
         lasted_s, skipped = self.breaker.lasted_s, self.breaker.skipped
-        if self.breaker.answered():
+        if self.breaker.note_answer():
             text = f"{self.name} answers again after {lasted_s:.0f} s; {skipped} calls were not made meanwhile"
             self._notice("model is back", text, {"lasted_s": lasted_s, "skipped": skipped})
 
@@ -203,7 +203,7 @@ class ChatModelBrain:
 
     def _tell(
         self,
-        asked: _Asked,
+        request: _Request,
         replies: Sequence[ModelReply],
         started: float,
         outcome: CallOutcome,
@@ -215,9 +215,9 @@ class ChatModelBrain:
             return
         self.listener(
             Call(
-                step=asked.step,
-                expert=asked.expert,
-                purpose=asked.purpose,
+                step=request.step,
+                expert=request.expert,
+                purpose=request.purpose,
                 outcome=outcome,
                 detail=detail,
                 requests=requests + sum(reply.requests for reply in replies),
@@ -225,7 +225,7 @@ class ChatModelBrain:
                 completion_tokens=sum(reply.usage.answer_tokens for reply in replies),
                 dollars=sum(reply.dollars for reply in replies),
                 seconds=time.monotonic() - started,
-                prompt=asked.prompt,
+                prompt=request.prompt,
                 answer=replies[-1].text if replies else "",
             )
         )
@@ -245,7 +245,7 @@ def _read(reply: ModelReply, kind: type[AnswerT] | None) -> AnswerT | str:
         raise
 
 
-def _reasoned(answer: JudgementAnswer) -> JudgementAnswer:
+def _require_reason(answer: JudgementAnswer) -> JudgementAnswer:
     if answer.doubt and not answer.reason.strip():
         raise AnswerError("a doubt needs its reason")
     return answer

@@ -16,7 +16,7 @@ Permit = Literal["call", "probe"]
 
 @dataclass(frozen=True)
 class Pauses:
-    """`after` unanswered calls in a row the first pause begins; each further one is twice as long."""
+    """The first pause begins after `after` unanswered calls in a row; each further pause is twice as long."""
 
     after: int = 3
     first_s: float = 15.0
@@ -24,7 +24,7 @@ class Pauses:
 
 
 class Breaker:
-    """Of one endpoint, for all islands of a run; used from one event loop."""
+    """Decides for one endpoint, and all islands of a run, whether a call may go out. Used from one event loop."""
 
     def __init__(self, pauses: Pauses, clock: Callable[[], float] = time.monotonic) -> None:
         self.pauses = pauses
@@ -51,8 +51,8 @@ class Breaker:
         return self._clock() - self._began if self._unanswered else 0.0
 
     def permit(self) -> Permit | None:
-        """Whether a call may go out now. What a probe came to must be told by `answered` or `failed`, or it ends by
-        `abandoned`."""
+        """A permit if a call may go out now, else None. The caller has to report how the call ended: by `note_answer`,
+        `note_failure` or `note_abandoned`."""
         if not self.is_open:
             return "call"
         if self._probing or self.retry_s > 0.0:
@@ -61,14 +61,15 @@ class Breaker:
         self._probing = True
         return "probe"
 
-    def answered(self) -> bool:
-        """The endpoint answers, also when the call began before it was left alone; True when that ends a pause."""
+    def note_answer(self) -> bool:
+        """Records that the endpoint answered a call, whenever that call began; True if this ends a pause."""
         was_open = self.is_open
         self._unanswered, self._pause_s, self._probing = 0, 0.0, False
         return was_open
 
-    def failed(self, permit: Permit, *, hopeless: bool = False) -> bool:
-        """True when a pause begins: the longest at once where it is hopeless (no access, no such model)."""
+    def note_failure(self, permit: Permit, *, hopeless: bool = False) -> bool:
+        """Records that a call got no answer; True if a pause begins. `hopeless` (no access, no such model): the
+        longest."""
         if not self._unanswered:
             self._began = self._clock()
         self._unanswered += 1
@@ -85,7 +86,8 @@ class Breaker:
         self._until = self._clock() + self._pause_s
         return True
 
-    def abandoned(self, permit: Permit) -> None:
-        """The call never reached the endpoint (a cap forbade it, the run was stopped): another may try."""
+    def note_abandoned(self, permit: Permit) -> None:
+        """Records that the call was never sent (a cap forbade it, the run was stopped), so that another one may go
+        out."""
         if permit == "probe":
             self._probing = False

@@ -1,4 +1,4 @@
-"""One request to an OpenAI-compatible server through langchain-openai: patient within limits, never a surprise.
+"""One request to an OpenAI-compatible server through langchain-openai, repeated within limits of time and tokens.
 
 langchain-openai is imported when the first request is made, so that runs without a model do not pay for it.
 """
@@ -63,12 +63,12 @@ class _Overlong(Exception):
 
 
 def _unheard(_words: str, _problem: str) -> None:
-    """Nobody wants to know what the endpoint refuses."""
+    """The default listener: ignores what the endpoint refuses."""
 
 
 class ChatClient:
-    """Requests of one model at one endpoint; safe for several islands at once. `learnt` is told what the endpoint
-    refuses: what is done instead, and the refusal."""
+    """Requests to one model at one endpoint; several islands may use it at once. When the endpoint refuses a parameter,
+    `learnt(what is done instead, the refusal)` is called."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class ChatClient:
         }
 
     def _learns(self, error: Exception, dialect: EndpointDialect, *, constrained: bool) -> bool:
-        """Whether the endpoint only wants to be asked otherwise than in `dialect`: then the request is repeated."""
+        """Whether the endpoint refused a parameter that can be changed or left out, so that the request is repeated."""
         status = getattr(error, "status_code", None)
         if not isinstance(status, int):
             return False
@@ -216,7 +216,8 @@ class ChatClient:
         return True
 
     def _after(self, error: Exception, failures: int, requests: int) -> tuple[str, float]:
-        """The problem in words and how long to wait before the next attempt; raises Unreachable when there is none."""
+        """(problem in words, seconds to wait before the next attempt); raises Unreachable if there is no next
+        attempt."""
         openai = _openai()
         problem = _one_line(error)
         status = getattr(error, "status_code", None)

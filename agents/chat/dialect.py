@@ -1,8 +1,8 @@
-"""How one endpoint wants to be asked, learnt from what it refuses: no API tells beforehand.
+"""Which parameters one endpoint accepts, learnt from its refusals, because no API tells it beforehand.
 
-OpenAI's reasoning models refuse `max_tokens`, older servers `max_completion_tokens`, and both at once are refused by
-everybody; some models take no temperature, some servers no seed or no response format; some models are served by the
-Responses API alone. One rule for all: what a refusal names is said otherwise or left out, for as long as the client
+OpenAI's reasoning models refuse `max_tokens`, older servers refuse `max_completion_tokens`, and all refuse both at
+once. Some models take no temperature, some servers no seed or no response format; some models are served by the
+Responses API only. One rule for all: a parameter that a refusal names is renamed or left out, for as long as the client
 lives.
 """
 
@@ -67,15 +67,15 @@ class EndpointDialect:
 
 
 def adapt(dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]) -> tuple[EndpointDialect, str] | None:
-    """The dialect after a refusal of a request that `offered` these optional parameters, and what was learnt in words;
-    None when the refusal is about nothing that can be said otherwise."""
+    """(the dialect after a refusal, what was learnt in words); None if the refusal names nothing that can be renamed or
+    left out. `offered`: optional parameters of the refused request."""
     text = refusal.text.lower()
     if dialect.api == "chat" and refusal.status in (400, 404) and _RESPONSES_ONLY.search(text):
         # which has no seed
         return replace(dialect, api="responses", without=dialect.without | {"seed"}), "asked through the Responses API"
     if refusal.status not in (400, 422, 500, 501) or _ABOUT_LENGTH.search(text):
         return None
-    name = _named(dialect, refusal.param.lower(), offered) or _named(dialect, text, offered)
+    name = _first_named(dialect, refusal.param.lower(), offered) or _first_named(dialect, text, offered)
     if name in OPTIONAL:
         # llama.cpp's server answers 500 to a grammar it cannot build; other server errors are no refusals
         if refusal.status >= 500 and name != "response_format":
@@ -87,7 +87,7 @@ def adapt(dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]) 
     return replace(dialect, token_field=other, has_switched=True), f"{other} instead of {name}"
 
 
-def _named(dialect: EndpointDialect, text: str, offered: Collection[str]) -> str:
+def _first_named(dialect: EndpointDialect, text: str, offered: Collection[str]) -> str:
     """The parameter of the request that the text names first, "" for none: later ones may be advice or an echo."""
     patterns = {name: pattern for name, pattern in OPTIONAL.items() if name in offered and name not in dialect.without}
     if dialect.api == "chat":

@@ -1,5 +1,5 @@
-"""A chat model's answer as a proposal that can be evaluated; everything that does not fit is said so that it can be
-repaired. Nothing of the answer is executed here."""
+"""Turns a chat model's answer into a proposal that can be evaluated. What does not fit becomes an error message from
+which the model can repair its answer. Nothing of the answer is executed here."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_check_source(fold(brief.parent_text).restored(answer.source), brief))
+        return replace(proposal, source=_check_source(fold(brief.parent_text).restore(answer.source), brief))
     if answer.edits:
         edits = place_edits(answer, brief.parent_text)
         _check_source(_apply(edits, brief.parent_text), brief)
@@ -82,7 +82,7 @@ def place_edits(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
         place = file.place(start, start + len(edit.old))
         if place is None:
             raise AnswerError(f"edits[{number}].old cuts a line that stands for text which is not shown: keep it whole")
-        found.append(Edit(parent_text[slice(*place)], file.restored(edit.new), place[0]))
+        found.append(Edit(parent_text[slice(*place)], file.restore(edit.new), place[0]))
     return tuple(found)
 
 

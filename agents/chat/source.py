@@ -54,8 +54,8 @@ class Folded:
             seen, real = after, real + len(part.real)
         return real if position == seen else None
 
-    def restored(self, text: str) -> str:
-        """An answer's text with everything that was hidden back in its place."""
+    def restore(self, text: str) -> str:
+        """The answer's text with each marking line replaced by the text that it hid."""
         for part in self.parts:
             if part.seen != part.real:
                 text = text.replace(part.seen, part.real)

@@ -1,4 +1,4 @@
-"""A task as it is asked in this run, in words: sizes, shapes, dtypes, mode, tolerance, whatever its file says first."""
+"""Describes the task of a run in words: sizes, shapes, dtypes, mode, tolerance, with the overrides of this run."""
 
 from __future__ import annotations
 

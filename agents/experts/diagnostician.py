@@ -74,14 +74,15 @@ def _identity(move: Move) -> tuple[str, str, str]:
 
 
 def _against(lowered: Lowered, working: Recipe, name: str) -> Iterator[Suspect]:
-    """Differences from a recipe that worked, each with the move that removes it."""
+    """The differences from a recipe that worked, each with the move that undoes it."""
     for move in towards(lowered, working):
         because = f"{name} works with {move.value}" if move.kind == "set" else f"{name} works {WITHOUT[move.kind]}"
         yield Suspect(move, 1.5 if move.aspect == "fusion" else 2.0, because)
 
 
 def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
-    """Choices away from their defaults; for limits and crashes also the next smaller value of each size."""
+    """Choices that differ from their defaults; after an exceeded limit or a crash also the next smaller value of each
+    size."""
     for rewrite in lowered.rewrites_applied:
         yield Suspect(Move("unwrite", "rewrite", rewrite), 0.8, "the graph as the reference writes it")
     for kernel in lowered.kernels:
@@ -101,7 +102,7 @@ def _against_defaults(lowered: Lowered, failure: str) -> Iterator[Suspect]:
 
 
 def _safer(lowered: Lowered) -> Iterator[Suspect]:
-    """Other values of what decides how sums are formed."""
+    """Other values of the tunables that decide in which order sums are formed."""
     for kernel in lowered.kernels:
         for tunable in kernel.tunables:
             is_sum = "accum" in tunable.name.lower() or tunable.aspect in ("precision", "algorithm")

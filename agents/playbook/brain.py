@@ -104,13 +104,14 @@ class _Search:
         return sorted(found, key=lambda item: -item.score)
 
     def _legal(self, moves: Sequence[Move]) -> list[Move]:
-        """Without what the user forbids and what is part of every step already."""
+        """The moves that the user does not forbid and that are not part of every step anyway."""
         asked = {(move.kind, move.kernel, move.name) for move, _ in self.obeyed}
         fresh = [move for move in moves if (move.kind, move.kernel, move.name) not in asked]
         return [move for move in fresh if self.obedience.forbids(move) is None]
 
     def improve(self) -> Draft | None:
-        """The user's wish first if it is unfulfilled; else a drawn step; else the ranked list in order."""
+        """A step that follows the user's directives, if some are not followed yet; else a drawn step; else the next one
+        of the ranked list."""
         wish = self._draft(())
         if self.obeyed and wish:
             return wish
@@ -136,7 +137,7 @@ class _Search:
         return self.obedience.forbids(suspect.move) is not None
 
     def _draws(self) -> Iterator[Callable[[], Draft | None]]:
-        """Seeded draws of a kind of step; more of the larger kinds when the island stagnates."""
+        """Random kinds of steps, drawn by seed; larger steps are more frequent when the island stagnates."""
         kinds: tuple[Callable[[], Draft | None], ...] = (self._single, self._pair, self._several, self._cross)
         weights = (2.0, 3.0, 3.0, 3.0) if self.situation.stagnating else (7.0, 2.0, 0.5, 1.0)
         for _ in range(DRAWS if self.ranked else 0):
@@ -153,13 +154,14 @@ class _Search:
         return self._draft((self._draw(self.ranked),))
 
     def _pair(self) -> Draft | None:
-        return self._draft(self._drawn(2))
+        return self._draft(self._draw_moves(2))
 
     def _several(self) -> Draft | None:
-        return self._draft(self._drawn(3))
+        return self._draft(self._draw_moves(3))
 
-    def _drawn(self, count: int) -> tuple[Ranked, ...]:
-        """Compatible moves, the later ones preferably of the same kernel: tile sides only pay together."""
+    def _draw_moves(self, count: int) -> tuple[Ranked, ...]:
+        """Up to `count` compatible moves. After the first, moves of the same kernel are preferred, because the sides of
+        a tile pay only together."""
         chosen = [self._draw(self.ranked)]
         while len(chosen) < count:
             fitting = [item for item in self.ranked if all(_compatible(item.move, other.move) for other in chosen)]
@@ -198,8 +200,8 @@ class _Search:
     def _draft(
         self, chosen: tuple[Ranked, ...], *, undone: tuple[Suspect, ...] = (), partner: str = ""
     ) -> Draft | None:
-        """The recipe after the user's moves and the chosen ones; None when it is the parent's, was tried, or cannot be
-        lowered."""
+        """The recipe after the user's moves and the chosen ones; None if it equals the parent's, was tried before, or
+        cannot be lowered."""
         recipe = self.lowered.recipe
         asked = [move for move, _ in self.obeyed]
         for move in (*asked, *(item.move for item in chosen), *(item.move for item in undone)):

@@ -62,7 +62,7 @@ def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
 
 def limiter_of(situation: Situation) -> Diagnosis:
     """Which resource limits a correct candidate."""
-    for ask in (_named_by_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
+    for ask in (_limiter_of_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
         found = ask(situation)
         if found:
             limiter, evidence = found
@@ -80,7 +80,7 @@ def limiter_of(situation: Situation) -> Diagnosis:
 _Found = tuple[Limiter, str] | None
 
 
-def _named_by_profiler(situation: Situation) -> _Found:
+def _limiter_of_profiler(situation: Situation) -> _Found:
     """A profiler rung that already decided says so in its facts."""
     profile = situation.profile
     named = profile.facts.get("limiter") if profile else None

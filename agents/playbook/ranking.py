@@ -1,7 +1,7 @@
 """How the playbook ranks the legal moves of one candidate.
 
-The score of a move is the product of: what the diagnosis' card says of its aspect, the expert's own liking and
-opinion, the island's role, the kernel's share of the time, the lift that experience measured, and the archive's hints.
+The score of a move is a product of weights: of its aspect on the diagnosis' card, of the expert, of the island's role,
+of the kernel's share of the time, of the lift that earlier runs measured, and of the archive's hints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COORDINATES: dict[str, tuple[Aspect, ...]] = {
 
 @dataclass(frozen=True)
 class Ranked:
-    """A move with its score (1 is indifferent), the expert's opinion, and what experience says."""
+    """A move with its score (1 is neutral), the expert's opinion, and the lift that earlier runs measured."""
 
     move: Move
     score: float

@@ -37,7 +37,7 @@ def bench(
     from foundry.graph.bench.figures import figures_of
     from foundry.graph.bench.report import share, times
     from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-    from foundry.graph.run.request import EFFORTS, Limits
+    from foundry.graph.run.request import EFFORTS, RunLimits
     from foundry.knowledge.codec import to_plain
 
     if (tasks == KERNELBENCH) != (root is not None) or (levels is not None and root is None):
@@ -48,7 +48,7 @@ def bench(
         () if root is None else levels_of(levels or "1,2,3"),
         _choice("--target", target, ("cpu", "cuda", "auto")),  # type: ignore[arg-type]
         _choice("--effort", effort, tuple(EFFORTS)),  # type: ignore[arg-type]
-        Limits(evaluations, minutes),
+        RunLimits(evaluations, minutes),
         seed,
         ("max-autotune" if max_autotune else "default") if compiled else "none",
         only,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from foundry.graph.run.request import EFFORTS, EffortName, Limits
+from foundry.graph.run.request import EFFORTS, EffortName, RunLimits
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 
@@ -22,7 +22,7 @@ class BenchRequest:
     levels: tuple[int, ...] = ()
     target: TargetName | Literal["auto"] = "auto"
     effort: EffortName = "bench"
-    limits: Limits = field(default_factory=Limits)
+    limits: RunLimits = field(default_factory=RunLimits)
     seed: int = 0
     compile_mode: CompileMode = "default"
     only: str = ""

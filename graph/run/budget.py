@@ -1,4 +1,4 @@
-"""The shared ledger: what the run may spend, what it has spent, and why an island should stop."""
+"""The budget of a run: what it may spend, what it has spent, and why an island should stop."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Carries over to the thinking what the user granted in words, and what other processes spent on questions."""
+        """Passes on to the model's ledger what the user granted in words and what other processes spent on
+        questions."""
         allowed = self.allowed()
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
         asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
@@ -59,7 +60,7 @@ class Ledger:
             self.thinking.book(_cost_of(asked))
 
     def excuse(self, island: int, seconds: float) -> None:
-        """Time in which an island was paused; islands pause together, so the longest of them counts."""
+        """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
         self._excused[island] = self._excused.get(island, 0.0) + seconds
 
     def spent(self) -> Spent:
@@ -78,9 +79,9 @@ class Ledger:
             None if dollars is None else dollars + sum_grants(directives, "dollars"),
         )
 
-    def exhausted(self) -> str:
-        """Which cap on the search is reached, in words; "" while none is. The caps on tokens and dollars stop the
-        model, not the search: the playbook goes on for nothing."""
+    def why_exhausted(self) -> str:
+        """Which cap on the search is reached, in words; "" if none is. The caps on tokens and dollars stop the model
+        but not the search: the playbook goes on at no cost."""
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations >= allowed.evaluations:
             return f"budget: {allowed.evaluations} evaluations"
@@ -88,8 +89,8 @@ class Ledger:
             return f"budget: {allowed.minutes:.3g} minutes"
         return ""
 
-    def satisfied(self, best: Evaluation | None) -> str:
-        """Why the best candidate is good enough to stop at, in words; "" when it is not."""
+    def why_satisfied(self, best: Evaluation | None) -> str:
+        """Why the best candidate is good enough to end the search, in words; "" if it is not."""
         if best is None or best.timing is None:
             return ""
         target = self._request.limits.target_speedup

@@ -137,7 +137,7 @@ class EventLog:
         )
         return 0 if known else self.note(kind, name, **data)
 
-    def seen(self) -> None:
+    def mark_alive(self) -> None:
         """Marks the session alive; the time between sessions does not count as run time."""
         self._database.run("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), self.session))
 

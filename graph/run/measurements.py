@@ -24,7 +24,7 @@ Facts = Callable[[Any], dict[str, object]]
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Journalled:
     """How one step of a candidate's path is journalled and shown in the trace."""
 
     key: str
@@ -33,33 +33,33 @@ class _Asked:
     facts: Facts
 
 
-_ASKED: dict[Step, _Asked] = {
-    "build": _Asked(
+_JOURNALLED: dict[Step, _Journalled] = {
+    "build": _Journalled(
         "build/{text}",
         "build",
         "compile",
         lambda it: {"ok": it.ok, "cached": it.cached, "busy_s": it.seconds, "error": it.first_error},
     ),
-    "baseline": _Asked("baseline", "baseline", "time", lambda it: {"eager_ms": it.eager_ms}),
-    "verify": _Asked(
+    "baseline": _Journalled("baseline", "baseline", "time", lambda it: {"eager_ms": it.eager_ms}),
+    "verify": _Journalled(
         "verify/{stage}/{text}",
         "verify {stage}",
         "run",
         lambda it: {"outcome": it.outcome, "busy_s": it.seconds, "evidence": it.evidence},
     ),
-    "audit": _Asked(
+    "audit": _Journalled(
         "audit/{stage}/{text}",
         "audit",
         "run",
         lambda it: {"clean": it.clean, "failed": [gate.gate for gate in it.gates if not gate.passed]},
     ),
-    "time": _Asked(
+    "time": _Journalled(
         "time/{stage}/{text}",
         "time {stage}",
         "time",
         lambda it: {"speedup": it.speedup, "pairs": it.pairs, "busy_s": it.seconds, "problem": it.problem},
     ),
-    "profile": _Asked(
+    "profile": _Journalled(
         "profile/{stage}/{text}",
         "profile",
         "profile",
@@ -69,8 +69,8 @@ _ASKED: dict[Step, _Asked] = {
 
 
 class Measurements:
-    """The same questions as the workbench's, answered at most once per text and stage, in this run or the resumed
-    one. A replay answers them all from its recording and never touches the workbench."""
+    """The workbench's methods, each executed at most once for a text and stage, also when the run is resumed. A replay
+    takes all answers from its recording and never uses the workbench."""
 
     def __init__(self, workbench: Workbench | None, journal: Journal, log: EventLog, policy: Policy) -> None:
         self._workbench = workbench
@@ -97,7 +97,7 @@ class Measurements:
         return await self._ask("intake", "intake", "run", Intake, lambda: self.workbench.intake(), lambda _: {})
 
     async def baseline(self) -> Baseline:
-        asked = _ASKED["baseline"]
+        asked = _JOURNALLED["baseline"]
         return await self._ask(
             asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
         )
@@ -131,13 +131,14 @@ class Measurements:
         incumbent_ms: float | None = None,
         judge: Judge | None = None,
     ) -> Evaluation:
-        """The candidate's path up to a step or to where it ends; what was asked before is at hand."""
+        """The candidate's records up to step `upto`, or up to the step that it failed. What was measured before is
+        taken from the journal."""
         from foundry.tools.grade.examine import examine
 
         digest = hashlib.sha256(text.encode()).hexdigest()
 
         async def ask(step: Step, shape: type[T], work: Callable[[Workbench], Awaitable[T]]) -> T:
-            asked = _ASKED[step]
+            asked = _JOURNALLED[step]
             key = asked.key.format(stage=stage, text=digest)
             name = asked.name.format(stage=stage)
             return await self._ask(key, name, asked.category, shape, lambda: work(self.workbench), asked.facts)

@@ -126,7 +126,7 @@ class Opened:
         if self.services.store is not None:
             self.services.store.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
-        self.services.log.seen()
+        self.services.log.mark_alive()
 
 
 def create(request: SolveRequest, parts: Parts) -> RunDirectory:

@@ -46,7 +46,7 @@ EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, S
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """The user's own caps; None takes the effort's (evaluations, minutes) or none at all."""
 
     evaluations: int | None = None
@@ -65,7 +65,7 @@ class SolveRequest:
     effort: EffortName = "quick"
     seed: int = 0
     islands: int | None = None
-    limits: Limits = Limits()
+    limits: RunLimits = RunLimits()
     scale: int | None = None
     policy: Policy | None = None  # None: the task's
     model: str | None = None  # None: the playbook brain

@@ -224,7 +224,8 @@ class RunDirectory:
         self.database.run_many("INSERT OR IGNORE INTO tried (digest) VALUES (?)", [(digest,) for digest in digests])
 
     def tried(self, up_to: int | None = None) -> tuple[int, frozenset[str]]:
-        """Digests of recipes and texts this run has evaluated, and how many rows that is (a mark to ask again)."""
+        """(mark, digests of the recipes and texts that this run has evaluated). With `up_to` set to an earlier mark it
+        gives the digests of that time."""
         if up_to is None:
             up_to = int(self.database.run("SELECT COALESCE(MAX(seq), 0) FROM tried")[0][0])
         rows = self.database.run("SELECT digest FROM tried WHERE seq <= ?", (up_to,))

@@ -128,7 +128,7 @@ class Services:
         return decision.candidate
 
     def directives(self, after: int = 0) -> list[Directive]:
-        """The users' words: this run's inbox, or the replayed run's."""
+        """The users' directives, from the inbox of this run or of the replayed one."""
         return (self.recorded or self.run).inbox.read(after)
 
     def tried(self, mark: int) -> frozenset[str]:

@@ -125,14 +125,14 @@ def summarise(run: RunDirectory) -> Summary:
 
 
 def _refused(events: list[Event]) -> list[str]:
-    """What users asked for and no kernel could follow."""
+    """The directives that no kernel could follow, each with the reason."""
     taken = [event.data for event in events if event.kind == "directive" and event.data.get("answer")]
     return [f"{data['directive']} ({data['text']}): {data['answer']}" for data in taken]
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
-    """What its endpoint refused, when it was away, and how many steps it failed to take, with the latest reason: they
-    were the playbook's."""
+    """What a user should know of the model: parameters that its endpoint refused, outages, and how many steps it
+    failed, which the playbook took instead, with the latest reason."""
     calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
     calls = [call for call in calls if call["purpose"] != "answer"]
     failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]

@@ -1,4 +1,4 @@
-"""What a run keeps of a model's thoughts: every call in its trace, also those that a user's question made."""
+"""Records every call of a chat model in the run's trace, also the calls for a user's questions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.2
 
 
 def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> None:
-    """A call with what it cost, its prompt and answer as blobs; or what is said of the model itself."""
+    """Records a call with its cost, and its prompt and answer as blobs; or a notice about the model."""
     if isinstance(said, Notice):
         log.note("note", said.name, text=said.text, **said.facts)
         return
@@ -41,7 +41,7 @@ def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> Non
     )
 
 
-def asked_of_model(run: RunDirectory, question: str, context: str, parts: Parts) -> tuple[str, str]:
+def ask_model(run: RunDirectory, question: str, context: str, parts: Parts) -> tuple[str, str]:
     """The model's answer to a user's free question, or "" and why there is none. It is paid from the run's budget and
     recorded in its trace, also while another process works on the run. Raises UsageError without access to a model."""
     log = EventLog(run.database, reading=True)  # a question is no work on the run: it adds nothing to its wall time
@@ -61,14 +61,14 @@ def asked_of_model(run: RunDirectory, question: str, context: str, parts: Parts)
 
 
 async def wait_for_model(services: Services, seconds: float) -> None:
-    """Lets an island that can do nothing without its model wait until the model may be tried again, unless the budget
-    ends or the user says something to the run."""
+    """Waits until the model may be tried again, for an island that has nothing to do without it. Ends early when the
+    budget is spent or the user says something to the run."""
     if seconds <= 0.0 or services.journal.replaying:
         return
     with services.log.span("note", "waits for the model", seconds=seconds):
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0.0 and not services.ledger.exhausted():
+        while (left := until - time.monotonic()) > 0.0 and not services.ledger.why_exhausted():
             if find_wanted_state(services.directives())[0] != "go":
                 return
             await asyncio.sleep(min(POLL_S, left))
-            services.log.seen()
+            services.log.mark_alive()

@@ -38,9 +38,11 @@ async def finish_run(services: Services, ending: str) -> str:
 
 
 async def _prove(services: Services) -> Evaluation | None:
-    """Gives the best candidates the final protocol until enough have passed, none left can win, or time is up. The
-    highest merit by the final timings alone wins: all had the same protocol, and a finalist's earlier timings were
-    picked for being high."""
+    """Gives the best candidates the final protocol until enough have passed, no other can win, or time is up.
+
+    The winner has the highest merit by its final timings alone. Earlier timings do not count, because candidates became
+    finalists by being lucky in them.
+    """
     count = services.request.finalist_count
 
     async def choose() -> Finalists:
@@ -79,7 +81,7 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     step = f"final/{name}"
 
     async def judge(evaluation: Evaluation) -> Judgement:
-        return await _judged(services, evaluation, text)
+        return await _ask_auditor(services, evaluation, text)
 
     with services.log.at(None, step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None
@@ -90,7 +92,7 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     return evaluation
 
 
-async def _judged(services: Services, evaluation: Evaluation, text: str) -> Judgement:
+async def _ask_auditor(services: Services, evaluation: Evaluation, text: str) -> Judgement:
     """The auditor's opinion of a finalist that everything else accepts; a doubt vetoes it."""
     found = rule(evaluation)
     evidence = AuditEvidence(services.task, evaluation, found, text, tuple(await services.graphs()))
@@ -112,18 +114,18 @@ async def _export(services: Services, winner: Evaluation) -> None:
 
 
 def _export_unproven(services: Services) -> None:
-    """Where nothing can run, the first candidate that compiles is still worth having; no receipt goes with it."""
+    """Without a device to run on, writes the first candidate that compiles to kernel.py, without a receipt."""
     for evaluation, _ in services.run.evaluations():
         if evaluation.build.ok:
             text = services.run.text(evaluation.candidate.source)
             services.run.write(services.run.path / "kernel.py", text.encode())
-            reason = f"{evaluation.candidate.id} compiles: {_used(evaluation.build.resources)}"
+            reason = f"{evaluation.candidate.id} compiles: {_resource_words(evaluation.build.resources)}"
             services.log.note_once("note", "unproven kernel", candidate=evaluation.candidate.id, reason=reason)
             return
 
 
-def _used(resources: Resources) -> str:
-    """What the compiler reports, kernel by kernel where it does."""
+def _resource_words(resources: Resources) -> str:
+    """The compiler's report of resources in words, for each kernel if it names them."""
     if resources.kernels:
         return "; ".join(
             f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in facts.items())

@@ -29,7 +29,7 @@ Gradient = tuple[float, float, float]
 
 
 def remember(transitions: Sequence[Transition], new: Transition) -> list[Transition]:
-    """The transitions with a new one, the oldest forgotten."""
+    """The transitions with a new one added and the oldest dropped."""
     return [*transitions, new][-KEPT:]
 
 
@@ -40,9 +40,9 @@ def gradient(cell: str, transitions: Sequence[Transition], archive: Archive) -> 
     rate = _rate(transitions)
     exploration = _exploration(here, archive)
     return (
-        _bounded(FITNESS * fitness[0] + RATE * rate[0] + EXPLORATION * exploration[0]),
-        _bounded(FITNESS * fitness[1] + RATE * rate[1] + EXPLORATION * exploration[1]),
-        _bounded(FITNESS * fitness[2] + RATE * rate[2] + EXPLORATION * exploration[2]),
+        _clamp(FITNESS * fitness[0] + RATE * rate[0] + EXPLORATION * exploration[0]),
+        _clamp(FITNESS * fitness[1] + RATE * rate[1] + EXPLORATION * exploration[1]),
+        _clamp(FITNESS * fitness[2] + RATE * rate[2] + EXPLORATION * exploration[2]),
     )
 
 
@@ -61,7 +61,8 @@ def _fitness(transitions: Sequence[Transition]) -> list[float]:
 
 
 def _rate(transitions: Sequence[Transition]) -> list[float]:
-    """How often a step up improved minus how often a step down did; a direction needs three tries to count."""
+    """Share of steps up that improved minus share of steps down that did, per coordinate; a direction counts from three
+    tries on."""
     rates = []
     for dimension in range(3):
         share = {}
@@ -77,7 +78,7 @@ def _rate(transitions: Sequence[Transition]) -> list[float]:
 
 
 def _exploration(here: Sequence[int], archive: Archive) -> list[float]:
-    """Pull of empty cells (1) and weak ones (their lack of merit), by inverse distance."""
+    """Direction towards empty cells (weight 1) and weak ones (weight: their lack of merit), by inverse distance."""
     top = best(archive)
     highest = top["merit"] if top else 1.0
     pull, total = [0.0, 0.0, 0.0], 0.0
@@ -94,7 +95,7 @@ def _exploration(here: Sequence[int], archive: Archive) -> list[float]:
     return [value / total if total else 0.0 for value in pull]
 
 
-def _bounded(value: float) -> float:
+def _clamp(value: float) -> float:
     return max(-1.0, min(1.0, value))
 
 
@@ -122,7 +123,7 @@ def choose_parent(
 
 
 def hints(cell: str, transitions: Sequence[Transition], archive: Archive) -> tuple[Hint, ...]:
-    """The gradients at a cell that say something, strongest first; none before there are transitions to read."""
+    """The gradients at a cell that are strong enough to tell something, strongest first; none before any transition."""
     if not transitions:
         return ()
     found = [Hint(*pair) for pair in zip(DIMENSIONS, gradient(cell, transitions, archive), strict=True)]

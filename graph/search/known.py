@@ -1,4 +1,4 @@
-"""The kernels that a run knows, as the experts see them: what a user's words are held against."""
+"""The kernels that a run knows, as the experts see them. A user's directives are compared with them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused a
 
 
 def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
-    """One recipe of each structure, the first ones."""
+    """The first recipe of each structure (what is fused and rewritten)."""
     found: dict[tuple[frozenset[str], frozenset[str]], Recipe] = {}
     for recipe in recipes:
         found.setdefault((frozenset(recipe.materialise), frozenset(recipe.rewrites)), recipe)
     return list(found.values())[:MOST_STRUCTURES]
 
 
-def known_to(run: RunDirectory, library: Library) -> tuple[list[Lowered], OpGraph | None]:
-    """The library kernels of a run that any process may work on, and its graph; none before it is captured."""
+def read_known_kernels(run: RunDirectory, library: Library) -> tuple[list[Lowered], OpGraph | None]:
+    """(library kernels, graph) of a run that another process may be working on; empty before the graph is captured."""
     rows = run.database.run("SELECT value FROM journal WHERE key = 'intake'")
     if not rows:
         return [], None

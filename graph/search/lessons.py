@@ -27,15 +27,15 @@ def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> 
 
 def portable(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
     """The recipe with kernels named by position, so that it fits the same graph captured again."""
-    return _renamed(recipe, {kernel.name: f"#{index}" for index, kernel in enumerate(kernels)})
+    return _rename(recipe, {kernel.name: f"#{index}" for index, kernel in enumerate(kernels)})
 
 
-def localised(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
+def localise(recipe: Recipe, kernels: Sequence[KernelSummary]) -> Recipe:
     """The inverse of `portable` for the kernels of this graph; choices of kernels that are not here are dropped."""
-    return _renamed(recipe, {f"#{index}": kernel.name for index, kernel in enumerate(kernels)})
+    return _rename(recipe, {f"#{index}": kernel.name for index, kernel in enumerate(kernels)})
 
 
-def _renamed(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
+def _rename(recipe: Recipe, names: Mapping[str, str]) -> Recipe:
     choices: dict[str, dict[str, Choice]] = {
         names[kernel]: dict(values) for kernel, values in recipe.choices.items() if kernel in names
     }
@@ -59,8 +59,8 @@ def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> 
 
 
 def shares(moves: Sequence[Move]) -> dict[str, float]:
-    """What a step's effect is filed under, in one order whoever proposed it: the key of each move with its share of
-    the credit. A step without moves wrote a whole kernel."""
+    """Key of each move of a step -> its share of the step's lift, in an order that does not depend on who proposed it.
+    A step without moves wrote a whole kernel."""
     if not moves:
         return {WHOLE_KERNEL: 1.0}
     return {key: count / len(moves) for key, count in sorted(Counter(move.key for move in moves).items())}

@@ -1,7 +1,7 @@
 """The tests an island puts a candidate through: build, verify, audit, time, profile, prove.
 
-Each node asks the one path (tools/grade/examine.py) for one more step and says in `outcome` why the candidate ends
-there, "" while it goes on.
+Each node walks the one path (tools/grade/examine.py) one step further and sets `outcome`: why the candidate's tests end
+there, or "".
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ async def profile(state: IslandState, services: Services) -> Update:
 
 async def prove(state: IslandState, services: Services) -> Update:
     """Spends one of the run's full protocols on a candidate that is clearly better than every other so far."""
-    found = estimate_of([await examined(state, services, "screen")])
+    found = estimate_of([await examine_step(state, services, "screen")])
     bar = services.journal.plain(f"{state['step']}/bar", "outside", lambda: _bar(services))
     if found is None or not bar["is_open"]:
         return {}
     if bar["best"] and found.chance_beyond(Estimate(*bar["best"]), CLEARLY) < LIKELY:
         return {}
-    return {"proven": True, "outcome": _objection(await examined(state, services, "full"))}
+    return {"proven": True, "outcome": _objection(await examine_step(state, services, "full"))}
 
 
-async def examined(state: IslandState, services: Services, stage: Stage, upto: Step = "profile") -> Evaluation:
-    """What the path says of the step's candidate, up to one of its steps or to where it ends."""
+async def examine_step(state: IslandState, services: Services, stage: Stage, upto: Step = "profile") -> Evaluation:
+    """The records of the step's candidate up to `upto`, or up to the test that it failed."""
     candidate = services.candidate(state["candidate"])
     lowered = await services.lower(candidate.recipe) if candidate.recipe else None
     best = services.best() if (stage, upto) == ("screen", "time") else None
@@ -69,7 +69,7 @@ async def examined(state: IslandState, services: Services, stage: Stage, upto: S
 
 
 async def _screen(state: IslandState, services: Services, upto: Step) -> Update:
-    return {"outcome": _objection(await examined(state, services, "screen", upto))}
+    return {"outcome": _objection(await examine_step(state, services, "screen", upto))}
 
 
 def _objection(evaluation: Evaluation) -> str:
@@ -79,7 +79,7 @@ def _objection(evaluation: Evaluation) -> str:
 
 
 def _bar(services: Services) -> dict[str, Any]:
-    """Whether a proof is left, and time to use one; and the estimate to beat for it, empty while there is none."""
+    """Whether the budget has room for another proof, and the estimate that a candidate must beat to get it."""
     spent, allowed = services.ledger.spent(), services.ledger.allowed()
     late = spent.minutes > LATE * allowed.minutes or spent.evaluations > LATE * allowed.evaluations
     best = services.best()

@@ -1,4 +1,5 @@
-"""Migration: islands publish their elites in a shared table, and one that stagnates takes some of the others' in."""
+"""Migration: islands publish their elites in a shared table; an island that stagnates takes elites of others from
+it."""
 
 from __future__ import annotations
 

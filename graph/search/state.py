@@ -24,7 +24,7 @@ class Stop(TypedDict):
 
 
 class Outside(TypedDict):
-    """What a step takes from outside its island: read once, when the step begins, and kept by the journal."""
+    """What a step reads from outside its island. It is read once, when the step begins, and kept in the journal."""
 
     stop: Stop | None  # why the search should end, None while it goes on
     seen: int  # id of the last directive that was read

@@ -21,12 +21,12 @@ from foundry.graph.search.briefing import add_diagnosis, brief_for
 from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
-from foundry.graph.search.measure import examined
+from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.library.moves import placed
+from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, apply_edits
@@ -69,14 +69,14 @@ def report(state: IslandState) -> IslandReport:
 
 
 async def select(state: IslandState, services: Services) -> Update:
-    """The safe boundary: reads the inbox and the ledger, then chooses the parent of this generation."""
+    """Begins a step: reads the inbox and the budget, then chooses the parent of this generation."""
     generation = state["generation"] + 1
     step = step_name(state["island"], generation)
     key = f"{step}/outside"
     if services.journal.lookup(key) is None and not services.journal.replaying:
         await _wait_while_paused(state["island"], services)
     outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
-    services.log.seen()
+    services.log.mark_alive()
     services.ledger.refresh()
     await _acknowledge(state, services, step, outside)
     update: Update = {
@@ -111,7 +111,7 @@ def _look_around(state: IslandState, services: Services) -> Outside:
     elites = (elite["candidate"] for elite in state["archive"].values())
     shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
     return Outside(
-        stop=ordered_stop(services),
+        stop=find_ordered_stop(services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
         to_run=[item.id for item in directives if item.to == "run"],
@@ -120,20 +120,20 @@ def _look_around(state: IslandState, services: Services) -> Outside:
     )
 
 
-def ordered_stop(services: Services) -> Stop | None:
+def find_ordered_stop(services: Services) -> Stop | None:
     """Why the whole search should end: the user's word, the budget, or a result that is good enough."""
     wanted, number = find_wanted_state(services.directives())
     if wanted == "stop":
         return Stop(kind="user", text=f"stopped by the user (d{number})")
-    if spent := services.ledger.exhausted():
+    if spent := services.ledger.why_exhausted():
         return Stop(kind="budget", text=spent)
-    if enough := services.ledger.satisfied(services.best()):
+    if enough := services.ledger.why_satisfied(services.best()):
         return Stop(kind="satisfied", text=enough)
     return None
 
 
 def _own_stop(state: IslandState, services: Services) -> Stop | None:
-    """Why the island itself has enough, None when it has not."""
+    """Why the island itself should stop, or None."""
     if state["idle"] >= services.effort.plateau:
         return Stop(kind="plateau", text=f"plateau: {state['idle']} generations without a better candidate")
     if state["misses"] >= MISSES:
@@ -149,7 +149,7 @@ async def _wait_while_paused(island: int, services: Services) -> None:
         started = time.monotonic()
         while wanted == "pause":
             await asyncio.sleep(POLL_S)
-            services.log.seen()
+            services.log.mark_alive()
             wanted, _ = find_wanted_state(services.directives())
         services.ledger.excuse(island, time.monotonic() - started)
 
@@ -250,7 +250,7 @@ async def _ask(services: Services, expert: ExpertName, brief: Brief) -> ExpertAn
 
 
 async def _write(state: IslandState, services: Services, proposal: Proposal, parent_text: str) -> Update:
-    """Turns a proposal into a candidate's file and claims it; a file that is there already is a miss."""
+    """Turns a proposal into a candidate's file and claims its evaluation. A file that was claimed before is a miss."""
     step = state["step"]
     missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
     try:
@@ -278,7 +278,7 @@ async def _write(state: IslandState, services: Services, proposal: Proposal, par
         proposal=proposal.id,
     )
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
-        services.log.note("proposal", proposal.expert, **_shown(candidate, proposal))
+        services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
 
 
@@ -300,7 +300,7 @@ def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
     return list(dict.fromkeys([*recipes, text]))
 
 
-def _shown(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
+def _proposal_facts(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
     return {
         "candidate": candidate.id,
         "parent": proposal.parent,
@@ -319,15 +319,15 @@ async def learn(state: IslandState, services: Services) -> Update:
     """Records the evaluation, its place in the archive and the lesson for the store."""
     step = state["step"]
     candidate = services.candidate(state["candidate"])
-    evaluation = await examined(state, services, "screen")
+    evaluation = await examine_step(state, services, "screen")
     services.run.add_evaluation(evaluation, "screen", step)
     records = [evaluation]
     if state.get("proven"):
-        evaluation = await examined(state, services, "full")
+        evaluation = await examine_step(state, services, "full")
         services.run.add_evaluation(evaluation, "full", step)
         records.append(evaluation)
     value = merit(records)
-    placed, gain = _place(state, evaluation, value)
+    name_kernel, gain = _place(state, evaluation, value)
     services.log.note_once(
         "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
     )
@@ -336,7 +336,7 @@ async def learn(state: IslandState, services: Services) -> Update:
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
     mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
     return {
-        **placed,
+        **name_kernel,
         "best": value if better else state.get("best", 0.0),
         "idle": 0 if better else state.get("idle", 0) + 1,
         "broken": candidate.id if mend else "",
@@ -349,18 +349,18 @@ def _place(state: IslandState, evaluation: Evaluation, value: float) -> tuple[Up
     name, parent = evaluation.candidate.id, state["parent"]
     before = state["population"].get(parent, ("000", WRONG))
     if evaluation.coordinates is None or value < CORRECT:
-        return {"population": _kept({**state["population"], name: (before[0], value)})}, ""
+        return {"population": _keep_best({**state["population"], name: (before[0], value)})}, ""
     archive, gain = insert(state["archive"], name, evaluation.coordinates, value)
     cell = cell_of(evaluation.coordinates)
     transition: Transition = (before[0], cell, before[1], value)
     return {
-        "population": _kept({**state["population"], name: (cell, value)}),
+        "population": _keep_best({**state["population"], name: (cell, value)}),
         "archive": archive,
         "transitions": remember(state["transitions"], transition),
     }, gain
 
 
-def _kept(population: dict[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
+def _keep_best(population: dict[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
     """The best candidates of a population, in the order they came."""
     best = set(sorted(population, key=lambda name: -population[name][1])[:KEPT])
     return {name: place for name, place in population.items() if name in best}
@@ -397,7 +397,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
     moves = decision.proposal.moves
     if moves and parent[-1].candidate.recipe is not None:
         before = await services.lower(parent[-1].candidate.recipe)
-        moves = tuple(placed(before, move) for move in moves)
+        moves = tuple(name_kernel(before, move) for move in moves)
     await services.learn(
         lessons(
             run=services.run.id,
@@ -435,7 +435,7 @@ async def migrate(state: IslandState, services: Services) -> Update:
         services.log.note_once(
             "migration", migrant.candidate, origin=migrant.island, merit=round(migrant.merit, 4), gain=gain
         )
-    return {"idle": idle, "archive": archive, "population": _kept(population)}
+    return {"idle": idle, "archive": archive, "population": _keep_best(population)}
 
 
 def _find_migrants(state: IslandState, services: Services) -> list[tuple[Any, ...]]:

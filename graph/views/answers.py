@@ -45,7 +45,7 @@ def status(run: RunDirectory) -> str:
 
 
 def refusals(taken: list[Acknowledgement]) -> list[str]:
-    """Why those who took a directive cannot follow it, each reason once with all who gave it."""
+    """The reasons why experts cannot follow a directive, each once, with the experts that gave it."""
     readers: dict[str, list[str]] = {}
     for item in taken:
         if item.answer:

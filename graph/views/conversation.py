@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.agents.directives import NotUnderstood, RunQuestion, addressee, parse, promise
-from foundry.agents.explanation import explain, misunderstood, stands_for
+from foundry.agents.explanation import answer_misunderstood, explain, stands_for
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.thinking import asked_of_model
-from foundry.graph.search.known import known_to
+from foundry.graph.run.thinking import ask_model
+from foundry.graph.search.known import read_known_kernels
 from foundry.graph.views.answers import answer, refusals, status
 from foundry.knowledge.thought import Directive
 
@@ -31,8 +31,8 @@ class Reply:
 
 
 def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
-    """Takes one line of a user. What no kernel of the run can follow is refused with the reason. With a chat model,
-    free text goes to the experts, which write kernels of their own, and free questions to the model."""
+    """Takes one line of a user. A directive that no kernel of the run can follow is refused with the reason. With a
+    chat model, free text goes to the experts, which write kernels of their own, and free questions go to the model."""
     parts = parts or Parts()
     said = parse(line)
     if isinstance(said, RunQuestion):
@@ -42,10 +42,10 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     has_model = run.request.model is not None
     if has_model and isinstance(said, NotUnderstood) and line.rstrip().endswith("?"):
         return _ask_model(run, line, parts)
-    candidates, graph = known_to(run, parts.library())
+    candidates, graph = read_known_kernels(run, parts.library())
     if isinstance(said, NotUnderstood):
         if not has_model:
-            return Reply(misunderstood(said, candidates), understood=False)
+            return Reply(answer_misunderstood(said, candidates), understood=False)
         return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
     why = explain(said, candidates, graph)
     if not why:
@@ -80,7 +80,7 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
 
 
 def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
-    told, problem = asked_of_model(run, line, status(run), parts)
+    told, problem = ask_model(run, line, status(run), parts)
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 

@@ -68,7 +68,7 @@ class Progress:
         else:
             self._island(event)
         if event.kind == "evaluation" and event.name.startswith("c"):
-            self._evaluated(event)
+            self._note_evaluation(event)
         if event.kind == "expert" and event.ended is not None:
             self.tokens += int(event.data.get("tokens", 0))
             self.dollars += float(event.data.get("dollars", 0.0))
@@ -123,7 +123,7 @@ class Progress:
             if event.data.get("outcome") == "correct" and speedup:
                 row.best = max(row.best or 0.0, float(speedup))
 
-    def _evaluated(self, event: Event) -> None:
+    def _note_evaluation(self, event: Event) -> None:
         if event.data.get("stage") in (None, "screen"):
             self.evaluations += 1
         speedup, interval = event.data.get("speedup"), event.data.get("speedup_ci95")

@@ -93,7 +93,7 @@ def story(run: RunDirectory, candidate: str) -> list[str]:
         lines += [f"  move {move.key}: {move.was} -> {move.value}  {move.reason}" for move in proposal.moves]
         lines += [f"  follows {', '.join(proposal.cites)}"] if proposal.cites else []
     for stage, evaluation in stages:
-        lines += [f"{stage}:", *(f"  {line}" for line in [*_measured(evaluation), *_ruled(evaluation)])]
+        lines += [f"{stage}:", *(f"  {line}" for line in [*_measurement_lines(evaluation), *_ruling_lines(evaluation)])]
     parents = {found.candidate.id: found.candidate.parents for found, _ in run.evaluations()}
     offspring = [name for name, elders in parents.items() if candidate in elders]
     lines.append("lineage: " + " <- ".join(lineage(parents, candidate)))
@@ -191,7 +191,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 90 else text[:87] + "..."
 
 
-def _measured(evaluation: Evaluation) -> Iterable[str]:
+def _measurement_lines(evaluation: Evaluation) -> Iterable[str]:
     build, verdict, audit = evaluation.build, evaluation.verdict, evaluation.audit
     if not build.ok:
         yield f"build failed after {build.seconds:.2f} s: {build.first_error}"
@@ -204,10 +204,10 @@ def _measured(evaluation: Evaluation) -> Iterable[str]:
             yield (
                 f"  {error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}"
             )
-        yield from _failed(verdict.gates)
+        yield from _failed_gate_lines(verdict.gates)
     if audit:
         yield f"audit ({audit.policy}): {'clean' if audit.clean else 'vetoed'} {', '.join(audit.labels)}".rstrip()
-        yield from _failed(audit.gates)
+        yield from _failed_gate_lines(audit.gates)
     timing, profile = evaluation.timing, evaluation.profile
     if timing:
         low, high = timing.speedup_ci95
@@ -225,12 +225,12 @@ def _measured(evaluation: Evaluation) -> Iterable[str]:
         yield f"cell: memory {cell.d_mem}, algorithm {cell.d_algo}, synchronisation {cell.d_sync}"
 
 
-def _ruled(evaluation: Evaluation) -> Iterable[str]:
+def _ruling_lines(evaluation: Evaluation) -> Iterable[str]:
     ruling = rule(evaluation)
     yield f"ruling: {ruling.verdict} {ruling.judgement or ruling.evidence}".rstrip()
 
 
-def _failed(gates: tuple[Gate, ...]) -> Iterable[str]:
+def _failed_gate_lines(gates: tuple[Gate, ...]) -> Iterable[str]:
     for gate in gates:
         if not gate.passed:
             yield f"  {gate.gate}: {gate.evidence}"

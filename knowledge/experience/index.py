@@ -18,7 +18,7 @@ from urllib.parse import urlparse
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.embedding import EMBEDDER, embed
-from foundry.knowledge.experience.journal import VERSION, Journal
+from foundry.knowledge.experience.journal import VERSION, LessonJournal
 from foundry.knowledge.experience.record import ExperienceRecord
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Index(Protocol):
 
     def near(self, text: str, target: str, k: int) -> list[tuple[ExperienceRecord, float]]: ...
 
-    def sync(self, journal: Journal) -> int: ...
+    def sync(self, journal: LessonJournal) -> int: ...
 
-    def rebuild(self, journal: Journal) -> int: ...
+    def rebuild(self, journal: LessonJournal) -> int: ...
 
     def close(self) -> None: ...
 
@@ -57,7 +57,7 @@ class ScanIndex:
         self._rows: dict[str, tuple[ExperienceRecord, list[float]]] = {}
         self._seq = 0
 
-    def sync(self, journal: Journal) -> int:
+    def sync(self, journal: LessonJournal) -> int:
         rows = journal.after(self._seq)
         for seq, record in rows:
             self._rows[record.id] = (record, embed(index_text(record)))
@@ -66,7 +66,7 @@ class ScanIndex:
             del self._rows[gone]
         return len(rows)
 
-    def rebuild(self, journal: Journal) -> int:
+    def rebuild(self, journal: LessonJournal) -> int:
         self._rows.clear()
         self._seq = 0
         return self.sync(journal)
@@ -96,7 +96,7 @@ class ChromaIndex:
         self._collection = self._open_collection()
 
     @classmethod
-    def embedded(cls, folder: Path) -> ChromaIndex | None:
+    def open_embedded(cls, folder: Path) -> ChromaIndex | None:
         """The index in `folder`, or None when another process owns it. A damaged index is deleted: it is rebuilt
         from the journal at the next sync."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,12 +145,12 @@ class ChromaIndex:
         except ValueError as error:
             raise UsageError(f"no Chroma server answers at {url}: {error}") from error
 
-    def sync(self, journal: Journal) -> int:
+    def sync(self, journal: LessonJournal) -> int:
         """Indexes what the journal gained and drops what it forgot; returns how many records were added."""
         with self._turn:
             return self._sync(journal)
 
-    def _sync(self, journal: Journal) -> int:
+    def _sync(self, journal: LessonJournal) -> int:
         rows = journal.after(self._indexed())
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -166,7 +166,7 @@ class ChromaIndex:
             self._collection.delete(ids=gone[start : start + BATCH])
         return len(rows)
 
-    def rebuild(self, journal: Journal) -> int:
+    def rebuild(self, journal: LessonJournal) -> int:
         with self._turn:
             self._client.delete_collection(COLLECTION)
             self._state.unlink(missing_ok=True)

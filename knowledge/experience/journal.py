@@ -40,7 +40,7 @@ class Tally:
     newest: str  # id
 
 
-class Journal:
+class LessonJournal:
     """Rows of `ExperienceRecord` in one SQLite file; safe for threads and for several processes (WAL)."""
 
     def __init__(self, path: Path) -> None:
@@ -143,7 +143,7 @@ class Journal:
     def by_prefix(self, prefix: str) -> list[tuple[int, ExperienceRecord]]:
         return self._select("id >= ? AND id < ? ORDER BY seq", [prefix, prefix + "\uffff"])
 
-    def known(self, ids: Sequence[str]) -> set[str]:
+    def known_ids(self, ids: Sequence[str]) -> set[str]:
         """Which of these ids the journal holds."""
         marks = ", ".join("?" for _ in ids)
         return {row[0] for row in self._rows(f"SELECT id FROM records WHERE id IN ({marks})", list(ids))}

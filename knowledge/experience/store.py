@@ -11,7 +11,7 @@ from pathlib import Path
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
-from foundry.knowledge.experience.journal import Journal, Tally
+from foundry.knowledge.experience.journal import LessonJournal, Tally
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
 from foundry.knowledge.home import foundry_home
 
@@ -24,7 +24,7 @@ class ExperienceStore:
     """A journal and its index. Thread-safe in one process; several processes may open the same folder: the first owns
     the Chroma index, the others search the journal itself."""
 
-    def __init__(self, journal: Journal, index: Index) -> None:
+    def __init__(self, journal: LessonJournal, index: Index) -> None:
         self._journal = journal
         self._index = index
         self._index.sync(journal)
@@ -36,14 +36,14 @@ class ExperienceStore:
         text = str(location) if location else str(foundry_home() / "experience")
         if text.startswith(("http://", "https://")):
             folder = foundry_home() / f"experience-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-            journal = Journal(folder / "journal.sqlite")
+            journal = LessonJournal(folder / "journal.sqlite")
             return cls(journal, ChromaIndex.server(text, folder))
         folder = Path(text)
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"the experience store {folder} is a file, not a folder", "name a folder with --store")
-        journal = Journal(folder / "journal.sqlite")
+        journal = LessonJournal(folder / "journal.sqlite")
         try:
-            index = ChromaIndex.embedded(folder / "index")
+            index = ChromaIndex.open_embedded(folder / "index")
         except OSError as error:
             raise UsageError(f"the experience store {folder} cannot be written: {error.strerror}") from error
         return cls(journal, index or ScanIndex())
@@ -95,7 +95,9 @@ class ExperienceStore:
         graph through a shared server."""
         text = " ".join([*query.op_kinds, query.shape_class, query.limiter, query.text])
         near = [item for item in self._index.near(text, query.target, k) if item[1] > 0.0]
-        own = self._journal.known([record.id for record, _ in near if record.graph_signature == query.graph_signature])
+        own = self._journal.known_ids(
+            [record.id for record, _ in near if record.graph_signature == query.graph_signature]
+        )
         hits = []
         for record, cosine in near:
             if record.graph_signature == query.graph_signature and record.id not in own:

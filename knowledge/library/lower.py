@@ -52,7 +52,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
     entries = [Entry(item.plan, item.kernels) for item in printed]
     source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
     summaries = tuple(_summary(kernel, text, first.plan) for kernel, text in pairs)
-    complete = completed(recipe, first)
+    complete = complete_recipe(recipe, first)
     texts = [text for item in printed for _, text in item.kernel_pairs()]
     labels = [label for item in printed for label in item.plan.labels]
     labels += [label for text in texts for label in text.labels]
@@ -73,7 +73,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
     )
 
 
-def completed(recipe: Recipe, printed: Printed) -> Recipe:
+def complete_recipe(recipe: Recipe, printed: Printed) -> Recipe:
     """The recipe with the choices of all kernels that it leads to, and no choice of a kernel that it does not."""
     return replace(
         recipe,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lower import completed, print_plan
+from foundry.knowledge.library.lower import complete_recipe, print_plan
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
@@ -84,13 +84,13 @@ def _fusion_moves(lowered: Lowered) -> Iterator[Move]:
             f"write {value} to memory: two simpler kernels with fewer live values, computed once instead of wherever "
             "it is used, for one more round trip through memory"
         )
-        yield placed(lowered, Move("split", "fusion", value, reason=reason))
+        yield name_kernel(lowered, Move("split", "fusion", value, reason=reason))
     for value in lowered.materialised:
         reason = f"keep {value} in registers: one write and one read of it less, and one pass less"
-        yield placed(lowered, Move("fuse", "fusion", value, reason=reason))
+        yield name_kernel(lowered, Move("fuse", "fusion", value, reason=reason))
 
 
-def placed(lowered: Lowered, move: Move) -> Move:
+def name_kernel(lowered: Lowered, move: Move) -> Move:
     """The move with the name of its kernel filled in. Lessons of earlier runs know a split by the kernel's template."""
     if move.kind not in ("split", "fuse"):
         return move
@@ -130,4 +130,4 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
 def canonical(recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
     """The recipe that stands for all recipes of the same candidate, as in `Lowered.recipe`. They differ in choices for
     kernels that a change of structure has removed. Raises CannotLower."""
-    return completed(recipe, print_plan(graph, recipe, device))
+    return complete_recipe(recipe, print_plan(graph, recipe, device))

@@ -8,7 +8,7 @@ from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.fusion.greedy import Fusion, fuse
 from foundry.knowledge.library.fusion.tidy import tidy
-from foundry.knowledge.library.ir.access import touched
+from foundry.knowledge.library.ir.access import buffers_of_step
 from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
 from foundry.knowledge.library.rules import (
     attention,
@@ -50,13 +50,13 @@ def plan(
 
     Raises CannotLower when a value cannot be expressed at all.
     """
-    builder = lowered_graph(graph, recipe, refused, apart)
+    builder = lower_graph(graph, recipe, refused, apart)
     outputs, kept, write_backs = _results(builder, graph)
     fusion = fuse(builder.buffers, builder.steps, kept, recipe, apart)
-    return _assembled(builder, graph, recipe, fusion, outputs, write_backs)
+    return _assemble(builder, graph, recipe, fusion, outputs, write_backs)
 
 
-def lowered_graph(
+def lower_graph(
     graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
 ) -> Builder:
     """Every operator as its own kernels, without fusion."""
@@ -133,7 +133,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
     kept: set[str] = set()
     for item in graph.outputs:
         if isinstance(item, Ref):
-            view = _returned(builder, builder.tensor(item), last, item.ref)
+            view = _return_tensor(builder, builder.tensor(item), last, item.ref)
             kept.add(view.buffer)
             outputs.append(view)
         elif item is None or isinstance(item, bool | int | float):
@@ -142,7 +142,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
             raise CannotLower("forward returns nested results")
     write_backs: dict[str, str] = {}
     for key, name in graph.mutations.items():
-        view = _returned(builder, builder.tensors[name], last, name)
+        view = _return_tensor(builder, builder.tensors[name], last, name)
         if view.strides != contiguous_strides(view.shape):
             raise CannotLower(f"the new value of {key} is a view")
         write_backs[key] = view.buffer
@@ -150,7 +150,7 @@ def _results(builder: Builder, graph: OpGraph) -> tuple[list[OutputView], set[st
     return outputs, kept, write_backs
 
 
-def _returned(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
+def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -> OutputView:
     """A result as a view of a buffer that the candidate allocates; inputs, parameters and constants are copied."""
     load = tensor.expr
     if not isinstance(load, Load) or not _returnable(builder, load, builder.graph.values[name].spec):
@@ -172,7 +172,7 @@ def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
     return in_order or not spec.is_contiguous
 
 
-def _assembled(
+def _assemble(
     builder: Builder,
     graph: OpGraph,
     recipe: Recipe,
@@ -181,7 +181,7 @@ def _assembled(
     write_backs: dict[str, str],
 ) -> Plan:
     steps = tuple(tidy(step) for step in fusion.steps)
-    used = {name for step in steps for name in touched(step)} | {view.buffer for view in outputs if view.buffer}
+    used = {name for step in steps for name in buffers_of_step(step)} | {view.buffer for view in outputs if view.buffer}
     used |= set(write_backs.values())
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
     applied = [name for name in dict.fromkeys(builder.applicable) if name in recipe.rewrites]

@@ -13,9 +13,9 @@ from foundry.knowledge.library.ir.kernels import Plan, Tunable
 def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
     """Up to six recipes, the safest first: defaults; products in float32 accuracy; nothing fused; smallest tiles and
     vectors; larger tiles with every rewrite; every rewrite. Equal ones are dropped."""
-    accurate = {name: _chosen(items, _more_accurate) for name, items in tunables.items()}
-    small = {name: _chosen(items, _smallest) for name, items in tunables.items()}
-    large = {name: _chosen(items, _next_larger) for name, items in tunables.items()}
+    accurate = {name: _choose(items, _more_accurate) for name, items in tunables.items()}
+    small = {name: _choose(items, _smallest) for name, items in tunables.items()}
+    large = {name: _choose(items, _next_larger) for name, items in tunables.items()}
     candidates = [
         base,
         replace(base, choices=_without_empty(accurate)),
@@ -32,7 +32,7 @@ def _without_empty(choices: dict[str, dict[str, Choice]]) -> dict[str, dict[str,
     return {name: chosen for name, chosen in choices.items() if chosen}
 
 
-def _chosen(tunables: Sequence[Tunable], pick: Callable[[Tunable], Choice | None]) -> dict[str, Choice]:
+def _choose(tunables: Sequence[Tunable], pick: Callable[[Tunable], Choice | None]) -> dict[str, Choice]:
     chosen: dict[str, Choice] = {}
     for tunable in tunables:
         value = pick(tunable)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foundry.agents.directives import FORMS, NotUnderstood, RunQuestion, forms, parse, promise
-from foundry.agents.explanation import explain, misunderstood, stands_for
+from foundry.agents.explanation import answer_misunderstood, explain, stands_for
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Directive
 
@@ -138,7 +138,7 @@ def directive(number: int, text: str) -> Directive:
         ("@tiling avoid warps 4", "No tunable called warps is in this run; there are block, unroll, passes, threads."),
         ("@tiling free warps", ""),
         ("@fusion keep bias in the epilogue", ""),  # `add` reads fc.bias and is fused
-        ("@fusion split softmax", "Where softmax is kept is no choice of these kernels; there are add, relu."),
+        ("@fusion split softmax", "These kernels cannot keep or split softmax; they can keep or split add, relu."),
         ("@fusion split gelu", "No value called gelu can be kept or split; there are add, relu; near it: relu."),
         ("@fusion apply winograd", "No rewrite called winograd fits; there are shift_invariance."),
     ],
@@ -188,9 +188,9 @@ def test_a_directive_is_held_against_every_kernel_that_the_run_knows(toy: Any) -
 def test_what_is_not_understood_is_answered_with_this_run_s_names(toy: Any, text: str, told: str) -> None:
     said = parse(text)
     assert isinstance(said, NotUnderstood)
-    answer = misunderstood(said, [toy.brief().lowered])
+    answer = answer_misunderstood(said, [toy.brief().lowered])
     assert told in answer and forms() in answer
-    assert "Tunables" not in misunderstood(said, [])
+    assert "Tunables" not in answer_misunderstood(said, [])
 
 
 def test_later_directives_win_and_words_find_their_tunables(toy: Any) -> None:

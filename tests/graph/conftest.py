@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from foundry.graph.run.opening import Parts
-from foundry.graph.run.request import Limits, SolveRequest
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.knowledge.candidate import (
     Audit,
     Baseline,
@@ -269,7 +269,7 @@ def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
     """A small request; no store unless asked for."""
 
     def make(evaluations: int = 24, **changes: Any) -> SolveRequest:
-        limits = Limits(evaluations=evaluations)
+        limits = RunLimits(evaluations=evaluations)
         settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1, "limits": limits}
         return SolveRequest("relu_add.py", **{**settings, **changes})
 

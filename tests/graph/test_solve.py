@@ -19,7 +19,7 @@ from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
-from foundry.graph.run.request import EFFORTS, QUICK, Limits, SolveRequest, role_of
+from foundry.graph.run.request import EFFORTS, QUICK, RunLimits, SolveRequest, role_of
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.knowledge.errors import UsageError
@@ -152,7 +152,7 @@ async def test_an_error_in_one_island_ends_that_island_only(
 
 
 async def test_islands_stop_at_the_target_and_say_so(make_request: MakeRequest, parts: Any) -> None:
-    request = make_request(limits=Limits(evaluations=200, target_speedup=1.5))
+    request = make_request(limits=RunLimits(evaluations=200, target_speedup=1.5))
     summary = await solve(request, parts=parts())
     assert summary.evaluations < 60
     assert summary.speedup is not None and summary.speedup >= 1.4
@@ -170,7 +170,7 @@ async def test_only_the_floor_that_the_policy_allows_ends_a_search(make_request:
     at_its_roof = replace(best.profile, fraction_of_floor=1.0, floor_ms=best.timing.candidate_ms)
 
     def ending(allowed_floor_ms: float) -> str:
-        return ledger.satisfied(replace(best, profile=replace(at_its_roof, allowed_floor_ms=allowed_floor_ms)))
+        return ledger.why_satisfied(replace(best, profile=replace(at_its_roof, allowed_floor_ms=allowed_floor_ms)))
 
     assert ending(0.25 * best.timing.candidate_ms) == ""
     assert ending(0.98 * best.timing.candidate_ms) == "floor: 98 % of the roofline floor"
@@ -178,7 +178,7 @@ async def test_only_the_floor_that_the_policy_allows_ends_a_search(make_request:
 
 
 async def test_islands_stop_on_time(make_request: MakeRequest, parts: Any, machine: Any) -> None:
-    request = make_request(limits=Limits(evaluations=10_000, minutes=0.03))
+    request = make_request(limits=RunLimits(evaluations=10_000, minutes=0.03))
     started = time.monotonic()
     summary = await solve(request, parts=parts(machine(delay_s=0.02)))
     assert time.monotonic() - started < 6

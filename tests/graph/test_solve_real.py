@@ -10,7 +10,7 @@ import pytest
 
 from foundry.graph.replay import replay
 from foundry.graph.run.events import Event
-from foundry.graph.run.request import Limits, SolveRequest
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 
@@ -24,7 +24,7 @@ async def test_softmax_is_solved_on_this_machine(tmp_path: Path) -> None:
         str(EXAMPLE),
         target="cpu",
         islands=2,
-        limits=Limits(evaluations=8, minutes=3.0),
+        limits=RunLimits(evaluations=8, minutes=3.0),
         store=str(tmp_path / "store"),
         runs=str(tmp_path / "runs"),
     )

@@ -5,9 +5,9 @@
   d_algo    direct                fused single pass           reformulated               new algorithm
   d_sync    none                  barriers                    warp or team collectives   device-wide (atomics, grid)
 
-Comments do not count, and of Foundry's run-time header only what the kernel calls: candidates carry it whole. The rules
-look for what code does with memory, loops and synchronisation; a few techniques (Winograd, split-K) are only known by
-name. They are few on purpose: a cell is a place for diversity, not a judgement.
+Comments do not count. Every candidate carries Foundry's whole run-time header, but only functions that the kernel calls
+count. The rules look at what code does with memory, loops and synchronisation; a few techniques (Winograd, split-K) are
+recognised by name. There are few rules on purpose: a cell keeps kernels diverse, it does not judge them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ VECTOR_SHARE = 0.25
 
 
 def read_coordinates(text: str, build: Build, lowered: Lowered | None = None) -> Coordinates:
-    """The cell of a candidate file. A library candidate's templates know their own and are believed; everything else
-    is read from its C++ or CUDA text and the build's resources. A file without native text is (0, 0, 0)."""
+    """The cell of a candidate file. For a library candidate it comes from its templates; for any other it is read from
+    the C++ or CUDA text and the build's resources. A file without native text is (0, 0, 0)."""
     if lowered is not None:
         return lowered.coordinates
     own = native_code(text)
@@ -172,7 +172,7 @@ _FUNCTIONS = (
 
 
 def algorithm(code: str) -> int:
-    """How far the computation is from its definition, for either language."""
+    """Coordinate d_algo, 0 to 3: how far the computation is from its definition; for C++ and CUDA."""
     if re.search(_NEW_ALGORITHM, code):
         return 3
     if _rescales(code):

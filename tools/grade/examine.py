@@ -20,7 +20,7 @@ Record = TypeVar("Record")
 
 
 class Ask(Protocol):
-    """How the path asks a machine for one record: at once, or from a journal that may know it already."""
+    """Gets one record of the path: measured now, or from a journal that has it already."""
 
     async def __call__(
         self, step: Step, shape: type[Record], work: Callable[[Workbench], Awaitable[Record]]
@@ -39,10 +39,10 @@ async def examine(
     incumbent_ms: float | None = None,
     judge: Judge | None = None,
 ) -> Evaluation:
-    """What is known of a candidate once the path has ended: at the first record that objects to it, at step `upto`,
-    or at its end. `judge` is asked last, for a candidate against which nothing speaks. Raises TaskError.
+    """Walks the path and returns all records. It ends at the first record that speaks against the candidate, after step
+    `upto`, or at its end. `judge` comes last, and only if nothing speaks against the candidate. Raises TaskError.
 
-    On a task that proves nothing (Baseline.degenerate) a build is all that is asked for.
+    For a task that proves nothing (Baseline.degenerate) the candidate is only built.
     """
     build = await ask("build", Build, lambda bench: bench.build(text))
     known = Evaluation(candidate, build)

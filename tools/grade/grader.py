@@ -71,7 +71,7 @@ _ERRORS: dict[str, type[FoundryError]] = {
 
 @dataclass
 class Notes:
-    """What evaluations leave behind besides their records, for audit and receipt; keys are candidates' digests."""
+    """What evaluations tell besides their records, for audit and receipt. Keys are digests of candidates' texts."""
 
     operators: dict[str, list[Any]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
@@ -81,7 +81,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What candidates may use where it is not the default, and how many of them are judged at once."""
+    """Limits of candidates that differ from the defaults, and how many candidates are judged at once."""
 
     lanes: int = LANES
     run_limit_s: float | None = None  # of one forward; by default a multiple of the baseline's time, with a floor
@@ -131,7 +131,8 @@ class Grader:
         self._guard = threading.Lock()  # of the idle judges: requests come from several threads
 
     def close(self) -> None:
-        """Ends every process and removes their directories; of a warm process that others use too, only its own."""
+        """Ends every process of this grader and removes their directories. A warm process that others use too goes
+        on."""
         self._closed = True
         if self._owns_zygote:
             self._zygote.close()
@@ -196,7 +197,7 @@ class Grader:
         return replace(baseline, compile_ms=compile_ms, compile_speedup=math.exp(centre(pairs)), compile_note="")
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
-        """Correctness of one candidate, in a process of its own."""
+        """Judges the correctness of one candidate, in a process of its own."""
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message["told_by"] = baseline.told_by
         with self._judge() as judge:
@@ -225,7 +226,8 @@ class Grader:
     def time(
         self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
     ) -> Timing:
-        """Groups of pairs, each in a fresh pair of processes. The caller holds the device lock."""
+        """Times a candidate: groups of pairs, each group in a fresh pair of processes. The caller holds the device
+        lock."""
         message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
@@ -279,7 +281,8 @@ class Grader:
         environment: dict[str, str] | None = None,
         folder_locks: Sequence[int] = (),
     ) -> Worker:
-        """A worker that `close` ends too. Raises FoundryError once it is closed, which may be amid a request."""
+        """A worker that `close` ends too. Raises FoundryError if the grader is closed, even in the middle of a
+        request."""
         if self._closed:
             raise FoundryError("the grader is closed", "resume the run")
         worker = self._zygote.fork(
@@ -303,7 +306,7 @@ class Grader:
 
     @contextlib.contextmanager
     def _judge(self) -> Iterator[Worker]:
-        """A judge for one request, opened when none is idle; one that died is not used again."""
+        """A judge for one request: an idle one, or a new one. A judge that died is not used again."""
         with self._lanes:
             with self._guard:
                 judge = self._idle.pop() if self._idle else None
@@ -324,7 +327,7 @@ class Grader:
         return judge
 
     def _load_limit(self, text: str, build: Build) -> float:
-        """Seconds to import a file: long only for one that compiles itself meanwhile."""
+        """Seconds that importing a file may take; more for a file that compiles itself at import."""
         if self._load_limit_s is not None:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
@@ -405,7 +408,7 @@ def thread_count(device: Device) -> int:
 
 
 def _ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
-    """A request whose failure is the task's; raises TaskError in one line."""
+    """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError."""
     try:
         answer, _ = worker.request(message, handles, timeout_s=limit_s)
     except WorkerDied as died:

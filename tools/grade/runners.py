@@ -34,7 +34,7 @@ Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Wor
 
 
 class Runners:
-    """Those of one task on one device. Thread-safe."""
+    """The runner processes of one task on one device. Thread-safe."""
 
     def __init__(self, fork: Fork, scratch: Path, *, memory_bytes: int, threads: int, tf32: bool, on_gpu: bool) -> None:
         self._fork, self._scratch, self._memory_bytes, self._on_gpu = fork, scratch, memory_bytes, on_gpu
@@ -47,7 +47,8 @@ class Runners:
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
     def fresh(self, text: str = "", environment: dict[str, str] | None = None) -> Worker:
-        """A process for one model, in a directory of its own; that of a candidate's `text` is confined to it."""
+        """A process for one model, in a directory of its own; with a candidate's `text` it is confined to that
+        folder."""
         folder = self._scratch.absolute() / f"runner-{next(self._numbers)}"
         folder.mkdir(parents=True)
         limits = Limits(
@@ -90,7 +91,7 @@ class Runners:
                     self.bury(worker)
 
     def _warmed(self, workers: Sequence[Worker], deadline: float) -> Iterator[Worker]:
-        """Those of the workers that say in time that they are ready."""
+        """The workers that report before `deadline` that they are ready."""
         asked: list[Worker] = []
         for worker in workers:
             with contextlib.suppress(ChannelClosed):
@@ -102,7 +103,7 @@ class Runners:
                 yield worker
 
     def pair(self, text: str, environment: dict[str, str] | None = None) -> tuple[Worker, Worker]:
-        """Processes for the reference and a candidate in which nothing has run: made ready, or new."""
+        """Unused processes for the reference and a candidate: those that were made ready, or new ones."""
         with self._guard:
             waiting = [] if environment else self._waiting.get(text, [])
             found = waiting.pop() if waiting else None

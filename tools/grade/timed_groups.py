@@ -36,7 +36,8 @@ AGREEING = 0.75  # share of the groups that must show the same oddity: a busy ma
 
 
 def is_doubtful(timing: Timing) -> bool:
-    """Whether only times speak against the candidate, as they do against any on a machine that was busy just then."""
+    """Whether nothing but its times speaks against the candidate. On a machine that was busy just then they would speak
+    against an honest one too."""
     if timing.problem:
         return timing.gate in (OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
     return not clocks_agree(timing)
@@ -124,19 +125,19 @@ class Groups:
         return min(second for group in self._pairs for _, second in group) > GIVE_UP_FACTOR * self._incumbent_ms
 
     def _objection(self) -> tuple[str, str]:
-        """(gate, evidence) when most groups show work out of turn, or a reference that only this candidate slows."""
+        """(gate, evidence) if most groups show that the candidate works out of turn, or that it slows the reference."""
         least = AGREEING * len(self._pairs)
         if len(self._out_of_turn) >= least:
             return OUT_OF_TURN, self._out_of_turn[-1]
         slowed = signed_rank([math.log(factor) for factor in self._slowed if factor > 0.0])
         if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
-            words = f"beside the candidate PyTorch took {slowed.ratio:.2f} times (95 %: {slowed.low:.2f} to"
-            words += f" {slowed.high:.2f}) what it takes"
-            return UNDISTURBED, f"{words} before the candidate is loaded or after its process has ended"
+            took = f"{slowed.ratio:.2f} times as long (95 % interval {slowed.low:.2f} to {slowed.high:.2f})"
+            when = "before the candidate was loaded or after its process had ended"
+            return UNDISTURBED, f"beside the candidate PyTorch took {took} as {when}"
         return "", ""
 
     def _remarks(self) -> tuple[str, ...]:
-        """Two speeds of the candidate that the reference does not show on the same inputs."""
+        """A remark if the candidate's times fall into two groups and the reference's, on the same inputs, do not."""
         ours = [first for group in self._pairs for first, _ in group]
         theirs = two_speeds([second for group in self._pairs for _, second in group])
         if theirs is None or two_speeds(ours) is not None:

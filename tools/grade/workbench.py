@@ -37,7 +37,8 @@ FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
 
 @dataclass(frozen=True)
 class Intake:
-    """What a task is. `graphs`: one a case (own shapes, extra shapes, dtypes), or none and `capture_note` says why."""
+    """Inputs, outputs and graphs of a task. `graphs`: one for each case (own shapes, extra shapes, dtypes); if the task
+    could not be captured there are none, and `capture_note` says why."""
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -54,13 +55,13 @@ class Profiled:
 
 
 class Workbench(Protocol):
-    """One run on one target. None of build to profile raises for a bad candidate: failed candidates are data."""
+    """One run on one target. The methods from build to profile never raise for a bad candidate: its failure is data."""
 
     device: Device
 
     @property
     def notes(self) -> Notes:
-        """Operators seen, seeds drawn, seconds by phase: for audit and receipt."""
+        """Operators that PyTorch ran, seeds drawn, seconds by phase: for audit and receipt."""
 
     async def intake(self) -> Intake:
         """Raises TaskError."""
@@ -283,7 +284,7 @@ class LocalWorkbench:
 
     @contextlib.asynccontextmanager
     async def _counted(self, held: contextlib.AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-        """`held`, with the time that it took to get it added to what was waited."""
+        """Enters `held` and adds the time that this took to the time spent waiting."""
         start = time.monotonic()
         async with held:
             self.waited_s += time.monotonic() - start

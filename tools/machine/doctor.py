@@ -23,7 +23,7 @@ State = Literal["ok", "missing", "limited"]
 
 @dataclass(frozen=True)
 class Capability:
-    """One line of the examination; `climb` is the command that improves it, or ""."""
+    """One line of `foundry doctor`: what this machine can do. `climb` is the command that improves it, or ""."""
 
     what: str
     state: State

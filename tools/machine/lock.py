@@ -17,10 +17,11 @@ POLL_S = 0.004
 
 
 class DeviceLock:
-    """Readers (compile, verify) and one writer (time) on one physical device, across processes and tasks of this one.
+    """A lock on one physical device, across processes and asyncio tasks: many readers (compile, verify), one writer
+    (time).
 
-    Two files: everyone passes the gate first, and whoever waits to time holds the gate until the readers have left,
-    so that a stream of compilations cannot starve it. Locks vanish with the process that holds them.
+    It has two files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
+    stream of compilations cannot keep it waiting for ever. Locks vanish with the process that holds them.
     """
 
     def __init__(self, device: Device, home: Path | None = None) -> None:

@@ -38,7 +38,7 @@ class ChannelClosed(Exception):
 
 
 class ChannelGarbled(Exception):
-    """The other side sent something that is no message."""
+    """The other side sent something that is not a message."""
 
 
 class ChannelTimeout(Exception):
@@ -142,12 +142,12 @@ def memory(name: str, size: int) -> int:
 
 
 def seal(handle: int) -> None:
-    """Nobody can write to this memory any more; raises OSError while a writable mapping is open."""
+    """Makes shared memory read-only for everybody, for good; raises OSError while a writable mapping is open."""
     fcntl.fcntl(handle, _F_ADD_SEALS, _F_SEAL_WRITE)
 
 
 def map_memory(handle: int, size: int, *, writable: bool = False) -> mmap.mmap:
-    """The memory behind an open file, `size` > 0 bytes."""
+    """Maps the memory behind an open file; `size` > 0 bytes."""
     return mmap.mmap(handle, size, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
 
 

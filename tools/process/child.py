@@ -140,7 +140,7 @@ def usage(pid: int, tasks_limit: int = 1 << 20) -> Usage:
 
 
 def excess(pid: int, limits: Limits) -> str:
-    """Why the tree below `pid` must end, in words, or ""."""
+    """Which limit the tree below `pid` exceeds, in words, or ""."""
     now = usage(pid, limits.tasks)
     if now.memory_bytes > limits.memory_bytes:
         return f"needs more than {limits.memory_bytes / 1e9:.1f} GB of memory"
@@ -152,7 +152,7 @@ def excess(pid: int, limits: Limits) -> str:
 
 
 def folder_excess(folder: Path, limits: Limits) -> str:
-    """Why whoever writes to a folder must end, in words, or ""."""
+    """Which limit a folder's files exceed, in words, or ""."""
     size = count = 0
     waiting = [folder]
     while waiting:

@@ -102,7 +102,7 @@ def signal_handlers() -> dict[int, int]:
 
 
 def file_of(address: int) -> str:
-    """The file whose machine code is mapped at an address, "" when it is nobody's."""
+    """The file whose machine code is mapped at an address, "" if no file's is."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         fields = line.split(None, 5)
         begin, _, end = fields[0].partition("-")
@@ -164,7 +164,7 @@ def mapped_code() -> frozenset[str]:
 
 
 def patched_code() -> list[str]:
-    """Files whose mapped machine code no longer is that of the file: a detour, a patch. Needs 10 ms."""
+    """Files whose machine code in memory differs from that on disk, because it was patched. Takes 10 ms."""
     found: list[str] = []
     path, is_code = "", False
     with Path("/proc/self/smaps").open() as lines:

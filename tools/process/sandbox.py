@@ -99,8 +99,8 @@ def from_message(given: Mapping[str, Any]) -> Sandbox:
 
 
 def report(channel: Channel) -> None:
-    """Entry of a worker that is only there to say how it is confined, and how much still works: nothing (0), Python
-    (1), Python and the GPU if there is one (ALL_USABLE)."""
+    """Entry of a worker that only reports how it is confined and how much works in it: nothing (0), Python (1), or
+    Python and the GPU, if there is one (ALL_USABLE)."""
     channel.receive()
     needed = [sys.executable, LAUNCHER]
     if "torch" in sys.modules:
@@ -217,7 +217,7 @@ def _parts_of(tool: str) -> list[str]:
 
 
 def _narrow(paths: Iterable[str]) -> list[str]:
-    """Without those that would give away a home or more."""
+    """The paths without those that contain a home directory or more."""
     home = Path.home()
     found = [Path(path) for path in paths if path]
     return [str(path) for path in found if str(path) not in _TOO_WIDE and not home.is_relative_to(path)]

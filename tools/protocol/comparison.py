@@ -1,4 +1,5 @@
-"""Errors of outputs against a float64 truth, and failing elements in words. Runs in the judge (imports torch)."""
+"""Measures errors of outputs against a float64 truth and describes wrong elements. Runs in the judge (imports
+torch)."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def describe_mismatch(output: torch.Tensor, expected: Expected, limit: OutputErr
     if count == 0:
         return (
             f"no single element is far off, but the norm error is {error.norm:.2e}; "
-            f"PyTorch's own allows {limit.norm:.2e}"
+            f"the limit from PyTorch's own error is {limit.norm:.2e}"
         )
     index = _unravel(first, expected.shape)
     got, want = flat[first].item(), truth[first].item()
@@ -134,7 +135,8 @@ def _wrong(output: torch.Tensor, expected: Expected, limit: OutputError, span: s
 def _misplaced(
     output: torch.Tensor, truth: torch.Tensor, eager: torch.Tensor, *, any_nan: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """(elements whose non-finite kind is wrong, elements whose difference counts)."""
+    """Two masks: elements that are finite, infinite or NaN where they should not be; elements whose difference
+    counts."""
     finite_truth, finite_eager, finite = torch.isfinite(truth), torch.isfinite(eager), torch.isfinite(output)
     same_kind = _is_same(output, truth) | _is_same(output, eager)
     if any_nan:
@@ -172,7 +174,7 @@ def _share(count: int, total: int) -> str:
 
 
 def _where(wrong: torch.Tensor) -> str:
-    """How the wrong elements lie along each dimension that does not hold them everywhere."""
+    """Where the wrong elements lie, for each dimension along which not all positions are wrong; or ""."""
     found: list[str] = []
     for dim, size in enumerate(wrong.shape):
         others = [other for other in range(wrong.dim()) if other != dim]

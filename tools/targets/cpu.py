@@ -142,7 +142,7 @@ _MATHS = re.compile(r"<(?:a?(?:sin|cos|tan)h?|exp[2m1]*|log(?:2|10|1p)?|pow|erf|
 
 @functools.lru_cache(maxsize=256)
 def _resources(library: str) -> Resources:
-    """Widest vector register and instruction mix of a build, where objdump is there to tell."""
+    """Widest vector register and instruction mix of a build, read by objdump; empty without objdump."""
     try:
         argv = ["objdump", "-d", "--no-show-raw-insn", library]
         text = run_command(argv, Limits(wall_s=20.0, tasks=16)).output

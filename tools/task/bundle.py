@@ -64,7 +64,7 @@ class Parcel:
 
 
 def extent(spec: TensorSpec) -> int:
-    """Elements from the first to the last one that a tensor touches."""
+    """How many elements lie between the first and the last one of a tensor, both included."""
     if 0 in spec.shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.strides, strict=True))

@@ -169,7 +169,7 @@ def _read_options(path: Path, constants: dict[str, Any]) -> TaskOptions:
 
 
 def _is_there(path: Path) -> bool:
-    """Whether the name exists, as whatever: a file that cannot be read must be told, not passed over."""
+    """Whether anything of this name exists. A file that exists but cannot be read must be reported, not ignored."""
     return os.path.lexists(path)
 
 

@@ -1,4 +1,4 @@
-"""How long a task may take to show itself, and how large it may be, before it is refused."""
+"""How many seconds a task may take for its import, inputs and first forwards, and how much memory it may need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def task_memory_bytes() -> int:
 
 
 def check_limits() -> None:
-    """Raises UsageError for a limit that is none, before a process is started that would be held to it."""
+    """Raises UsageError for a limit that is not a positive number, before a process is started under it."""
     task_seconds()
     task_memory_bytes()
 

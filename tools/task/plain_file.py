@@ -1,4 +1,4 @@
-"""Reads files that somebody else named: bounded, never waiting, exactly as they are on the disk, never run."""
+"""Reads files that a user named: up to a size, without ever blocking, byte for byte, without running them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
 
 
 def parse_python(text: str, name: str = "candidate.py") -> ast.Module:
-    """The syntax tree; raises SyntaxError with a line for whatever is no Python, or nested as no program is."""
+    """The syntax tree; raises SyntaxError with a line for text that is not Python or is nested too deeply."""
     try:
         tree = syntax.parse(text, name)
     except (ValueError, MemoryError, RecursionError) as error:  # null bytes; absurdly nested expressions

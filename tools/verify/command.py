@@ -99,7 +99,7 @@ def _scale(request: Request, claimed: Receipt | None) -> int | None:
 
 
 def _check_claim(request: Request, claimed: Receipt, task: Task, text: str) -> None:
-    """Raises FoundryError when another pair, another question or another machine is at hand than the receipt's."""
+    """Raises FoundryError if the files, the target, the policy or the machine are not those of the receipt."""
     if changed := check_same_pair(claimed, task, text):
         raise FoundryError(f"not confirmed: {changed}")
     if request.target not in ("auto", claimed.device.target):

@@ -281,7 +281,7 @@ def check_writable(path: Path) -> None:
 
 
 def read_receipt(path: Path) -> Receipt:
-    """The document; raises UsageError in one line for anything that is none, or that was changed since it was written,
+    """The receipt in a file. Raises UsageError for anything that is not a receipt or was changed after it was written,
     and NotComparable for another version."""
     content = _parse(read_bytes(path, largest_bytes=MAX_BYTES), path)
     version = content.get("schema_version") if isinstance(content, dict) else None
@@ -313,7 +313,7 @@ def _no_constant(name: str) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; a name that stands twice would be read differently by different readers."""
+    """A JSON object; raises ValueError for a repeated name, which readers would resolve differently."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name stands twice in one object")

@@ -9,7 +9,7 @@ from foundry.tools.words import make_printable
 
 
 def verdict_lines(document: dict[str, Any]) -> list[str]:
-    """The lines for a document of `VerifyReport.to_json`: verdict, why, how fast, how it was looked at, how long."""
+    """The lines for a document of `VerifyReport.to_json`: verdict, reasons, speed, gates and isolation, time taken."""
     lines = [f"{document['verdict']} on {document['device']} (policy {document['policy']})"]
     lines += [f"  {reason['gate']}: {reason['evidence']}" for reason in document["reasons"]]
     if document["reasons"]:
@@ -39,7 +39,7 @@ def _is_lead(gate: dict[str, Any]) -> bool:
 
 
 def _how(document: dict[str, Any]) -> list[str]:
-    """What was looked at, behind which walls, and where the time went."""
+    """How many gates passed, which means of isolation were active, and how long each step took."""
     gates = document["gates"]
     lines = [f"gates: {sum(gate['passed'] for gate in gates)} of {len(gates)} passed"] if gates else []
     if document["isolation"]:

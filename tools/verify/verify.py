@@ -56,7 +56,7 @@ class VerifyReport:
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """Everything that was looked at."""
+        """All gates: of correctness, audit and timing."""
         verdict, audit = self.evaluation.verdict, self.evaluation.audit
         return (*(verdict.gates if verdict else ()), *(audit.gates if audit else ()), *self.ruling.gates)
 
@@ -201,9 +201,9 @@ async def verify_in(
     compile_baseline: bool = False,
     building: asyncio.Task[Build] | None = None,
 ) -> VerifyReport:
-    """The candidate's path and the ruling on it. Raises TaskError.
+    """Walks the candidate's path and rules on it. Raises TaskError.
 
-    `building`: the build, where it was begun before. torch.compile is timed for a candidate that was timed.
+    `building`: a build that was started before. torch.compile is timed only if the candidate was timed.
     """
     clock = clock or Clock()
 
@@ -234,7 +234,8 @@ async def verify_in(
 def _with_receipt(
     report: VerifyReport, device: Device, notes: Notes, task: Task, text: str, command: str
 ) -> VerifyReport:
-    """An accepted kernel's receipt; what was rejected has none, so that a receipt always claims a proven kernel."""
+    """The report with a receipt if the kernel was accepted. A rejected kernel gets none, so that every receipt claims a
+    proven kernel."""
     if not report.ruling.accepted or report.baseline is None:
         return report
     receipt = make_receipt(

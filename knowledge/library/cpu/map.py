@@ -16,9 +16,9 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.map_blocks import Block, BlockBody, find_block
 from foundry.knowledge.library.cpu.map_point import Points, Vectors, power_of_two_below
 from foundry.knowledge.library.cpu.space import (
-    Knobs,
     Known,
     Space,
+    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -68,10 +68,10 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     A value that is not legal for this kernel gives way to the default.
     """
     values = [store.value for store in kernel.stores]
-    space = Space.merged(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
-    knobs = Knobs(choices)
-    space, shape = _decide(kernel, plan, device, space, knobs)
-    advice, labels = page_advice(knobs, kernel.stores, plan)
+    space = Space.merge(kernel.shape, [*views_of(values), *[store.view for store in kernel.stores]])
+    tuning = Tuning(choices)
+    space, shape = _decide(kernel, plan, device, space, tuning)
+    advice, labels = page_advice(tuning, kernel.stores, plan)
     declared, passed = parameters(values, kernel.stores, plan)
     body = _Body(kernel, plan, space, shape)
     head = (
@@ -83,8 +83,8 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
         functions=text,
         call="\n".join([*advice, f"{kernel.name}({passed});"]),
         template="map",
-        choices=knobs.values,
-        tunables=tuple(knobs.tunables),
+        choices=tuning.values,
+        tunables=tuple(tuning.tunables),
         d_mem=2 if shape.tile or shape.block else 1 if vectorised else 0,
         d_algo=1 if len(kernel.ops) > 1 else 0,
         d_sync=0,
@@ -92,9 +92,9 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
     )
 
 
-def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: Knobs) -> tuple[Space, _Shape]:
+def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, tuning: Tuning) -> tuple[Space, _Shape]:
     values = [store.value for store in kernel.stores]
-    width = knobs.number(
+    width = tuning.number(
         "vector",
         vector_widths(device),
         vector_widths(device)[0],
@@ -102,43 +102,43 @@ def _decide(kernel: MapKernel, plan: Plan, device: Device, space: Space, knobs: 
         "bytes of a register; wider may lower the clock",
     )
     per_vector = width // item_bytes(values, kernel.stores, plan)
-    turned = _transposed(kernel, space)
-    block = None if turned else _block(kernel, space, per_vector, knobs)
+    turned = _transposed_loads(kernel, space)
+    block = None if turned else _block(kernel, space, per_vector, tuning)
     if block is None:
         space = _longest_inside(kernel, space, per_vector)
     run = math.prod(space.sizes[block.axis :]) if block else space.sizes[-1]
     contiguous = all(space.strides(store.view)[-1] == 1 for store in kernel.stores) and run >= per_vector
-    vectors = _vectors(kernel, plan, device, knobs, (width, per_vector), run if contiguous else 0, space.sizes[-1])
+    vectors = _vectors(kernel, plan, device, tuning, (width, per_vector), run if contiguous else 0, space.sizes[-1])
     tile, points = 0, 0
     if turned:
         meaning = "side of the tiles that turn transposed operands; 0 none"
-        tile = knobs.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
+        tile = tuning.number("tile", (0, 16, 32, 64), 32, "tile", meaning)
         vectors = replace(vectors, lanes=min(vectors.lanes, tile or vectors.lanes))
     if block:
         meaning = "points of a block: small ones stay near, large ones start less often"
-        points = knobs.number("block", _BLOCKS, 2048, "tile", meaning)
+        points = tuning.number("block", _BLOCKS, 2048, "tile", meaning)
     # beyond the inner dimension all chunks are the same
     inner = space.sizes[-1]
     chunks = [size for size in _CHUNKS if size < inner]
     chunks.append(next((size for size in _CHUNKS if size >= inner), _CHUNKS[-1]))
     meaning = "points of one task; small balances, large saves overhead"
-    chunk = 0 if block else knobs.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
-    schedule = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
-    threads = choose_threads(knobs, device, traffic(values, kernel.stores, plan))
+    chunk = 0 if block else tuning.number("chunk", chunks, 8192 if 8192 in chunks else chunks[-1], "parallel", meaning)
+    schedule = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which task")
+    threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
     return space, _Shape(vectors, chunk, schedule, threads, tile, block, points)
 
 
 def _vectors(
-    kernel: MapKernel, plan: Plan, device: Device, knobs: Knobs, width: tuple[int, int], run: int, inner: int
+    kernel: MapKernel, plan: Plan, device: Device, tuning: Tuning, width: tuple[int, int], run: int, inner: int
 ) -> Vectors:
     """How the inner loop is vectorised. `width`: (bytes, points) of a register. `run`: points that every store writes
     contiguously, 0 if they are fewer than a register holds. `inner`: points of the innermost dimension."""
     register_bytes, per_vector = width
     fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(run or inner, per_vector)]
     meaning = "vectors in flight; more hide latency, cost registers"
-    unroll = knobs.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+    unroll = tuning.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
     written = sum(plan.buffers[s.buffer].numel * ITEM_BYTES[plan.buffers[s.buffer].dtype] for s in kernel.stores)
-    streamed = knobs.number(
+    streamed = tuning.number(
         "stream",
         (0, 1) if run else (0,),
         int(run > 0 and written > device.cache_bytes // 2),
@@ -150,12 +150,12 @@ def _vectors(
     return Vectors(per_vector * unroll, simd, bool(streamed))
 
 
-def _block(kernel: MapKernel, space: Space, per_vector: int, knobs: Knobs) -> Block | None:
+def _block(kernel: MapKernel, space: Space, per_vector: int, tuning: Tuning) -> Block | None:
     block = find_block(kernel, space, per_vector)
     if block is None:
         return None
     meaning = "rows vectorise along the innermost dimension; blocks over several at once, operands put in order first"
-    return block if knobs.text("form", ("rows", "blocks"), "blocks", "vector", meaning) == "blocks" else None
+    return block if tuning.text("form", ("rows", "blocks"), "blocks", "vector", meaning) == "blocks" else None
 
 
 def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
@@ -170,7 +170,7 @@ def _longest_inside(kernel: MapKernel, space: Space, per_vector: int) -> Space:
     return Space(tuple(space.sizes[dim] for dim in order), tuple(space.last[dim] for dim in order))
 
 
-def _transposed(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
+def _transposed_loads(kernel: MapKernel, space: Space) -> list[tuple[Load, int]]:
     """(load, dimension of its unit stride) of the loads that are contiguous along another dimension than the last, if
     the outputs are contiguous along the last one."""
     if len(space.sizes) < 2 or any(space.strides(store.view)[-1] != 1 for store in kernel.stores):
@@ -191,7 +191,7 @@ class _Body:
     def __init__(self, kernel: MapKernel, plan: Plan, space: Space, shape: _Shape) -> None:
         self._kernel, self._plan, self._space, self._shape = kernel, plan, space, shape
         self._indices = [f"i{dim}" for dim in range(len(space.sizes))]
-        self._turned = _transposed(kernel, space) if shape.tile else []
+        self._turned = _transposed_loads(kernel, space) if shape.tile else []
         self._points = Points(kernel, plan, self._at, lambda view: space.strides(view)[-1] != 0)
 
     def text(self) -> str:

@@ -76,13 +76,13 @@ def _inside(kernel: MapKernel, space: Space, axis: int) -> tuple[int, ...]:
         size = space.sizes[dim]
         if _repeats(kernel, space, dim, axis) and size <= _MOST_REPEATS:
             found.append(dim)
-        elif size <= _SMALL and points * size <= _SIDE_BY_SIDE and _interleaved(kernel, space, dim, axis):
+        elif size <= _SMALL and points * size <= _SIDE_BY_SIDE and _is_interleaved(kernel, space, dim, axis):
             found.append(dim)
             points *= size
     return tuple(found)
 
 
-def _interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
+def _is_interleaved(kernel: MapKernel, space: Space, dim: int, axis: int) -> bool:
     for load in loads_of(store.value for store in kernel.stores):
         strides = space.strides(load.view)
         steps = [abs(step) for step in strides[axis:] if step]

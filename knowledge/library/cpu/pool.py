@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.space import (
-    Knobs,
     Space,
+    Tuning,
     choose_threads,
     distinct,
     indent,
@@ -35,12 +35,12 @@ def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str
     `choices` may hold "vector" (bytes of a register), "algorithm" ("separable" or "direct"), "schedule" ("static" or
     "dynamic") and "threads". A value that is not legal for this kernel gives way to the default.
     """
-    return _PoolPrinter(kernel, plan, device, Knobs(choices)).printed()
+    return _PoolPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
 class _PoolPrinter:
-    def __init__(self, kernel: PoolKernel, plan: Plan, device: Device, knobs: Knobs) -> None:
-        self._kernel, self._plan, self._knobs = kernel, plan, knobs
+    def __init__(self, kernel: PoolKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
+        self._kernel, self._plan, self._tuning = kernel, plan, tuning
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
         self._spatial = len(kernel.input_size)
         self._adaptive = not kernel.kernel
@@ -48,19 +48,19 @@ class _PoolPrinter:
         self._indexed = any(isinstance(n, Named) and n.name == "index" for n in distinct(self._values))
         views = [*views_of(self._values), *[store.view for store in kernel.stores]]
         outer = len(kernel.outer)
-        self._space = Space.merged(kernel.outer, [View(v.offset, v.strides[:outer]) for v in views])
+        self._space = Space.merge(kernel.outer, [View(v.offset, v.strides[:outer]) for v in views])
         widths = vector_widths(device)
-        width = knobs.number(
+        width = tuning.number(
             "vector", widths, widths[0], "vector", "bytes of a register; short rows prefer narrow ones"
         )
         self._simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({width // 4})"
         forms = ["direct"] if self._indexed else ["separable", "direct"]
         meaning = "separable combines rows first and shares them; direct visits every window element by element"
-        self._form = knobs.text("algorithm", forms, forms[0], "algorithm", meaning)
-        self._order = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which output row")
-        self._threads = choose_threads(knobs, device, traffic(self._values, kernel.stores, plan))
+        self._form = tuning.text("algorithm", forms, forms[0], "algorithm", meaning)
+        self._order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which output row")
+        self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
 
-    def printed(self) -> PrintedKernel:
+    def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
         work = self._separable() if self._form == "separable" else self._direct()
         heads = [f"for (int64_t n{d} = 0; n{d} < {size}; ++n{d})" for d, size in enumerate(self._space.sizes)]
@@ -76,13 +76,13 @@ class _PoolPrinter:
         declared, passed = parameters(self._values, kernel.stores, self._plan)
         window = "adaptive" if self._adaptive else " x ".join(map(str, kernel.kernel))
         head = f"// {kernel.name}: {kernel.op} over {window} windows, {self._form}"
-        advice, labels = page_advice(self._knobs, kernel.stores, self._plan)
+        advice, labels = page_advice(self._tuning, kernel.stores, self._plan)
         return PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="pool",
-            choices=self._knobs.values,
-            tunables=tuple(self._knobs.tunables),
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
             d_mem=2 if self._form == "separable" else 0,
             d_algo=2 if self._form == "separable" else 0,
             d_sync=0,
@@ -135,7 +135,7 @@ class _PoolPrinter:
             return str(kernel.kernel[dim])
         return f"math::minimum((int64_t){kernel.kernel[dim]}, {limit} - start{dim})"
 
-    def _divided(self, acc: str) -> str:
+    def _divide(self, acc: str) -> str:
         kernel = self._kernel
         if kernel.op != "avg":
             return acc
@@ -190,7 +190,7 @@ class _PoolPrinter:
             "}",
         ]
         heads = [f"for (int64_t k{d} = first{d}; k{d} < last{d}; ++k{d})" for d in range(last)]
-        lines += _nested(heads, inner)
+        lines += _nest(heads, inner)
         return [*lines, *self._along()]
 
     def _along(self) -> list[str]:
@@ -214,7 +214,7 @@ class _PoolPrinter:
                 f"for (int k = 0; k < {window}; ++k) sum = {self._combine('sum', f'line[{at}]')};",
             ]
             pragma = [self._simd]
-        body += [f"const {self._kind} acc = {self._divided('sum')};", *self._store()]
+        body += [f"const {self._kind} acc = {self._divide('sum')};", *self._store()]
         return [*pragma, f"for (int64_t o{last} = 0; o{last} < {out}; ++o{last}) {{", indent(body, 1), "}"]
 
     # -- direct
@@ -240,8 +240,8 @@ class _PoolPrinter:
             body.append(f"{self._kind} sum = {self._neutral};")
             visit = [*before, f"sum = {self._combine('sum', value)};"]
         heads = [f"for (int64_t k{d} = first{d}; k{d} < last{d}; ++k{d})" for d in range(self._spatial)]
-        body += _nested(heads, visit)
-        body += [f"const {self._kind} acc = {self._divided('sum')};", *self._store()]
+        body += _nest(heads, visit)
+        body += [f"const {self._kind} acc = {self._divide('sum')};", *self._store()]
         return [f"for (int64_t o{last} = 0; o{last} < {kernel.output_size[last]}; ++o{last}) {{", indent(body, 1), "}"]
 
 
@@ -254,7 +254,7 @@ def _times(dilation: tuple[int, ...], dim: int) -> str:
     return f" * {dilation[dim]}" if dilation and dilation[dim] != 1 else ""
 
 
-def _nested(heads: Sequence[str], body: Sequence[str]) -> list[str]:
+def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
     lines = ["{", indent(body, 1), "}"]
     for head in reversed(heads):
         lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]

@@ -67,7 +67,7 @@ class Space:
     last: tuple[int, ...]
 
     @staticmethod
-    def merged(shape: Sequence[int], views: Iterable[View], *, barriers: Iterable[int] = ()) -> Space:
+    def merge(shape: Sequence[int], views: Iterable[View], *, barriers: Iterable[int] = ()) -> Space:
         """Merges dimensions d, d+1 when stride[d] == stride[d+1] * shape[d+1] for every view; no merge across a barrier
         (the index of the first dimension behind it). Dimensions of size 1 vanish."""
         walls = set(barriers)
@@ -157,7 +157,7 @@ def hoist(
     """Statements that compute `exprs` (from `invariants`), and `known` extended by their identifiers."""
     emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), names, known=known, prefix=prefix)
     emitter.reserve(exprs)
-    held = [(expr, emitter.named(expr)) for expr in exprs]
+    held = [(expr, emitter.identifier(expr)) for expr in exprs]
     return emitter.lines, [*known, *held]
 
 
@@ -185,7 +185,7 @@ def indent(lines: Iterable[str], depth: int) -> str:
     return "\n".join("  " * depth + part if part else "" for line in lines for part in line.split("\n"))
 
 
-class Knobs:
+class Tuning:
     """The tunables of one kernel and their values. A choice that is not legal for the kernel gives way to the
     default."""
 
@@ -216,7 +216,7 @@ def vector_widths(device: Device) -> list[int]:
     return [width for width in (64, 32, 16) if width <= max(device.vector_bytes, 16)][:2]
 
 
-def choose_threads(knobs: Knobs, device: Device, work_bytes: int) -> str:
+def choose_threads(tuning: Tuning, device: Device, work_bytes: int) -> str:
     """The OpenMP clause for the number of threads: all, unless the kernel is too small to share.
 
     Waking a team costs some microseconds, about what one core needs for 64 KB.
@@ -224,7 +224,7 @@ def choose_threads(knobs: Knobs, device: Device, work_bytes: int) -> str:
     counts = [1 << i for i in range(device.cores.bit_length()) if 1 << i < device.cores] + [device.cores]
     default = 1 if work_bytes < 64 * 1024 else device.cores
     meaning = "threads that share the kernel; fewer save waking them, more add bandwidth and arithmetic"
-    count = knobs.number("threads", counts, default, "parallel", meaning)
+    count = tuning.number("threads", counts, default, "parallel", meaning)
     return "" if count == device.cores else f" num_threads({count})"
 
 
@@ -245,7 +245,7 @@ def traffic(exprs: Iterable[Expr], stores: Iterable[Store], plan: Plan) -> int:
 HUGE_PAGE_BYTES = 2 << 20
 
 
-def page_advice(knobs: Knobs, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
+def page_advice(tuning: Tuning, stores: Iterable[Store], plan: Plan) -> tuple[list[str], tuple[str, ...]]:
     """(statements before the kernel's call, labels) that ask for huge pages (2 MB) behind outputs of several such
     pages.
 
@@ -257,6 +257,6 @@ def page_advice(knobs: Knobs, stores: Iterable[Store], plan: Plan) -> tuple[list
     if not large:
         return [], ()
     meaning = "huge spares a page fault per 4 KB of a large fresh output; default leaves it to the system"
-    if knobs.text("pages", ("default", "huge"), "huge", "memory", meaning) == "default":
+    if tuning.text("pages", ("default", "huge"), "huge", "memory", meaning) == "default":
         return [], ()
     return [f"prefer_huge_pages(b_{name}, {size});" for name, size in large.items()], ("huge-pages",)

@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
-from foundry.knowledge.library.cuda.map_tile import Turned, find_turned, turned_kernel
+from foundry.knowledge.library.cuda.map_tile import Turned, find_turned, print_turned
 from foundry.knowledge.library.cuda.space import (
     Known,
     LoadPlan,
@@ -172,7 +172,7 @@ def _print_turned(kernel: MapKernel, plan: Plan, choices: dict[str, Choice]) -> 
     side = number(choices, "tile", turned.sides, 32) if turned else 0
     if turned is None or not side:
         return None
-    source, launch = turned_kernel(kernel, plan, space, turned, side)
+    source, launch = print_turned(kernel, plan, space, turned, side)
     return PrintedKernel(
         functions=source,
         call=launches.encode([launch]),

@@ -102,9 +102,7 @@ def find_turned(kernel: MapKernel, space: Space) -> Turned | None:
     return Turned(dim, tuple(loads))
 
 
-def turned_kernel(
-    kernel: MapKernel, plan: Plan, space: Space, turned: Turned, side: int
-) -> tuple[str, launches.Launch]:
+def print_turned(kernel: MapKernel, plan: Plan, space: Space, turned: Turned, side: int) -> tuple[str, launches.Launch]:
     """The kernel's text and its launch, with tiles of `side` by `side`."""
     rows, columns = space.sizes[turned.dim], space.sizes[-1]
     row, column = space.names[turned.dim], space.names[-1]

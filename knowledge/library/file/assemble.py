@@ -82,7 +82,7 @@ def split_task(source: str, overrides: Mapping[str, int]) -> tuple[str, str]:
             future += lines[first:last]
         elif _overridden(node) in overrides:
             kept.append(f"{_overridden(node)} = {overrides[_overridden(node)]}")
-        elif not _dropped(node):
+        elif not _is_dropped(node):
             kept += lines[first:last]
     kept += lines[position:]
     return "\n".join(future), "\n".join(kept).strip("\n")
@@ -96,7 +96,7 @@ def _overridden(node: ast.stmt) -> str:
     return ""
 
 
-def _dropped(node: ast.stmt) -> bool:
+def _is_dropped(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name in _NOT_KEPT
     return isinstance(node, ast.If) and "__name__" in ast.dump(node.test)

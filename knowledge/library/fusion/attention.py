@@ -51,7 +51,7 @@ def join_attention(scores: GemmKernel, softmax: RowKernel, product: GemmKernel) 
         value = views.remap(value, softmax.outer + softmax.reduced, views.identity(space), space)
     except views.NotAffine:
         return None
-    opened = _opened(value, scores.stores[0].buffer, scores.stores[0].value, space)
+    opened = _unpack_scores(value, scores.stores[0].buffer, scores.stores[0].value, space)
     operands = _operands(scores, product)
     if opened is None or operands is None:
         return None
@@ -102,7 +102,7 @@ def _softmax_argument(kernel: RowKernel) -> Expr | None:
     return largest.value
 
 
-def _opened(value: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float, bool, Expr | None] | None:
+def _unpack_scores(value: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float, bool, Expr | None] | None:
     """(scale, causal, additive mask) of a softmax argument that is a scaled and masked accumulator, else None."""
     scale = 1.0
     mask: Expr | None = None
@@ -122,7 +122,7 @@ def _opened(value: Expr, buffer: str, stored: Expr, space: Shape) -> tuple[float
             scale *= number if node.op == "mul" else 1.0 / number
             node = node.args[0]
         elif isinstance(node, Apply) and node.op in ("where", "add") and scale == 1.0 and mask is None and not causal:
-            parts = _masked(node, buffer)
+            parts = _split_mask(node, buffer)
             if parts is None:
                 return None
             node, mask = parts
@@ -138,7 +138,7 @@ def _is_scores(expr: Expr, buffer: str) -> bool:
     )
 
 
-def _masked(node: Apply, buffer: str) -> tuple[Expr, Expr] | None:
+def _split_mask(node: Apply, buffer: str) -> tuple[Expr, Expr] | None:
     """(scores, additive mask) of `scores + mask`, or of `where(mask, -inf, scores)` either way round."""
     if node.op == "add":
         sides = [argument for argument in node.args if not _is_scores(argument, buffer)]

@@ -20,12 +20,12 @@ from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import join_rows
-from foundry.knowledge.library.fusion.state import FusionState, pruned
+from foundry.knowledge.library.fusion.state import FusionState, prune_stores
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step, store_space, stores_of, with_stores
 from foundry.knowledge.library.ir.kernels import Buffer, GemmKernel, Kernel, MapKernel, RowKernel, Store
-from foundry.knowledge.library.ir.substitute import aligned_map, sought, substituted
-from foundry.knowledge.library.ir.weight import limited
+from foundry.knowledge.library.ir.substitute import aligned_map, sought, substitute_loads
+from foundry.knowledge.library.ir.weight import limit_weight
 
 # Values that may be offered for cutting: more would drown the useful ones in large models.
 _MOST_CUTS = 24
@@ -73,7 +73,7 @@ def _epilogues(state: FusionState) -> bool:
             if late is None or stores is None:
                 state.refuse("epilogue", kernel, consumer)
                 continue
-            own = tuple(store for store in kernel.stores if state.needed(store.buffer, consumer))
+            own = tuple(store for store in kernel.stores if state.must_stay(store.buffer, consumer))
             merged = replace(with_stores(kernel, own + stores), ops=kernel.ops + consumer.ops)
             state.join(kernel, consumer, late, merged, worth_cutting=True)
             changed = True
@@ -95,7 +95,7 @@ def _epilogue(state: FusionState, kernel: Kernel, consumer: MapKernel, name: str
             Store(
                 store.buffer,
                 mapping.view(store.view),
-                limited(substituted(mapping.expr(store.value), produced, space)),
+                limit_weight(substitute_loads(mapping.expr(store.value), produced, space)),
             )
             for store in consumer.stores
         )
@@ -123,9 +123,9 @@ def _rows(state: FusionState) -> bool:
                 continue
             own = state.writes(kernel)
             wanted = {store.buffer for store in stores_of(merged)}
-            wanted -= {buffer for buffer in own if not state.needed(buffer, consumer)}
+            wanted -= {buffer for buffer in own if not state.must_stay(buffer, consumer)}
             worth = not (isinstance(consumer, MapKernel) and math.prod(consumer.shape) <= math.prod(kernel.outer))
-            state.join(kernel, consumer, late, pruned(merged, wanted.__contains__), worth_cutting=worth)
+            state.join(kernel, consumer, late, prune_stores(merged, wanted.__contains__), worth_cutting=worth)
             changed = True
             break
     return changed

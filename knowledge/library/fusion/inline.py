@@ -29,8 +29,8 @@ from foundry.knowledge.library.ir.kernels import (
     View,
 )
 from foundry.knowledge.library.ir.scalar import EXPENSIVE
-from foundry.knowledge.library.ir.substitute import replaced_loads, sought
-from foundry.knowledge.library.ir.weight import Weight, limited, weight_of
+from foundry.knowledge.library.ir.substitute import replace_loads, sought
+from foundry.knowledge.library.ir.weight import Weight, limit_weight, weight_of
 
 Shape = tuple[int, ...]
 
@@ -53,7 +53,7 @@ def _inline(state: FusionState, suits: Callable[[Step], bool]) -> bool:
         if not consumers or not all(suits(step) and state.once(rule, kernel, step) for step in consumers):
             continue
         store = next(store for store in kernel.stores if store.buffer == name)
-        replaced = _replaced(kernel, store, consumers)
+        replaced = _inline_into_readers(kernel, store, consumers)
         if replaced is None:
             for step in consumers:
                 state.refuse(rule, kernel, step)
@@ -81,7 +81,7 @@ def _worth_cutting(value: Expr, consumers: list[Step]) -> bool:
     return isinstance(outer, Apply) and outer.op in EXPENSIVE
 
 
-def _replaced(kernel: MapKernel, store: Store, consumers: list[Step]) -> list[Step] | None:
+def _inline_into_readers(kernel: MapKernel, store: Store, consumers: list[Step]) -> list[Step] | None:
     """Every consumer with the map's expression in place of its loads, or None where it cannot or should not be."""
     if not views.is_identity(store.view, kernel.shape):
         return None
@@ -102,7 +102,7 @@ def _with_inlined(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
     """The consumer with the stored expression inlined, over finer dimensions where its own are too coarse."""
 
     def visit(expr: Expr, space: Shape) -> Expr:
-        return limited(inlined(expr, space, store, shape))
+        return limit_weight(inline_store(expr, space, store, shape))
 
     for candidate in (step, finer_consumer(step, store.buffer, shape)):
         if candidate is not None:
@@ -138,7 +138,7 @@ def _with_operand(step: Kernel, store: Store, shape: Shape) -> Kernel | None:
         return None
 
 
-def inlined(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
+def inline_store(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
     """`expr` with every load of the stored buffer replaced by the stored expression at that point."""
 
     def leaf(node: Load | Gather) -> Expr | None:
@@ -148,7 +148,7 @@ def inlined(expr: Expr, space: Shape, store: Store, shape: Shape) -> Expr:
             return views.at_gather(store.value, shape, node, space)
         return views.remap(store.value, shape, node.view, space)
 
-    return replaced_loads(expr, leaf)
+    return replace_loads(expr, leaf)
 
 
 def _worth_inlining(kernel: MapKernel, weight: Weight, store: Store, step: Kernel, readers: int) -> bool:
@@ -202,7 +202,7 @@ def carry(state: FusionState) -> bool:
             if not isinstance(consumer, MapKernel | RowKernel) or not state.once("carry", kernel, consumer):
                 continue
             late = state.joinable(kernel, consumer)
-            merged = None if late is None else _carried(kernel, kernel.stores[0], consumer)
+            merged = None if late is None else _carry_into(kernel, kernel.stores[0], consumer)
             if late is None or merged is None:
                 state.refuse("carry", kernel, consumer)
                 continue
@@ -212,7 +212,7 @@ def carry(state: FusionState) -> bool:
     return changed
 
 
-def _carried(kernel: MapKernel, store: Store, consumer: MapKernel | RowKernel) -> Kernel | None:
+def _carry_into(kernel: MapKernel, store: Store, consumer: MapKernel | RowKernel) -> Kernel | None:
     view = sought(consumer, store.buffer)
     space = store_space(consumer)
     if view is None or not views.is_identity(store.view, kernel.shape):
@@ -222,8 +222,8 @@ def _carried(kernel: MapKernel, store: Store, consumer: MapKernel | RowKernel) -
     if isinstance(consumer, RowKernel) and not weight_of(store.value, kernel.shape).cheap:
         return None
     try:
-        value = limited(views.remap(store.value, kernel.shape, view, space))
-        changed = rewritten(consumer, lambda expr, shape: limited(inlined(expr, shape, store, kernel.shape)))
+        value = limit_weight(views.remap(store.value, kernel.shape, view, space))
+        changed = rewritten(consumer, lambda expr, shape: limit_weight(inline_store(expr, shape, store, kernel.shape)))
     except views.NotAffine:
         return None
     carried = Store(store.buffer, view, value)

@@ -21,7 +21,7 @@ from foundry.knowledge.library.ir.kernels import (
 )
 
 
-def hoisted(kernel: RowKernel) -> RowKernel:
+def hoist_row_constants(kernel: RowKernel) -> RowKernel:
     """The kernel with each row constant computed by a Let stage before its first use."""
     hoist = _Hoist(len(kernel.outer), kernel.name.removeprefix("k_"))
     for stage in kernel.stages:

@@ -19,8 +19,8 @@ from foundry.knowledge.library.ir.kernels import (
     Store,
     View,
 )
-from foundry.knowledge.library.ir.substitute import SpaceMap, sought, substituted
-from foundry.knowledge.library.ir.weight import limited
+from foundry.knowledge.library.ir.substitute import SpaceMap, sought, substitute_loads
+from foundry.knowledge.library.ir.weight import limit_weight
 
 Shape = tuple[int, ...]
 Stage = Reduction | Let | Emit | EmitRow
@@ -37,7 +37,7 @@ def join_rows(
     kernel: RowKernel, consumer: MapKernel | RowKernel, name: str, *, few_rows: tuple[int, int]
 ) -> RowKernel | None:
     """The row kernel with the consumer's work as further stages; None if their rows differ or it would not pay."""
-    found = _joined(kernel, consumer, name)
+    found = _find_join(kernel, consumer, name)
     if found is None:
         return None
     if not found.per_row and _too_few_rows(kernel, few_rows):
@@ -62,7 +62,7 @@ def _stages(
     mapping = found.mapping
 
     def moved(expr: Expr) -> Expr:
-        return limited(substituted(mapping.expr(expr), produced, space))
+        return limit_weight(substitute_loads(mapping.expr(expr), produced, space))
 
     def stored(store: Store) -> Store:
         return Store(store.buffer, mapping.view(store.view), moved(store.value))
@@ -79,7 +79,7 @@ def _stages(
     return tuple(stages)
 
 
-def _joined(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) -> _Join | None:
+def _find_join(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str) -> _Join | None:
     """How the consumer's space maps to the row kernel's, with finer dimensions if the given ones do not fit; else
     None."""
     view = sought(consumer, name)
@@ -97,8 +97,8 @@ def _over_elements(kernel: RowKernel, consumer: MapKernel | RowKernel, name: str
     if order is None or views.covering_order(space, stored.view) is None:
         return None
     if isinstance(consumer, RowKernel):
-        own = views.merged(kernel.reduced, stored.view.strides[len(kernel.outer) :])
-        other = views.merged(consumer.reduced, view.strides[len(consumer.outer) :])
+        own = views.merge_dimensions(kernel.reduced, stored.view.strides[len(kernel.outer) :])
+        other = views.merge_dimensions(consumer.reduced, view.strides[len(consumer.outer) :])
         if own != other:
             return None
     for candidate in (kernel, _finer(kernel, consumer, order, stored.view)):
@@ -124,7 +124,7 @@ def _finer(
 
 def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
     """The kernel with its dimensions split so that those of `shape`, the same elements, end with them."""
-    finer = views.refined(store_space(kernel), shape)
+    finer = views.common_refinement(store_space(kernel), shape)
     if finer is None:
         return None
     rows, rank, covered = math.prod(kernel.outer), 0, 1
@@ -144,7 +144,7 @@ def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
         return None
     if isinstance(step, RowKernel):
         return _split_along(step, shape)
-    finer = views.refined(space, shape)
+    finer = views.common_refinement(space, shape)
     if finer is None:
         return None
     numbering = views.identity(finer)
@@ -180,8 +180,8 @@ def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -
     if not per_row and math.prod(reduced) != math.prod(kernel.reduced):
         return None
     order = (*down, *across, *short)
-    finer_outer = views.refined(kernel.outer, outer)
-    finer_reduced = kernel.reduced if per_row else views.refined(kernel.reduced, reduced)
+    finer_outer = views.common_refinement(kernel.outer, outer)
+    finer_reduced = kernel.reduced if per_row else views.common_refinement(kernel.reduced, reduced)
     if finer_outer is None or finer_reduced is None:
         return None
     for candidate in (kernel, _split(kernel, finer_outer, finer_reduced)):

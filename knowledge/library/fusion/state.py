@@ -35,12 +35,12 @@ class FusionState:
     # ------------------------------------------------ queries
 
     def reads(self, step: Step) -> frozenset[str]:
-        return self._touched(step)[1]
+        return self._buffers_of(step)[1]
 
     def writes(self, step: Step) -> frozenset[str]:
-        return self._touched(step)[2]
+        return self._buffers_of(step)[2]
 
-    def _touched(self, step: Step) -> tuple[Step, frozenset[str], frozenset[str]]:
+    def _buffers_of(self, step: Step) -> tuple[Step, frozenset[str], frozenset[str]]:
         known = self._touches.get(id(step))
         if known is None:
             known = self._touches[id(step)] = (step, frozenset(reads(step)), frozenset(writes(step)))
@@ -78,7 +78,7 @@ class FusionState:
     def refuse(self, rule: str, first: Step, second: Step) -> None:
         self._failed[rule, id(first), id(second)] = (first, second)
 
-    def needed(self, name: str, without: Step) -> bool:
+    def must_stay(self, name: str, without: Step) -> bool:
         """Whether a value must stay in memory once the step `without` no longer reads it."""
         if name in self.kept or name in self.pinned:
             return True
@@ -155,11 +155,11 @@ class FusionState:
                 elif isinstance(step, TorchCall):
                     continue
                 else:
-                    self.swap(step, pruned(step, wanted.__contains__))
+                    self.swap(step, prune_stores(step, wanted.__contains__))
                 changed = True
 
 
-def pruned(kernel: Kernel, wanted: Callable[[str], bool]) -> Kernel:
+def prune_stores(kernel: Kernel, wanted: Callable[[str], bool]) -> Kernel:
     """The kernel without the stores that nobody wants."""
     if all(wanted(store.buffer) for store in stores_of(kernel)):
         return kernel

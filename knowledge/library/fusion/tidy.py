@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foundry.knowledge.library.fusion.row_constants import hoisted
+from foundry.knowledge.library.fusion.row_constants import hoist_row_constants
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import Step, expressions, rewritten, stores_of
 from foundry.knowledge.library.ir.kernels import (
@@ -32,17 +32,17 @@ Shape = tuple[int, ...]
 def tidy(step: Step) -> Step:
     """The same step with as few dimensions as its views allow."""
     if isinstance(step, RowKernel):
-        return _coalesced_row(hoisted(step))
+        return _coalesce_row(hoist_row_constants(step))
     if isinstance(step, MapKernel):
-        return _regrouped(step, [(0, len(step.shape))])
+        return _regroup(step, [(0, len(step.shape))])
     if isinstance(step, ScanKernel):
-        return _regrouped(step, [(0, len(step.shape) - 1)])
+        return _regroup(step, [(0, len(step.shape) - 1)])
     if isinstance(step, GemmKernel):
-        return _regrouped(step, [(0, len(step.batch))])
+        return _regroup(step, [(0, len(step.batch))])
     if isinstance(step, PoolKernel):
-        return _regrouped(step, [(0, len(step.outer))])
+        return _regroup(step, [(0, len(step.outer))])
     if isinstance(step, AttentionKernel):
-        return _regrouped(step, [(0, len(step.batch))])
+        return _regroup(step, [(0, len(step.batch))])
     return step
 
 
@@ -81,25 +81,25 @@ def _groups(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> list[list[list[
 def _with_axes(kernel: Kernel, axes: list[int], fixed_from: int) -> Kernel:
     """Every view reduced to the strides of `axes` and of the dimensions from `fixed_from` on."""
 
-    def seen(view: View) -> View:
+    def reindex(view: View) -> View:
         return View(view.offset, (*(view.strides[axis] for axis in axes), *view.strides[fixed_from:]))
 
     def visit(expr: Expr, _: Shape) -> Expr:
-        return views.rebuild(expr, lambda node: replace(node, view=seen(node.view)))
+        return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
 
     changed = rewritten(kernel, visit)
     if isinstance(changed, RowKernel):
         stages = tuple(
-            replace(stage, store=replace(stage.store, view=seen(stage.store.view)))
+            replace(stage, store=replace(stage.store, view=reindex(stage.store.view)))
             if isinstance(stage, Emit | EmitRow)
             else stage
             for stage in changed.stages
         )
         return replace(changed, stages=stages)
-    stores = tuple(replace(store, view=seen(store.view)) for store in changed.stores)
+    stores = tuple(replace(store, view=reindex(store.view)) for store in changed.stores)
     changed = replace(changed, stores=stores)
     if isinstance(changed, AttentionKernel):
-        q, k, v = (replace(load, view=seen(load.view)) for load in (changed.q, changed.k, changed.v))
+        q, k, v = (replace(load, view=reindex(load.view)) for load in (changed.q, changed.k, changed.v))
         return replace(changed, q=q, k=k, v=v)
     return changed
 
@@ -114,7 +114,7 @@ def _sizes(shape: Shape, groups: list[list[int]]) -> Shape:
     return tuple(sizes)
 
 
-def _regrouped(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
+def _regroup(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
     shape = _leading_shape(kernel)
     (groups,) = _groups(kernel, spans)
     if isinstance(kernel, MapKernel) and not groups:
@@ -135,21 +135,21 @@ def _regrouped(kernel: Kernel, spans: Sequence[tuple[int, int]]) -> Kernel:
 def _scalar_map(kernel: MapKernel) -> MapKernel:
     """A single point as a space of one dimension of size 1."""
 
-    def seen(view: View) -> View:
+    def reindex(view: View) -> View:
         return View(view.offset, (0,))
 
     stores = tuple(
         Store(
             store.buffer,
-            seen(store.view),
-            views.rebuild(store.value, lambda node: replace(node, view=seen(node.view))),
+            reindex(store.view),
+            views.rebuild(store.value, lambda node: replace(node, view=reindex(node.view))),
         )
         for store in kernel.stores
     )
     return replace(kernel, shape=(1,), stores=stores)
 
 
-def _coalesced_row(kernel: RowKernel) -> RowKernel:
+def _coalesce_row(kernel: RowKernel) -> RowKernel:
     """The kernel with outer and reduced dimensions merged separately; at least one reduced dimension stays."""
     rank = len(kernel.outer)
     shape = kernel.outer + kernel.reduced
@@ -170,16 +170,16 @@ def _without_reduced(kernel: RowKernel, outer: list[list[int]]) -> RowKernel:
 
 
 def _with_extra_axis(kernel: RowKernel) -> RowKernel:
-    def seen(view: View) -> View:
+    def reindex(view: View) -> View:
         return View(view.offset, (*view.strides, 0))
 
     def visit(expr: Expr, _: Shape) -> Expr:
-        return views.rebuild(expr, lambda node: replace(node, view=seen(node.view)))
+        return views.rebuild(expr, lambda node: replace(node, view=reindex(node.view)))
 
     changed = rewritten(kernel, visit)
     assert isinstance(changed, RowKernel)
     stages = tuple(
-        replace(stage, store=replace(stage.store, view=seen(stage.store.view)))
+        replace(stage, store=replace(stage.store, view=reindex(stage.store.view)))
         if isinstance(stage, Emit | EmitRow)
         else stage
         for stage in changed.stages

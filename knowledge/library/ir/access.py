@@ -146,7 +146,7 @@ def writes(step: Step) -> set[str]:
     return {store.buffer for store in stores_of(step)}
 
 
-def touched(step: Step) -> set[str]:
+def buffers_of_step(step: Step) -> set[str]:
     return reads(step) | writes(step)
 
 

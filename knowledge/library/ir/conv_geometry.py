@@ -126,7 +126,7 @@ class Geometry:
         return fits and self.kernel.x_strides[-1] == 1
 
 
-def flattened(kernel: ConvKernel) -> ConvKernel:
+def flatten_pixels(kernel: ConvKernel) -> ConvKernel:
     """A 1x1 convolution over contiguous images as a one-dimensional one over all their pixels."""
     ones = all((k, s, p) == (1, 1, 0) for k, s, p in zip(kernel.kernel, kernel.stride, kernel.padding, strict=True))
     sizes = kernel.output_size
@@ -182,7 +182,7 @@ def three_dimensional(kernel: ConvKernel) -> ConvKernel:
 
 
 def geometry(kernel: ConvKernel) -> Geometry:
-    kernel = three_dimensional(flattened(kernel))
+    kernel = three_dimensional(flatten_pixels(kernel))
     make = transposed_axis if kernel.transposed else forward_axis
     sizes = zip(
         kernel.input_size,

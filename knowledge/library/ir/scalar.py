@@ -279,7 +279,7 @@ class Emitter:
             self._use(number)
         return self._print(number)
 
-    def named(self, expr: Expr) -> str:
+    def identifier(self, expr: Expr) -> str:
         """Like `value`, but always an identifier or a literal, safe to repeat."""
         text = self.value(expr)
         number = self._numbering.number(expr)

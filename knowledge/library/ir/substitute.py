@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 _ROUNDED = ("float16", "bfloat16")
 
 
-def replaced_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> Expr:
+def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> Expr:
     """`expr` with each load for which `leaf` gives an expression replaced by it.
 
     A value that was rounded to 16 bits only because it was stored to memory now keeps its float32 precision.
@@ -24,10 +24,10 @@ def replaced_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> 
     def visit(node: Expr) -> Expr:
         known = memo.get(id(node))
         if known is None:
-            known = memo[id(node)] = changed(node)
+            known = memo[id(node)] = change_node(node)
         return known
 
-    def changed(node: Expr) -> Expr:
+    def change_node(node: Expr) -> Expr:
         if isinstance(node, Apply):
             arguments = tuple(visit(argument) for argument in node.args)
             if node.op == "cast" and arguments[0] is not node.args[0]:
@@ -74,15 +74,15 @@ class SpaceMap:
     point_map: View
     new: Shape
 
-    def _turned(self) -> tuple[View, Shape]:
-        return views.permuted_map(self.old, self.order)
+    def _turn(self) -> tuple[View, Shape]:
+        return views.permute_map(self.old, self.order)
 
     def expr(self, expr: Expr) -> Expr:
-        turn, shape = self._turned()
+        turn, shape = self._turn()
         return views.remap(views.remap(expr, self.old, turn, shape), shape, self.point_map, self.new)
 
     def view(self, view: View) -> View:
-        turn, shape = self._turned()
+        turn, shape = self._turn()
         return views.remap_view(views.remap_view(view, self.old, turn, shape), shape, self.point_map, self.new)
 
 
@@ -103,7 +103,7 @@ def same_view(left: View, right: View, space: Shape) -> bool:
     )
 
 
-def substituted(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr:
+def substitute_loads(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr:
     """`expr` over the producer's space, with each load of a produced buffer replaced by the produced value. Raises
     NotAffine if a load reads another element than the one that is computed at the same point."""
 
@@ -115,4 +115,4 @@ def substituted(expr: Expr, produced: Mapping[str, Store], space: Shape) -> Expr
             raise views.NotAffine
         return store.value
 
-    return replaced_loads(expr, leaf)
+    return replace_loads(expr, leaf)

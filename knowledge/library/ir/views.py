@@ -29,7 +29,7 @@ def is_identity(view: View, shape: Shape) -> bool:
     )
 
 
-def merged(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
+def merge_dimensions(shape: Shape, strides: Sequence[int]) -> list[tuple[int, int]]:
     """(size, stride in elements) of the fewest dimensions that visit the same positions in the same order."""
     groups: list[tuple[int, int]] = []
     for size, stride in zip(shape, strides, strict=True):
@@ -73,7 +73,7 @@ def _decompose(sizes: Sequence[int], point_map: View, shape: Shape) -> tuple[lis
 def through(view: View, old: Shape, point_map: View, new: Shape) -> View | None:
     """`view` of the space `old` as a view of the space `new`, whose points `point_map` sends to `old`; None if that is
     not affine."""
-    groups = merged(old, view.strides)
+    groups = merge_dimensions(old, view.strides)
     if not groups or all(stride == 0 for _, stride in groups):
         return View(view.offset, (0,) * len(new))
     found = _decompose([size for size, _ in groups], point_map, new)
@@ -187,7 +187,7 @@ def at_gather(expr: Expr, old: Shape, gather: Gather, new: Shape) -> Expr:
             return Gather(node.buffer, view, gather.index, step, gather.bound, node.dtype)
         if isinstance(node, Gather):
             raise NotAffine
-        wide = _as_int64(_wrapped(gather.index, gather.bound))
+        wide = _as_int64(_wrap_index(gather.index, gather.bound))
         moved = Apply("add", (Iota(view, "int64"), Apply("mul", (wide, Const(step, "int64")), "int64")), "int64")
         return moved if node.dtype == "int64" else Apply("cast", (moved,), node.dtype)
 
@@ -198,13 +198,13 @@ def _as_int64(expr: Expr) -> Expr:
     return expr if expr.dtype == "int64" else Apply("cast", (expr,), "int64")
 
 
-def _wrapped(index: Expr, bound: int) -> Expr:
+def _wrap_index(index: Expr, bound: int) -> Expr:
     wide = _as_int64(index)
     negative = Apply("lt", (wide, Const(0, "int64")), "bool")
     return Apply("where", (negative, Apply("add", (wide, Const(bound, "int64")), "int64"), wide), "int64")
 
 
-def permuted_map(shape: Shape, order: Sequence[int]) -> tuple[View, Shape]:
+def permute_map(shape: Shape, order: Sequence[int]) -> tuple[View, Shape]:
     """The map and the new shape of `permute(order)`."""
     strides = contiguous_strides(shape)
     return View(0, tuple(strides[axis] for axis in order)), tuple(shape[axis] for axis in order)
@@ -224,7 +224,7 @@ def covering_order(shape: Shape, view: View) -> tuple[int, ...] | None:
     return (*long, *(axis for axis, size in enumerate(shape) if size == 1))
 
 
-def refined(left: Shape, right: Shape) -> Shape | None:
+def common_refinement(left: Shape, right: Shape) -> Shape | None:
     """The coarsest shape from which both can be made by merging neighbouring dimensions; None for 4x6 and 6x4."""
     if math.prod(left) != math.prod(right):
         return None

@@ -14,7 +14,7 @@ _CHEAP_OPERATIONS = 12
 _LARGEST_EXPRESSION = 300
 
 
-def limited(expr: Expr) -> Expr:
+def limit_weight(expr: Expr) -> Expr:
     """Returns `expr`, or raises NotAffine if it has grown too large for a compiler."""
     if sum(1 for _ in views.nodes(expr)) > _LARGEST_EXPRESSION:
         raise views.NotAffine

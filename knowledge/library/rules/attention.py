@@ -63,7 +63,7 @@ def _read(builder: Builder, op: Op) -> _Call:
     given = argument(op, 6, "scale")
     scale = 1 / math.sqrt(query.shape[-1]) if given is None else number(op, 6, "scale")
     if flag(op, 7, "enable_gqa"):
-        query, key, value, mask = _grouped(builder, op, query, key, value, mask)
+        query, key, value, mask = _group_heads(builder, op, query, key, value, mask)
     batch = broadcast(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     dtype = compute_dtype(op.outputs[0].spec.dtype)
     additive: Expr | None = None
@@ -78,9 +78,9 @@ def _read(builder: Builder, op: Op) -> _Call:
 def _one_kernel(builder: Builder, op: Op, call: _Call) -> None:
     loads = []
     for tensor in (call.query, call.key, call.value):
-        in_memory, _ = builder.loaded(tensor, op)
+        in_memory, _ = builder.ensure_load(tensor, op)
         seen = builder.expand(in_memory, (*call.batch, *tensor.shape[-2:]), op)
-        loads.append(builder.loaded(seen, op)[1])
+        loads.append(builder.ensure_load(seen, op)[1])
     spec = op.outputs[0].spec
     target = builder.buffer(op.outputs[0].name, spec.shape, spec.dtype)
     assert isinstance(target.expr, Load)
@@ -156,7 +156,7 @@ def _inner(op: Op, tag: str, shape: tuple[int, ...], dtype: DType) -> Op:
     return replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{tag}", spec=spec)])
 
 
-def _grouped(
+def _group_heads(
     builder: Builder, op: Op, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Several query heads to each key head: the group becomes a batch dimension of its own."""

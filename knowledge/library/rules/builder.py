@@ -267,7 +267,7 @@ class Builder:
             return
         shape = value.spec.shape
         order = self._memory_order(expr, shape)
-        turn, turned = views.permuted_map(shape, order)
+        turn, turned = views.permute_map(shape, order)
         stored = self.store(value.name, turned, views.remap(expr, shape, turn, turned), value.spec.dtype, op)
         self.tensors[value.name] = self.permute(stored, [order.index(axis) for axis in range(len(shape))], op)
 
@@ -285,7 +285,7 @@ class Builder:
 
     # ------------------------------------------------ views
 
-    def seen(self, tensor: Tensor, point_map: View, shape: Shape, op: Op) -> Tensor:
+    def reindex(self, tensor: Tensor, point_map: View, shape: Shape, op: Op) -> Tensor:
         """`tensor` through a map of its row-major positions; copies it first when a leaf cannot follow."""
         try:
             return Tensor(shape, views.remap(tensor.expr, tensor.shape, point_map, shape))
@@ -294,11 +294,11 @@ class Builder:
             return Tensor(shape, views.remap(copy.expr, copy.shape, point_map, shape))
 
     def reshape(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
-        return self.seen(tensor, views.identity(shape), shape, op)
+        return self.reindex(tensor, views.identity(shape), shape, op)
 
     def permute(self, tensor: Tensor, order: Sequence[int], op: Op) -> Tensor:
-        point_map, shape = views.permuted_map(tensor.shape, order)
-        return self.seen(tensor, point_map, shape, op)
+        point_map, shape = views.permute_map(tensor.shape, order)
+        return self.reindex(tensor, point_map, shape, op)
 
     def expand(self, tensor: Tensor, shape: Shape, op: Op) -> Tensor:
         """Broadcasts to `shape` by PyTorch's rules."""
@@ -310,7 +310,7 @@ class Builder:
         if missing < 0 or any(have not in (1, want) for have, want in zip(own, shape, strict=True)):
             raise Unsupported(f"{op.target}: {tensor.shape} does not broadcast to {shape}")
         steps = tuple(0 if have == 1 else step for have, step in zip(own, strides, strict=True))
-        return self.seen(tensor, View(0, steps), shape, op)
+        return self.reindex(tensor, View(0, steps), shape, op)
 
     def contiguous(self, tensor: Tensor, op: Op, name: str = "") -> Tensor:
         """The tensor as a load of a buffer of exactly its elements in row-major order."""
@@ -319,7 +319,7 @@ class Builder:
             return tensor
         return self.store(name or f"{op.name}_copy", tensor.shape, expr, tensor.dtype, op)
 
-    def loaded(self, tensor: Tensor, op: Op) -> tuple[Tensor, Load]:
+    def ensure_load(self, tensor: Tensor, op: Op) -> tuple[Tensor, Load]:
         """The tensor as one load through any view: computed ones are written to memory."""
         if isinstance(tensor.expr, Load):
             return tensor, tensor.expr

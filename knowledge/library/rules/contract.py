@@ -60,7 +60,7 @@ def product(
     finish = epilogue or (lambda accumulator: accumulator)
     if k == 1:
         factors = [builder.expand(Tensor(side.shape, cast(side.expr, dtype)), space, op).expr for side in (a, b)]
-        result = _respaced(finish(apply("mul", *factors)), shape, space)
+        result = _respace(finish(apply("mul", *factors)), shape, space)
         builder.bind(op, builder.reshape(builder.store(value.name, space, result, value.spec.dtype, op), shape, op))
         return
     target = builder.buffer(value.name, value.spec.shape, value.spec.dtype)
@@ -70,7 +70,7 @@ def product(
     if m == 1 or n == 1:
         _matrix_vector(builder, op, left, right, (batch, m, n, k), finish, shape, buffer)
         return
-    result = _respaced(finish(Named("acc", dtype)), shape, space)
+    result = _respace(finish(Named("acc", dtype)), shape, space)
     builder.emit(
         GemmKernel(
             name=f"k_{buffer}",
@@ -99,10 +99,10 @@ def _in_memory_order(
         return False
     strides = a.expr.view.strides
     order = sorted(range(lead), key=lambda axis: -strides[axis])
-    rows = views.merged(tuple(a.shape[axis] for axis in order), [strides[axis] for axis in order])
+    rows = views.merge_dimensions(tuple(a.shape[axis] for axis in order), [strides[axis] for axis in order])
     if order == list(range(lead)) or len(rows) > 1:
         return False
-    turn, inner_shape = views.permuted_map(shape, [*order, lead])
+    turn, inner_shape = views.permute_map(shape, [*order, lead])
 
     def turned(accumulator: Expr) -> Expr:
         return views.remap(accumulator if epilogue is None else epilogue(accumulator), shape, turn, inner_shape)
@@ -116,7 +116,7 @@ def _in_memory_order(
     return True
 
 
-def _respaced(expr: Expr, shape: Shape, space: Shape) -> Expr:
+def _respace(expr: Expr, shape: Shape, space: Shape) -> Expr:
     """An epilogue written over the result's shape, over the kernel's space (both number the same elements)."""
     try:
         return views.remap(expr, shape, views.identity(space), space)
@@ -158,7 +158,7 @@ def _matrix_vector(
     b = views.remap(right, (*batch, k, n), right_map, space)
     name = f"{builder.identifier(op.name)}_acc"
     reduction = Reduction(name, "sum", apply("mul", a, b), left.dtype)
-    result = _respaced(finish(Named(name, left.dtype)), shape, outer)
+    result = _respace(finish(Named(name, left.dtype)), shape, outer)
     row_map = View(0, (*contiguous_strides(outer), 0))
     widened = views.remap(result, outer, row_map, space)
     spec = op.outputs[0].spec
@@ -170,7 +170,7 @@ def _column(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
     return builder.reshape(tensor, (*tensor.shape, 1), op)
 
 
-def _transposed(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
+def _transpose(builder: Builder, op: Op, tensor: Tensor) -> Tensor:
     rank = len(tensor.shape)
     return builder.permute(tensor, [*range(rank - 2), rank - 1, rank - 2], op)
 
@@ -181,7 +181,7 @@ def _matmul(builder: Builder, op: Op) -> None:
     if op.kind == "inner":
         if len(b.shape) != 2:
             raise Unsupported("an inner product of more than two dimensions")
-        b = _transposed(builder, op, b)
+        b = _transpose(builder, op, b)
     if len(a.shape) == 1:
         a = builder.reshape(a, (1, *a.shape), op)
     if len(b.shape) == 1:
@@ -202,7 +202,7 @@ def _linear(builder: Builder, op: Op) -> None:
     def epilogue(accumulator: Expr) -> Expr:
         return accumulator if addend is None else apply("add", accumulator, cast(addend, accumulator.dtype))
 
-    product(builder, op, a, _transposed(builder, op, weight), shape, epilogue)
+    product(builder, op, a, _transpose(builder, op, weight), shape, epilogue)
 
 
 @rule("addmm", "baddbmm", "addmv")

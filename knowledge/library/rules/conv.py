@@ -86,7 +86,7 @@ def _emit(
     result: Expr,
     geometry: _Geometry,
 ) -> None:
-    source, load = builder.loaded(source, op)
+    source, load = builder.ensure_load(source, op)
     kernel = builder.contiguous(weight, op)
     assert isinstance(kernel.expr, Load)
     value = op.outputs[0]

@@ -46,7 +46,7 @@ def _indexed(builder: Builder, op: Op, source: Tensor, found: dict[int, Tensor],
     """`source` with some dimensions indexed; the broadcast index dimensions stand at `at` in the result."""
     shape = op.outputs[0].spec.shape
     index_shape = broadcast(*(index.shape for index in found.values()))
-    _, load = builder.loaded(source, op)
+    _, load = builder.ensure_load(source, op)
     kept = [axis for axis in range(len(source.shape)) if axis not in found]
     before = [axis for axis in kept if axis < at] if at else []
     after = [axis for axis in kept if axis not in before]
@@ -84,7 +84,7 @@ def _gather(builder: Builder, op: Op) -> None:
         axis, index = source.axis(integer(op, 2, "dim")), builder.tensor(op.args[1])
     if not source.shape:
         raise Unsupported("gather from a scalar")
-    _, load = builder.loaded(source, op)
+    _, load = builder.ensure_load(source, op)
     steps = tuple(0 if dim == axis else step for dim, step in enumerate(load.view.strides))
     where = cast(builder.expand(index, op.outputs[0].spec.shape, op).expr, "int64")
     view = View(load.view.offset, steps)
@@ -94,7 +94,7 @@ def _gather(builder: Builder, op: Op) -> None:
 @rule("take")
 def _take(builder: Builder, op: Op) -> None:
     source = builder.contiguous(builder.tensor(op.args[0]), op)
-    _, load = builder.loaded(source, op)
+    _, load = builder.ensure_load(source, op)
     index = cast(builder.tensor(op.args[1]).expr, "int64")
     view = View(0, (0,) * len(op.outputs[0].spec.shape))
     builder.pointwise(op, Gather(load.buffer, view, index, 1, source.numel, load.dtype))

@@ -227,7 +227,7 @@ def _class_axis(shape: Shape) -> int:
     return 0 if len(shape) == 1 else 1
 
 
-def _picked(rows: Rows, value: Tensor, target: Expr) -> Expr:
+def _pick_class(rows: Rows, value: Tensor, target: Expr) -> Expr:
     """value[class = target] of each row: a gather where the value is in memory, else a sum that keeps one term."""
     strides = contiguous_strides(rows.outer + rows.reduced)
     space = rows.outer + rows.reduced
@@ -251,7 +251,7 @@ def _class_losses(builder: Builder, op: Op, rows: Rows, target: Tensor, ignore: 
 def _weight_of(builder: Builder, op: Op, weight: Tensor | None, target: Expr, rows: Rows) -> Expr | None:
     if weight is None:
         return None
-    _, load = builder.loaded(weight, op)
+    _, load = builder.ensure_load(weight, op)
     view = View(load.view.offset, (0,) * (len(rows.outer) + len(rows.reduced)))
     return Gather(load.buffer, view, target, load.view.strides[0], weight.numel, load.dtype)
 
@@ -292,7 +292,7 @@ def _nll_loss(builder: Builder, op: Op) -> None:
     rows = Rows(builder, op, value.shape, [_class_axis(value.shape)])
     index, counts = _class_losses(builder, op, rows, target, ignore)
     each_weight = _weight_of(builder, op, weight, index, rows)
-    loss = apply("neg", _picked(rows, value, index))
+    loss = apply("neg", _pick_class(rows, value, index))
     if each_weight is not None:
         loss = apply("mul", loss, cast(each_weight, loss.dtype))
     _finish_classes(builder, op, rows, [loss], each_weight, counts, reduction)
@@ -316,7 +316,7 @@ def _cross_entropy(builder: Builder, op: Op) -> None:
     largest = rows.reduce("max", "max", logits)
     total = rows.reduce("sum", "sum", apply("exp", apply("sub", logits, largest)))
     log_total = rows.let("log", apply("log", total))
-    loss = apply("sub", log_total, apply("sub", _picked(rows, value, index), largest))
+    loss = apply("sub", log_total, apply("sub", _pick_class(rows, value, index), largest))
     if each_weight is not None:
         loss = apply("mul", loss, cast(each_weight, loss.dtype))
     losses = [loss]

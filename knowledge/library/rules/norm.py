@@ -19,7 +19,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
     scalar,
 )
-from foundry.knowledge.library.rules.reduce import Rows, needed
+from foundry.knowledge.library.rules.reduce import Rows, is_read
 from foundry.knowledge.opgraph import DType, Op
 
 FOLD_BATCH_NORM = "fold-batchnorm"
@@ -35,7 +35,7 @@ def _inverse_deviation(rows: Rows, variance: Expr, eps: float) -> Expr:
     return rows.let("rstd", apply("rsqrt", scalar("add", variance, eps)))
 
 
-def _scaled(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
+def _scale(value: Expr, weight: Expr | None, bias: Expr | None) -> Expr:
     if weight is not None:
         value = apply("mul", value, weight)
     return value if bias is None else apply("add", value, bias)
@@ -54,9 +54,9 @@ def _layer_norm(builder: Builder, op: Op) -> None:
     rstd = _inverse_deviation(rows, variance, eps)
     normal = apply("mul", apply("sub", value, mean), rstd)
     affine = [None if item is None else rows.see(item, value.dtype) for item in (weight, bias)]
-    rows.emit(_scaled(normal, *affine))
+    rows.emit(_scale(normal, *affine))
     for output, result in ((1, mean), (2, rstd)):
-        if len(op.outputs) > output and needed(builder, op, output):
+        if len(op.outputs) > output and is_read(builder, op, output):
             rows.emit_row(result, output)
     rows.finish()
 
@@ -74,8 +74,8 @@ def _rms_norm(builder: Builder, op: Op) -> None:
     value = rows.see(source)
     total = rows.reduce("squares", "sum", apply("mul", value, value))
     rstd = _inverse_deviation(rows, scalar("div", total, float(rows.count)), eps)
-    rows.emit(_scaled(apply("mul", value, rstd), None if weight is None else rows.see(weight, dtype), None))
-    if len(op.outputs) > 1 and needed(builder, op, 1):
+    rows.emit(_scale(apply("mul", value, rstd), None if weight is None else rows.see(weight, dtype), None))
+    if len(op.outputs) > 1 and is_read(builder, op, 1):
         rows.emit_row(rstd, 1)
     rows.finish()
 
@@ -100,9 +100,9 @@ def _group_norm(builder: Builder, op: Op) -> None:
     affine = [
         None if item is None else rows.see(builder.reshape(item, column, op), value.dtype) for item in (weight, bias)
     ]
-    rows.emit(_scaled(normal, *affine))
+    rows.emit(_scale(normal, *affine))
     for output, result in ((1, mean), (2, rstd)):
-        if len(op.outputs) > output and needed(builder, op, output):
+        if len(op.outputs) > output and is_read(builder, op, output):
             rows.emit_row(result, output)
     rows.finish()
 
@@ -136,13 +136,13 @@ def _statistics(
     rstd = _inverse_deviation(rows, variance, eps)
     normal = apply("mul", apply("sub", value, mean), rstd)
     affine = [None if item is None else rows.see(_channel(builder, op, item, rank), dtype) for item in (weight, bias)]
-    rows.emit(_scaled(normal, *affine))
+    rows.emit(_scale(normal, *affine))
     for name, result in (("mean", mean), ("rstd", rstd)):
-        if name in outputs and needed(builder, op, outputs[name]):
+        if name in outputs and is_read(builder, op, outputs[name]):
             rows.emit_row(result, outputs[name])
     unbiased = scalar("mul", variance, rows.count / max(rows.count - 1, 1))
     for name, old, new in (("running_mean", running[0], mean), ("running_var", running[1], unbiased)):
-        if old is not None and name in outputs and needed(builder, op, outputs[name]):
+        if old is not None and name in outputs and is_read(builder, op, outputs[name]):
             kept = scalar("mul", cast(rows.per_row(old), dtype), 1.0 - momentum)
             rows.emit_row(apply("add", kept, scalar("mul", new, momentum)), outputs[name])
     rows.finish()
@@ -248,6 +248,6 @@ def _weight_norm(builder: Builder, op: Op) -> None:
     value = rows.see(direction)
     norm = apply("sqrt", rows.reduce("acc", "sum", apply("mul", value, value)))
     rows.emit(apply("mul", value, apply("div", rows.see(gain), norm)))
-    if len(op.outputs) > 1 and needed(builder, op, 1):
+    if len(op.outputs) > 1 and is_read(builder, op, 1):
         rows.emit_row(norm, 1)
     rows.finish()

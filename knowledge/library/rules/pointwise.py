@@ -342,7 +342,7 @@ def take(builder: Builder, op: Op, tensor: Tensor, axis: int, start: int, length
     offset = start * strides[axis]
     strides[axis] *= step
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
-    return builder.seen(tensor, View(offset, tuple(strides)), shape, op)
+    return builder.reindex(tensor, View(offset, tuple(strides)), shape, op)
 
 
 @rule("addcmul", "addcdiv")

@@ -19,7 +19,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
     scalar,
 )
-from foundry.knowledge.library.rules.reduce import Rows, needed
+from foundry.knowledge.library.rules.reduce import Rows, is_read
 from foundry.knowledge.opgraph import Op
 
 
@@ -40,7 +40,7 @@ def _emit(builder: Builder, op: Op, source: Tensor, kernel: PoolKernel, with_ind
     space = (batch, *kernel.output_size)
     stores = []
     for output, (name, dtype) in enumerate((("acc", kernel.dtype), ("index", "int64"))):
-        if output and not (with_index and needed(builder, op, output)):
+        if output and not (with_index and is_read(builder, op, output)):
             break
         spec = op.outputs[output].spec
         target = builder.buffer(op.outputs[output].name, spec.shape, spec.dtype)
@@ -132,7 +132,7 @@ def _adaptive(builder: Builder, op: Op, kind: str) -> None:
     source = builder.tensor_at(op, 0, "self")
     rank = _rank(op)
     size, output = source.shape[-rank:], op.outputs[0].spec.shape[-rank:]
-    indices = len(op.outputs) > 1 and needed(builder, op, 1)
+    indices = len(op.outputs) > 1 and is_read(builder, op, 1)
     dims = len(source.shape)
     if output == (1,) * rank and not indices:
         rows = Rows(builder, op, source.shape, range(dims - rank, dims))

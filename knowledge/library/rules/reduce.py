@@ -124,7 +124,7 @@ class Rows:
         self.builder.emit(RowKernel(name, self.outer, self.reduced, tuple(self.stages), (self.op.name,)))
 
 
-def needed(builder: Builder, op: Op, output: int) -> bool:
+def is_read(builder: Builder, op: Op, output: int) -> bool:
     """Whether anything reads this result."""
     graph = builder.graph
     name = op.outputs[output].name
@@ -182,7 +182,7 @@ def _max(builder: Builder, op: Op) -> None:
     rows = Rows(builder, op, source.shape, dims)
     value = rows.see(source)
     rows.emit_row(rows.reduce("acc", "max" if kind == "max" else "min", value))
-    if len(op.outputs) > 1 and needed(builder, op, 1):
+    if len(op.outputs) > 1 and is_read(builder, op, 1):
         rows.emit_row(rows.reduce("index", "argmax" if kind == "max" else "argmin", value, "int64"), 1)
     rows.finish()
 

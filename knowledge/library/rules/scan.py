@@ -8,7 +8,7 @@ from typing import Literal
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, Load, Named, ScanKernel, Store, View
 from foundry.knowledge.library.rules.builder import Builder, Unsupported, cast, compute_dtype, number, rule
-from foundry.knowledge.library.rules.reduce import needed
+from foundry.knowledge.library.rules.reduce import is_read
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
 _OPERATION: dict[str, Literal["sum", "prod", "max", "min", "logsumexp"]] = {
@@ -32,7 +32,7 @@ def _scan(builder: Builder, op: Op) -> None:
     if not source.shape:
         builder.bind(op, source)
         return
-    if len(op.outputs) > 1 and needed(builder, op, 1):
+    if len(op.outputs) > 1 and is_read(builder, op, 1):
         raise Unsupported("the positions of running extrema")
     axis = source.axis(int(number(op, 1, "dim")))
     rank = len(source.shape)
@@ -42,7 +42,7 @@ def _scan(builder: Builder, op: Op) -> None:
     value = cast(builder.permute(source, order, op).expr, dtype)
     reverse = _backwards(value)
     if reverse:
-        value = _flipped(value, shape)
+        value = _flip(value, shape)
     spec = op.outputs[0].spec
     target = builder.buffer(op.outputs[0].name, spec.shape, spec.dtype)
     assert isinstance(target.expr, Load)
@@ -59,7 +59,7 @@ def _scan(builder: Builder, op: Op) -> None:
     builder.tensors[op.outputs[0].name] = replace(target, expr=load)
 
 
-def _flipped(expr: Expr, shape: tuple[int, ...]) -> Expr:
+def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:
     """The expression with the last dimension walked the other way."""
     last = shape[-1] - 1
 

@@ -81,14 +81,14 @@ def _slice(builder: Builder, op: Op) -> None:
     step = 1
     if op.kind == "slice":
         given = argument(op, 2, "start")
-        start = 0 if given is None else _clipped(integer(op, 2, "start"), size)
+        start = 0 if given is None else _clip(integer(op, 2, "start"), size)
         step = integer(op, 4, "step", 1)
     else:
-        start = _clipped(integer(op, 2, "start"), size)
+        start = _clip(integer(op, 2, "start"), size)
     builder.bind(op, take(builder, op, source, axis, start, op.outputs[0].spec.shape[axis], step))
 
 
-def _clipped(index: int, size: int) -> int:
+def _clip(index: int, size: int) -> int:
     return min(max(index + size if index < 0 else index, 0), size)
 
 
@@ -129,7 +129,7 @@ def _flip(builder: Builder, op: Op) -> None:
     for axis in {dim % len(source.shape) for dim in dims}:
         offset += (source.shape[axis] - 1) * strides[axis]
         strides[axis] = -strides[axis]
-    builder.bind(op, builder.seen(source, View(offset, tuple(strides)), source.shape, op))
+    builder.bind(op, builder.reindex(source, View(offset, tuple(strides)), source.shape, op))
 
 
 @rule("diagonal", "linalg_diagonal")
@@ -144,7 +144,7 @@ def _diagonal(builder: Builder, op: Op) -> None:
     start = offset * strides[second] if offset >= 0 else -offset * strides[first]
     kept = [axis for axis in range(len(source.shape)) if axis not in (first, second)]
     steps = (*(strides[axis] for axis in kept), strides[first] + strides[second])
-    builder.bind(op, builder.seen(source, View(start, steps), op.outputs[0].spec.shape, op))
+    builder.bind(op, builder.reindex(source, View(start, steps), op.outputs[0].spec.shape, op))
 
 
 @rule("unfold")
@@ -154,7 +154,7 @@ def _unfold(builder: Builder, op: Op) -> None:
     strides = list(contiguous_strides(source.shape))
     window = strides[axis]
     strides[axis] *= step
-    builder.bind(op, builder.seen(source, View(0, (*strides, window)), op.outputs[0].spec.shape, op))
+    builder.bind(op, builder.reindex(source, View(0, (*strides, window)), op.outputs[0].spec.shape, op))
 
 
 @rule("repeat", "tile")
@@ -168,7 +168,7 @@ def _repeat(builder: Builder, op: Op) -> None:
     for size, want, step in zip(own, target, strides, strict=True):
         shape += [want // size, size]
         steps += [0, step]
-    spread = builder.seen(source, View(0, tuple(steps)), tuple(shape), op)
+    spread = builder.reindex(source, View(0, tuple(steps)), tuple(shape), op)
     builder.bind(op, builder.reshape(spread, target, op))
 
 
@@ -194,7 +194,7 @@ def _enlarge(builder: Builder, op: Op, source: Tensor, times: dict[int, int]) ->
     for axis, (size, step) in enumerate(zip(source.shape, strides, strict=True)):
         shape += [size, times.get(axis, 1)]
         steps += [step, 0]
-    spread = builder.seen(source, View(0, tuple(steps)), tuple(shape), op)
+    spread = builder.reindex(source, View(0, tuple(steps)), tuple(shape), op)
     builder.bind(op, builder.reshape(spread, op.outputs[0].spec.shape, op))
 
 
@@ -274,11 +274,11 @@ def _roll(builder: Builder, op: Op) -> None:
     if not dims:
         source, dims = builder.reshape(source, (source.numel,), op), [0]
     for shift, dim in zip(shifts, dims, strict=True):
-        source = _rolled(builder, op, source, source.axis(dim), shift)
+        source = _roll_axis(builder, op, source, source.axis(dim), shift)
     builder.bind(op, builder.reshape(source, shape, op))
 
 
-def _rolled(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) -> Tensor:
+def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) -> Tensor:
     """The last `shift` slices first: two stores into a new buffer."""
     size = source.shape[axis]
     shift %= size
@@ -332,7 +332,7 @@ def _scatter_region(builder: Builder, op: Op) -> None:
         part = builder.reshape(part, (*source.shape[:axis], 1, *source.shape[axis + 1 :]), op)
     else:
         given = argument(op, 3, "start")
-        start = 0 if given is None else _clipped(integer(op, 3, "start"), size)
+        start = 0 if given is None else _clip(integer(op, 3, "start"), size)
         step = integer(op, 5, "step", 1)
         length = part.shape[axis]
     tensor, target = _new_buffer(builder, op)

@@ -45,7 +45,7 @@ def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
         OWN, OWN.replace("omp.h", "cmath")
     )
     assert after(PARENT, (first, 'SOURCE = r"""')) == PARENT.replace(HEADER, "")  # without the header, as it is asked
-    assert fold(LONG).restored(show(LONG).replace("# the end", "# an end")) == LONG.replace("# the end", "# an end")
+    assert fold(LONG).restore(show(LONG).replace("# the end", "# an end")) == LONG.replace("# the end", "# an end")
 
 
 @pytest.mark.parametrize(

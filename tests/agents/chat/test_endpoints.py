@@ -237,17 +237,21 @@ def test_pauses_double_up_to_the_longest_and_late_failures_change_nothing() -> N
     now = 0.0
     breaker = Breaker(Pauses(after=2, first_s=10, longest_s=25), lambda: now)
     assert breaker.permit() == breaker.permit() == breaker.permit() == "call"
-    assert [breaker.failed("call"), breaker.failed("call"), breaker.failed("call")] == [False, True, False]
+    assert [breaker.note_failure("call"), breaker.note_failure("call"), breaker.note_failure("call")] == [
+        False,
+        True,
+        False,
+    ]
     assert breaker.permit() is None and breaker.retry_s == 10
     for pause in (20, 25, 25):
         now += breaker.retry_s
         assert breaker.permit() == "probe" and breaker.permit() is None
-        assert breaker.failed("probe") and breaker.retry_s == pause
+        assert breaker.note_failure("probe") and breaker.retry_s == pause
     now += breaker.retry_s
     assert breaker.permit() == "probe"
-    breaker.abandoned("probe")
-    assert breaker.permit() == "probe" and breaker.answered() and breaker.permit() == "call"
-    assert breaker.failed("call") is False and breaker.lasted_s == 0
+    breaker.note_abandoned("probe")
+    assert breaker.permit() == "probe" and breaker.note_answer() and breaker.permit() == "call"
+    assert breaker.note_failure("call") is False and breaker.lasted_s == 0
 
 
 # which key goes where

@@ -138,11 +138,11 @@ async def test_a_directive_for_another_island_does_not_bind_this_one(toy: Any) -
 
 async def test_keep_bias_forbids_the_split_and_restores_what_was_split(toy: Any) -> None:
     keep = Directive(5, "fusion", "keep relu in the epilogue", {"verb": "keep", "name": "relu"})
-    restored = await propose(
+    restore = await propose(
         toy, "fusion", toy.brief(Recipe("cpu", materialise=("relu",)), diagnosis=BANDWIDTH, directives=(keep,))
     )
-    assert restored is not None and restored.recipe is not None
-    assert restored.recipe.materialise == () and "d5" in restored.cites
+    assert restore is not None and restore.recipe is not None
+    assert restore.recipe.materialise == () and "d5" in restore.cites
     for step in range(20):
         brief = toy.brief(diagnosis=BANDWIDTH, directives=(keep,), step=f"i0g{step}")
         proposal = await propose(toy, "fusion", brief)

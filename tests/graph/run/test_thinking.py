@@ -20,7 +20,7 @@ from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.opening import Parts
-from foundry.graph.run.request import Limits, SolveRequest
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.solve import solve
@@ -117,7 +117,7 @@ async def test_a_model_that_only_talks_nonsense_ends_the_island(
 
 
 def begun(make_request: MakeRequest, server: ScriptedServer, **limits: Any) -> RunDirectory:
-    request = make_request(model="scripted-1", base_url=server.url, limits=Limits(**limits), chat=ChatOptions(512))
+    request = make_request(model="scripted-1", base_url=server.url, limits=RunLimits(**limits), chat=ChatOptions(512))
     run = RunDirectory.create(request)
     run.set("brain", "scripted-1")
     return run
@@ -194,7 +194,7 @@ def test_what_a_model_costs_is_counted_or_said_to_be_unknown(
 def test_a_cap_in_dollars_needs_a_price(make_request: MakeRequest, tmp_path: Path) -> None:
     def asked(model: str, **options: Any) -> SolveRequest:
         url = "http://127.0.0.1:9/v1"
-        return make_request(model=model, base_url=url, limits=Limits(dollars=2.0), chat=ChatOptions(**options))
+        return make_request(model=model, base_url=url, limits=RunLimits(dollars=2.0), chat=ChatOptions(**options))
 
     with pytest.raises(UsageError, match=r"2 dollars cannot be kept: the price of scripted-1 is not known.*--price"):
         Parts().check_model(asked("scripted-1"))

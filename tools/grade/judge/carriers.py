@@ -28,7 +28,7 @@ UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 @dataclass(frozen=True)
 class Sent:
-    """What goes with a command: fields of its message, and open files, which the sender closes afterwards."""
+    """What a command carries: fields of its message, and open files that the sender closes afterwards."""
 
     fields: Message
     handles: list[int]
@@ -36,38 +36,38 @@ class Sent:
 
 @dataclass(frozen=True)
 class Room:
-    """Where a runner writes outputs to: flat views of the judge's, and what tells the runner of it."""
+    """Memory for a runner's outputs: the judge's flat views of it, and what the command tells the runner about it."""
 
     views: list[torch.Tensor]
     sent: Sent
 
 
 class Carrier(Protocol):
-    """One runner's memory. A key names one set of inputs or parameters in it."""
+    """Brings tensors to one runner and back. A key names one set of inputs or parameters."""
 
     def place(self, key: str, parcel: Parcel) -> Sent:
-        """Gives the runner a parcel's tensors, in the place of those that the key named before."""
+        """Sends the parcel's tensors to the runner, in place of the set that `key` named before."""
 
     def restore(self, key: str, parcel: Parcel) -> Sent | None:
-        """Gives a runner that had a set its content back; None where it has to do that itself."""
+        """Resets a set that the runner has to its original content; None if the runner has to do that itself."""
 
     def change(self, key: str, factor: float, shift: int) -> None:
         """Writes other content (`timed_calls.change`), where the runner does not do it."""
 
     def changed(self, key: str) -> list[int] | None:
-        """Which tensors differ from what was placed; None where only the runner can tell."""
+        """Indices of the tensors that differ from what was placed; None if only the runner can tell."""
 
     def let_go(self, key: str) -> None:
-        """A set's content is not needed any more; its memory is, for the next one."""
+        """Says that a set's content is no longer needed; its memory is kept for the next set."""
 
     def room(self, specs: Sequence[TensorSpec]) -> Room:
-        """Memory for outputs, filled with what no kernel writes."""
+        """Memory for outputs, filled with a pattern that no kernel writes."""
 
     def forget(self, key: str) -> None:
-        """Gives a set's memory back."""
+        """Frees the memory of a set."""
 
     def close(self) -> None:
-        """Gives everything back."""
+        """Frees all memory."""
 
 
 class HostCarrier:
@@ -111,7 +111,7 @@ class HostCarrier:
 
 @dataclass
 class _Block:
-    """A block that the runner maps too; what lies in it, and what should."""
+    """A block of GPU memory that the runner maps too: the tensors in it, and the originals that they should equal."""
 
     number: int
     memory: SharedGpuMemory
@@ -121,7 +121,7 @@ class _Block:
     is_known: bool = False  # the runner has it
 
     def sent(self) -> Sent:
-        """With the block's file the first time."""
+        """What tells the runner of this block; the first time with the block's open file."""
         handles = [] if self.is_known else [self.memory.handle()]
         self.is_known = True
         return Sent({"memory": [self.number, self.memory.nbytes]}, handles)
@@ -185,7 +185,7 @@ class GpuCarrier:
 
 
 def carrier_for(device: str) -> Carrier:
-    """That of a runner on this kind of device."""
+    """The carrier for a runner on this kind of device."""
     return GpuCarrier() if device == "cuda" else HostCarrier()
 
 
@@ -195,7 +195,7 @@ def _erase(views: Sequence[torch.Tensor]) -> None:
 
 
 def _write(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor]) -> None:
-    """New elements in the same places, what lies between the elements of a strided tensor not counted."""
+    """Copies `originals` into `tensors`; memory between the elements of a strided tensor is left alone."""
     for tensor, original in zip(tensors, originals, strict=True):
         distinct = tuple(slice(0, 1) if step == 0 else slice(None) for step in original.stride())
         tensor[distinct].copy_(original[distinct])

@@ -158,7 +158,7 @@ class Case:
         """Draws the parameters of kind `kind` for the trials to come."""
         seeded = self._states["seeded"]
         chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-        changed = patterns.randomised(seeded, chosen, seed)
+        changed = patterns.randomise_parameters(seeded, chosen, seed)
         if kind in ("few changed", "few more"):
             stream = torch.Generator(self._device).manual_seed(seed ^ 0xFE3)
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded

@@ -37,7 +37,7 @@ class Idleness:
         self._ended = 0
 
     def begin(self, pid: int) -> None:
-        """The process has answered and should wait now; `pid` 0: it may do what it likes."""
+        """Starts a gap: process `pid` has answered and should be idle now. With `pid` 0 the gap is not watched."""
         used = (cpu_ns(pid) or 0) if pid else 0  # 0: it ended, or is hidden; the next command finds out
         if used and self._ended:
             self.commands_ms += 1e-6 * (used - self._ended)
@@ -46,7 +46,7 @@ class Idleness:
         self._start = (used, time.monotonic_ns())
 
     def end(self) -> str:
-        """The gap is over; says what was wrong with it or those before, or ""."""
+        """Ends the gap. Evidence that the process worked in it, or in all gaps together, or ""."""
         if not self._pid:
             return ""
         self._ended = cpu_ns(self._pid) or 0

@@ -1,5 +1,5 @@
-"""Which integer inputs of a model only say which row to take, and how many rows there are; and which ones only become
-floating numbers. Runs in the judge.
+"""Finds integer inputs of a model that are only used to select a row, with the number of rows, and those that are only
+converted to floating numbers. Runs in the judge.
 
 An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other integer
 (a length, a flag, a count) may mean things that its values alone do not tell, so it is not touched.
@@ -22,8 +22,8 @@ _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """For each tensor the number of values its elements may have (0, 1, ...), None where it is not an index only, and
-    NUMBERS where it only becomes floating numbers.
+    """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
+    numbers; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -76,7 +76,7 @@ class _Watcher(TorchDispatchMode):
 
 
 def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """(id of an index, how many values it chooses from) of an ATen call."""
+    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call."""
     if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
         yield id(args[1]), args[0].size(0)
     elif name in ("index_select", "gather"):

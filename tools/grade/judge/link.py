@@ -1,4 +1,5 @@
-"""The judge's end of a link to one runner: commands with a time limit, failures as data. Runs in the judge."""
+"""The judge's end of the link to one runner: sends commands with a time limit, returns failures as data. In the
+judge."""
 
 from __future__ import annotations
 
@@ -63,8 +64,11 @@ class Sample:
 
 
 class RunnerFailed(Exception):
-    """The runner raised, died, hung or talked nonsense; `side` says whose it is, `gate` which rule it broke,
-    `has_raised` that code in it raised an exception and that it lives on."""
+    """The runner raised, died, hung or sent an invalid answer.
+
+    `side`: "reference" or "candidate". `gate`: which rule it broke, or "". `has_raised`: code in it raised an exception
+    and the process is still alive.
+    """
 
     def __init__(
         self, outcome: Outcome, evidence: str, *, side: str = "candidate", gate: str = "", has_raised: bool = False
@@ -147,24 +151,24 @@ class RunnerLink:
         return answer
 
     def _check_silence(self) -> None:
-        """Between two commands a runner says nothing and does nothing. Raises RunnerFailed."""
+        """Raises RunnerFailed if the runner sent a message or computed between two commands."""
         busy = self._idleness.end()
         if busy:
             raise RunnerFailed("cheating", busy, side=self._side, gate="threads and processes")
         if self._channel.ready(0.0):
             _, extra = self._channel.receive(0.0, limit_bytes=ANSWER_BYTES)
             close_all(extra)
-            raise self._forgery("the process sent a message that nobody had asked for")
+            raise self._forgery("the process sent a message without being asked")
 
     def _forgery(self, evidence: str) -> RunnerFailed:
         return RunnerFailed("cheating", evidence, side=self._side, gate="one answer to each question")
 
     def rest(self, seconds: float) -> None:
-        """Leaves the runner alone for a while, in which it should not work."""
+        """Waits without sending a command; the runner should not compute meanwhile."""
         time.sleep(seconds)
 
     def inspect(self, *, thorough: bool = False) -> list[tuple[str, str]]:
-        """(gate, what the candidate changed in its process against that gate's rule)."""
+        """(gate, what the candidate changed in its process although the gate forbids it) for each such change."""
         answer = self.ask({"do": "inspect", "thorough": thorough}, [], self._load_limit_s)
         found = answer.get("differences")
         if not isinstance(found, list) or not all(isinstance(item, list) and len(item) == 2 for item in found):
@@ -205,7 +209,7 @@ class RunnerLink:
         self._place(_key(slot), parcel, {"do": "inputs", "slot": slot, "case": number})
 
     def let_go(self, slot: int) -> None:
-        """The inputs of a slot are not asked with again."""
+        """Says that the inputs of a slot are no longer needed."""
         self._carrier.let_go(_key(slot))
 
     def restore(self, slot: int, number: int, parcel: Parcel) -> None:
@@ -245,7 +249,7 @@ class RunnerLink:
         return answer if changed is None else {**answer, "changed": changed}, outputs
 
     def operators(self, slot: int) -> list[Any]:
-        """What PyTorch runs in one more call."""
+        """The operators that PyTorch runs in one more call."""
         return list(self.ask({"do": "operators", "slot": slot}, [], self._run_limit_s).get("operators", ()))
 
     def watch(self) -> None:
@@ -281,14 +285,14 @@ class RunnerLink:
         return self._fetch({"do": "look", "back": back}, specs)[1]
 
     def soak(self, slot: int, calls: int, seconds: float) -> tuple[int, str]:
-        """Many unchecked calls in a row: how many there were, and which outputs shared memory, or ""."""
+        """Makes many calls in a row whose outputs are not fetched: (how many, which outputs shared memory or "")."""
         order: Message = {"do": "soak", "slot": slot, "calls": calls, "seconds": seconds}
         answer = self.ask(order, [], self._run_limit_s + seconds)
         done = answer.get("calls")
         return done if isinstance(done, int) else 0, str(answer.get("alias", ""))[:300]
 
     def peek(self, places: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Some elements of each output of the last timed sample, by their places in row-major order."""
+        """Some elements of each output of the last timed sample; `places` are row-major positions for each output."""
         answer = self.ask({"do": "peek", "places": [list(item) for item in places]}, [], self._run_limit_s)
         try:
             found = [[float(value) for value in item] for item in answer["elements"]]

@@ -50,7 +50,7 @@ BASELINE_BUDGET_S = 2.5
 
 @dataclass(frozen=True)
 class Changes:
-    """How the inputs' content may be changed without the reference refusing it."""
+    """Which changes of the inputs' content the reference accepts: scaling, and rotating rows."""
 
     scaled: bool = True
     rotated: bool = True
@@ -93,18 +93,18 @@ class Samples:
 
     @property
     def reference_ms(self) -> float:
-        """The baseline beside the candidate, by its own clock."""
+        """Median ms of a call of the baseline beside the candidate, by the baseline's own clock."""
         return statistics.median(first for first, _ in self.own)
 
     @property
     def slowed(self) -> float:
-        """How much slower the baseline was beside the candidate than before the candidate was loaded; 0 where that was
-        not measured."""
+        """The baseline's time beside the candidate over its time before the candidate was loaded; 0 if that was not
+        measured."""
         return self.reference_ms / statistics.median(self.alone) if self.alone else 0.0
 
     @property
     def pairs(self) -> list[tuple[float, float]]:
-        """What counts."""
+        """The pairs (baseline ms, candidate ms) from which the speedup is computed."""
         if self.by_events or not self.own:
             return self.own
         cost = self._message_ms()
@@ -112,8 +112,11 @@ class Samples:
 
     @property
     def wall_ratio(self) -> float:
-        """The judge's clock over the candidate's own, 1 for an honest one. Of the middle half of the samples the ratio
-        nearest to 1, because a busy machine delays single messages while a false clock is false in every sample."""
+        """The judge's time over the candidate's own, 1 for an honest candidate.
+
+        Of the middle half of the samples it takes the ratio nearest to 1: a busy machine delays single messages, a
+        false clock is false in every sample.
+        """
         if len(self.own) < 4:
             return 1.0
         cost = self._message_ms()
@@ -122,19 +125,19 @@ class Samples:
         return min(max(1.0, low), high)
 
     def _message_ms(self) -> float:
-        """What a message costs, from the reference's samples: its clock is honest. The lower quartile, because a busy
-        machine delays many of them."""
+        """Ms that a message takes, from the reference's samples, whose own clock is honest. The lower quartile, because
+        a busy machine delays many messages."""
         costs = [wall - own for (wall, _), (own, _) in zip(self.walls, self.own, strict=True)]
         return statistics.quantiles(costs, n=4, method="inclusive")[0] if len(costs) > 1 else costs[0]
 
 
 def _without(wall_ms: float, message_ms: float) -> float:
-    """A call's part of the time around it, at least a tenth."""
+    """The judge's time less the time of a message, at least a tenth of the judge's time."""
     return max(wall_ms - message_ms, wall_ms / 10.0)
 
 
 class ColdCache:
-    """Evicts what the runners share with the judge: the last-level cache, and the cores' own as far as threads move."""
+    """Evicts the caches before a call: the last-level cache, and the cores' own caches as far as threads move."""
 
     def __init__(self, cache_bytes: int, *, on_cpu: bool) -> None:
         size = min(max(EVICT_FACTOR * cache_bytes, 1 << 20), EVICT_LIMIT_BYTES)
@@ -150,13 +153,13 @@ class ColdCache:
 
 
 def slots_for(input_bytes: int) -> int:
-    """How many sets of inputs to rotate among: many small ones, because short calls are made several in a row."""
+    """How many sets of inputs to rotate among: more of small inputs, because short calls are made several in a row."""
     size = max(input_bytes, 1)
     return max(2, min(4, SLOT_BYTES // size), min(MAX_SLOTS, FEW_BYTES // size))
 
 
 def is_changeable(parcel: Parcel) -> bool:
-    """Whether an input has floating content to change."""
+    """Whether the inputs have floating tensors, whose content can be changed in place."""
     return any(spec.dtype in CHANGEABLE_NAMES and spec.nbytes and 0 not in spec.strides for spec in parcel.specs)
 
 
@@ -241,7 +244,7 @@ def time_pairs(
 
 
 class _Draw:
-    """What one pair of samples is asked: which input sets, which change of their content, which outputs to keep."""
+    """The random choices for one pair of samples: input sets, change of their content, outputs to compare."""
 
     def __init__(self, number: int, calls: int, timed: TimedInputs, stream: random.Random) -> None:
         self.slots = window(number, calls, timed)
@@ -269,7 +272,7 @@ def _pair(
 
 
 def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
-    """Which input sets a sample uses: another window of them each time."""
+    """The input sets that sample `number` uses: the next `calls` of them each time."""
     return [(number * calls + place) % len(timed.inputs) for place in range(calls)]
 
 
@@ -292,7 +295,7 @@ def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
 
 
 def _find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Random) -> Changes:
-    """The strongest change of content that the reference takes: some operators refuse what is no valid input."""
+    """The strongest change of content that the reference accepts: some operators refuse inputs that were changed."""
     scalable, rotatable = timed.scalable, timed.rotatable
     for changes in (
         Changes(scaled=scalable, rotated=rotatable),
@@ -312,7 +315,7 @@ def _find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Rand
 
 
 def refresh(sides: Sequence[RunnerLink], timed: TimedInputs, slots: Sequence[int]) -> None:
-    """Other inputs where their content cannot be changed in place."""
+    """Sends new inputs, if their content cannot be changed in place."""
     changes = timed.changes or Changes()
     if timed.changeable and (changes.scaled or changes.rotated):
         return
@@ -326,7 +329,8 @@ def refresh(sides: Sequence[RunnerLink], timed: TimedInputs, slots: Sequence[int
 def _compare_timed(
     baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, number: int, cache: ColdCache, *, again: bool
 ) -> None:
-    """Both sides are within their own error of the truth, so within the sum of both of each other, and some slack.
+    """Compares all elements of both sides' outputs of one timed call. Each side lies within its error of the truth, so
+    they differ by at most the sum of both errors, with some slack.
 
     The candidate's is fetched first, and `again` later, after something else: a late writer shows.
     """
@@ -350,7 +354,8 @@ def _compare_timed(
 
 
 def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, number: int, stream: random.Random) -> None:
-    """Compares some elements of both sides' outputs, coarsely: whether this call computed anything for its inputs."""
+    """Compares a few elements of both sides' outputs with a wide limit: did this call compute anything for its
+    inputs?"""
     places = [
         [stream.randrange(spec.numel) for _ in range(min(PEEKED, 4 * spec.numel))] if spec.numel else []
         for spec in timed.specs

@@ -36,17 +36,18 @@ class Structure:
 
     @property
     def is_some(self) -> bool:
-        """Whether there is any."""
+        """Whether the draws have anything in common."""
         return self.zeros is not None or self.is_symmetric
 
     def impose_on(self, value: torch.Tensor) -> torch.Tensor:
-        """The same values with this structure."""
+        """`value` with this structure: zeros at its places, and made symmetric if every draw is."""
         if self.is_symmetric:
             value = value.tril() + value.tril(-1).T
         return value if self.zeros is None else value.masked_fill(self.zeros, 0.0)
 
     def places(self, count: int, size: int, generator: torch.Generator) -> torch.Tensor:
-        """Random places of an input of `size` elements: none that holds zeros each time, one of each symmetric pair."""
+        """`count` random places (row-major) of an input of `size` elements. Left out: places that are zero in every
+        draw, and one of each symmetric pair."""
         free = None if self.zeros is None else torch.nonzero(~self.zeros.flatten()).flatten()
         drawn = _whole(0, size if free is None else len(free), (count,), generator)
         places = drawn if free is None else free[drawn]
@@ -70,15 +71,15 @@ def _uniform(shape: Sequence[int], stream: torch.Generator) -> torch.Tensor:
 
 
 def may_have_structure(value: Any) -> bool:
-    """Whether a second draw could show one: many zeros, or a square matrix that equals its transpose."""
+    """Whether a second draw is worth making to look for a structure: many zeros, or a symmetric square matrix."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return False
     return _has_zeros(value) or _is_symmetric(value)
 
 
 def structure_of(one: Any, other: Any) -> Structure:
-    """What two draws of an input share. What is never drawn (a mask that is the same each time) is an input like any
-    other: a kernel has to look at it."""
+    """The structure that two draws of an input share. An input that is the same in every draw (a mask) has none: a
+    kernel has to read it like any other."""
     if not may_have_structure(one) or not may_have_structure(other) or one.shape != other.shape:
         return PLAIN
     if torch.equal(one, other):
@@ -91,7 +92,8 @@ def structure_of(one: Any, other: Any) -> Structure:
 
 
 def break_structure(value: torch.Tensor, structure: Structure, generator: torch.Generator) -> torch.Tensor:
-    """Numbers of the input's own size where every draw has zeros, or on one side of the diagonal of a symmetric one."""
+    """The input with its structure broken: numbers of its own magnitude where every draw has zeros, or on one side of
+    the diagonal of a symmetric matrix."""
     drawn = (torch.randn(value.shape, generator=generator, device=generator.device) * _size(value)).to(value.dtype)
     if structure.is_symmetric:
         value = value.tril() + drawn.triu(1)
@@ -114,7 +116,7 @@ def transform(
     limited: bool = False,
     structure: Structure = PLAIN,
 ) -> Any:
-    """A value of `get_inputs` under a distribution; `limited` keeps to the values that occur in it."""
+    """One value of `get_inputs` changed by a distribution. `limited`: only numbers that occur in the value are used."""
     if isinstance(value, list | tuple):
         return type(value)(transform(item, distribution, generator, limited=limited) for item in value)
     if is_number(value) and distribution.pattern == "other numbers":
@@ -142,30 +144,32 @@ def transform(
 
 
 def is_mask(value: Any) -> bool:
-    """Booleans."""
+    """Whether a value is a tensor of booleans."""
     return isinstance(value, torch.Tensor) and value.dtype == torch.bool
 
 
 def is_number(value: Any) -> bool:
-    """A floating-point number that is no tensor, and not zero."""
+    """Whether a value is a Python float other than zero."""
     return isinstance(value, float) and value != 0.0
 
 
 def has_one_sign(value: Any) -> bool:
-    """Floating elements none of which is negative, or none of which is positive."""
+    """Whether a floating tensor has no negative elements, or no positive ones."""
     if not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.numel():
         return False
     return not bool((value < 0).any()) or not bool((value > 0).any())
 
 
 def in_few_bits(value: torch.Tensor) -> torch.Tensor:
-    """Floating elements rounded to bfloat16's eight bits: numbers that every matrix unit takes as they are."""
+    """The elements rounded to bfloat16's eight significant bits, which every matrix unit holds exactly."""
     return value.bfloat16().to(value.dtype) if value.is_floating_point() else value
 
 
 def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Other indices below `count`, a quarter of them the same one; negative ones, which mean "none" or count from the
-    end, stay. Indices without repetition stay so; an order is none that a kernel may count on, as a mask's is none."""
+    """Other indices from 0 to `count` - 1, a quarter of them equal, in any order: a kernel may not rely on the order.
+
+    Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
+    """
     places = _whole(0, count, index.shape, generator)
     crowd = _whole(0, count, (), generator)
     drawn = torch.where(_uniform(index.shape, generator) < 0.25, crowd, places)
@@ -176,7 +180,7 @@ def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torc
 
 
 def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Each row in an order of its own, in the same layout: as many are true in it as before."""
+    """Shuffles each row by itself, in the same layout; a row of booleans keeps its number of true elements."""
     if value.dim() == 0:
         return value
     order = _uniform(value.shape, generator).argsort(dim=-1)
@@ -198,14 +202,15 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
 
 
 def _keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
-    """A kernel may rely on the strides that it was written for; an expanded input cannot keep them."""
+    """`changed` with the strides of `value`, because a kernel may rely on them; an expanded input becomes
+    contiguous."""
     if changed.stride() == value.stride() or 0 in value.stride():
         return changed
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).copy_(changed)
 
 
 def nudge(tensor: torch.Tensor) -> torch.Tensor:
-    """Each element about one unit in the last place up, down, or not moved."""
+    """Moves each element by about one unit in the last place up, or down, or not at all."""
     if not tensor.is_floating_point():
         return tensor.clone()
     changed = tensor.clone(memory_format=torch.contiguous_format)
@@ -218,7 +223,7 @@ def nudge(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _typical(value: torch.Tensor, *, limited: bool) -> float:
-    """The power of two next to the root mean square, with the sign of most elements: sums of it are exact."""
+    """The power of two nearest to the root mean square, with the sign of most elements. Sums of it are exact."""
     if limited:
         return float(value.flatten()[0])
     size = _size(value)
@@ -231,7 +236,7 @@ def _size(value: torch.Tensor) -> float:
 
 
 def _spikes(value: torch.Tensor, places: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Large values of the signs that the input has at these places."""
+    """Large values with the signs that the input has at these places."""
     factors = SPIKE_LOW + (SPIKE_HIGH - SPIKE_LOW) * _uniform(places.shape, generator)
     signs = torch.where(value.flatten()[places] < 0, -1.0, 1.0)
     return (factors * signs * max(_size(value), 1e-3)).to(value.dtype)
@@ -280,7 +285,7 @@ def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor
 
 
 def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
-    """`value` (whose memory is its own) with other elements at places counted in row-major order."""
+    """`value` with `elements` at `places` (row-major); `value` must not share memory with an input."""
     flat = value.contiguous().reshape(-1)
     flat[places] = elements
     return flat.reshape(value.shape)
@@ -289,7 +294,7 @@ def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tenso
 # ---------------------------------------------------------------- parameters
 
 
-def randomised(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
     """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
     biases of zero) become different elements. Running variances stay positive."""
     generator = torch.Generator(_place_of(state)).manual_seed(seed)
@@ -316,7 +321,7 @@ def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
 def few_of(
     changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
 ) -> torch.Tensor:
-    """`tensor` with one in FEW_EVERY of its elements, and one at least, or at most `most`, taken from `changed`."""
+    """`tensor` with a few of its elements taken from `changed`: one in FEW_EVERY, at least one, at most `most`."""
     count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
     places = _whole(0, max(1, tensor.numel()), (count,), stream)
     taken = torch.zeros(tensor.numel(), dtype=torch.bool, device=stream.device)

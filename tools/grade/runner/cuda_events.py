@@ -1,10 +1,11 @@
 """Device-event timing inside a runner that holds a GPU: every call starts with a cold L2 cache.
 
-The flush writes a buffer larger than the cache. Then all of the device is held for a millisecond: its clocks are up
-again after a pause, and the host has queued the timed call by then, so that what is measured is the device's work and
-not the host's pace (unless a call needs longer than that to be queued), and no other stream gets ahead. Events see one
-stream. So a kernel that ends when nothing else runs follows each call, and what it waits for is charged to the call.
-What a host sees is too late by 20 to 100 us in a tenth of the samples to be charged; it only shows long work.
+The flush writes a buffer larger than the cache. Then a kernel occupies the whole device for a millisecond. Meanwhile
+the device's clocks recover from the pause, and the host queues the timed call. So the events measure the device's work
+and not the host's pace (unless queueing a call takes longer than that), and no other stream gets ahead. Events see one
+stream only. So each call is followed by a kernel that ends when nothing else runs on the device, and the time that it
+waits is charged to the call. The host notices the end 20 to 100 us late in a tenth of the samples; its clock only
+reveals long work.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ _reset_persisting = _driver_function("cuCtxResetPersistingL2Cache")
 
 
 def flush_cache() -> None:
-    """Evicts the current device's L2 by writing FLUSH_FACTOR times its size; asynchronous. Lines that somebody made
-    persistent become ordinary ones first."""
+    """Evicts the current device's L2 cache by writing FLUSH_FACTOR times its size; asynchronous. Persistent lines are
+    made ordinary first."""
     device = torch.cuda.current_device()
     held = _flush_buffers.get(device)
     if held is None:
@@ -65,7 +66,7 @@ def time_calls(call: Callable[[], Result], calls: int) -> tuple[Result, float]:
     """The result of the last of `calls` calls and their total device time in ms, each call with a cold cache."""
     if calls < 1:
         raise ValueError("at least one call is timed")
-    results, milliseconds = _timed([call] * calls, {calls - 1})
+    results, milliseconds = _time_kept([call] * calls, {calls - 1})
     return results[0], milliseconds
 
 
@@ -74,7 +75,7 @@ def call_each(
 ) -> tuple[Any, int]:
     """One call on each set of inputs; returns the kept call's result and ns of device time for all of them."""
     calls = [functools.partial(model, *arguments) for arguments in inputs]
-    results, milliseconds = _timed(calls, {keep})
+    results, milliseconds = _time_kept(calls, {keep})
     return results[0], int(1e6 * milliseconds)
 
 
@@ -89,16 +90,16 @@ def time_inputs(call: Callable[..., object], inputs: Sequence[Sequence[object]],
 
 @dataclass(frozen=True)
 class Afterwards:
-    """What follows timed calls, ms."""
+    """How long work went on after timed calls, in ms."""
 
     busy_ms: list[float]  # from each call's last event until nothing ran on the device
     seen_ms: float  # from there, after the last call, until the host had seen every stream idle and said so
 
 
-def _timed(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
+def _time_kept(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], float]:
     """Kept results and total device time in ms; work that outlasts a call's last event is charged to the call."""
     usual_busy_ms, usual_seen_ms = _usual_afterwards()
-    kept, elapsed_ms, afterwards = _measured(calls, keep)
+    kept, elapsed_ms, afterwards = _measure(calls, keep)
     total_ms = sum(elapsed_ms)
     for own_ms, busy_ms in zip(elapsed_ms, afterwards.busy_ms, strict=True):
         hidden_ms = busy_ms - usual_busy_ms
@@ -109,8 +110,8 @@ def _timed(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[
     return kept, total_ms
 
 
-def _measured(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], list[float], Afterwards]:
-    """Kept results, ms between the events of each call, what followed."""
+def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], list[float], Afterwards]:
+    """(kept results, ms between the events of each call, work after the calls)."""
     events = [[_event(enable_timing=True) for _ in range(3)] for _ in calls]
     idle = _event(enable_timing=True)
     kept: list[Result] = []
@@ -139,7 +140,7 @@ def _usual_afterwards() -> tuple[float, float]:
     """Median `busy_ms` and `seen_ms` of empty calls; first asked before a candidate is loaded."""
     device = torch.cuda.current_device()
     if device not in _usual:
-        found = [_measured([lambda: None], {0})[2] for _ in range(EMPTY_CALLS)]
+        found = [_measure([lambda: None], {0})[2] for _ in range(EMPTY_CALLS)]
         busy_ms = statistics.median(one.busy_ms[0] for one in found)
         _usual[device] = busy_ms, statistics.median(one.seen_ms for one in found)
     return _usual[device]
@@ -152,11 +153,11 @@ def rehearse() -> None:
     _blas_handle()
     timed_calls.elements([tensor], [[0]])
     torch.empty_like(tensor).copy_(tensor)
-    _measured([tensor.clone], {0})
+    _measure([tensor.clone], {0})
 
 
 def settle() -> None:
-    """Takes what later measurements need: the flush buffer and what is usual. Before a candidate is loaded."""
+    """Prepares later measurements, before a candidate is loaded: the flush buffer, and what is usual after a call."""
     gpu_kernels()
     flush_cache()
     _usual_afterwards()

@@ -1,5 +1,5 @@
-"""Three kernels of the grader's own: one holds all of a GPU for a while, one fills all of its shared memory, and one
-ends when nothing else runs any more.
+"""Three GPU kernels of the grader: one occupies the whole GPU for a while, one fills all of its shared memory, one ends
+when nothing else runs any more.
 
 PTX that the driver compiles: no compiler is needed. Runs in a runner, in PyTorch's context.
 """
@@ -89,8 +89,8 @@ _MEETING_NS = 20_000_000  # then a block gives up: something else runs on
 
 
 class GpuKernels:
-    """On the current device; made before a candidate is loaded. Raises nothing where the driver refuses the kernels:
-    then shared memory is not filled, and only one multiprocessor is held."""
+    """The three kernels on the current device, loaded before a candidate. If the driver refuses them nothing is raised:
+    then shared memory is not filled, and only one multiprocessor is occupied."""
 
     def __init__(self) -> None:
         properties: Any = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -130,9 +130,12 @@ class GpuKernels:
         self._fill, self._wait, self._meet, self._launch = fill, wait, meet, driver.cuLaunchKernel
 
     def fill_shared_memory(self, byte: int) -> bool:
-        """Writes `byte` everywhere, on the current stream: a block that takes all of a multiprocessor's shared memory
-        runs on each of them. A kernel finds there what the last one left, often the values of its own last call; one
-        that reads what it never wrote shows afterwards. Returns whether it could."""
+        """Writes `byte` to all shared memory, on the current stream; returns whether it could.
+
+        On each multiprocessor runs a block that takes all of its shared memory. Otherwise a kernel would find there
+        what the last one left, often the right values of its own last call; now one that reads what it never wrote is
+        wrong.
+        """
         if self._launch is None:
             return False
         words, value = ctypes.c_uint32(self._most // 4), ctypes.c_uint32(byte * 0x01010101)
@@ -170,5 +173,5 @@ class GpuKernels:
 
 @functools.cache
 def gpu_kernels() -> GpuKernels:
-    """Those of this process."""
+    """The kernels of this process, loaded at the first call."""
     return GpuKernels()

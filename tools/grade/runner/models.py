@@ -1,4 +1,4 @@
-"""The models that a runner makes: the reference's, a candidate's, and how their tensors correspond. Imports torch."""
+"""Makes the models of a runner, the reference's or a candidate's, and matches their tensors. Imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foundry.tools.task import loading
 
 
 class Refused(Exception):
-    """An answer that is no result: `kind` is an Outcome."""
+    """The runner cannot do what it was asked; `kind` is the Outcome, `line` says why."""
 
     def __init__(self, kind: str, line: str) -> None:
         self.kind = kind
@@ -56,7 +56,7 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     return make
 
 
-def compiled_by_torch(model: nn.Module, mode: str) -> nn.Module:
+def compile_by_torch(model: nn.Module, mode: str) -> nn.Module:
     return cast(nn.Module, torch.compile(model, mode=mode))
 
 
@@ -66,11 +66,12 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
-def matched_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
-    """Which of the model's own tensors takes which of the reference's seeded ones: by name, else by equal values.
+def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
+    """Name of the reference's tensor -> name of the model's tensor that takes its place: by name, else by equal values.
+    A text instead says which tensor has no counterpart.
 
-    A text says which has none. Renamed parameters are found while the model still holds its seeded initial values:
-    equal seeds and equal layers give equal tensors; equal constants (ones, zeros) are taken in order.
+    Renamed parameters are found while the model still holds its seeded initial values: equal seeds and equal layers
+    give equal tensors. Tensors of equal constants (ones, zeros) are matched in order.
     """
     by_name = {key: key for key in keys}
     if all(key in own and own[key].shape == tensor.shape for key, tensor in zip(keys, given, strict=True)):

@@ -26,8 +26,8 @@ from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
     Refused,
     candidate_maker,
-    compiled_by_torch,
-    matched_names,
+    compile_by_torch,
+    match_names,
     plain_state,
     reference_maker,
 )
@@ -39,8 +39,8 @@ from foundry.tools.grade.runner.tensors import (
     State,
     alias,
     changed,
-    drifted,
     fewer_rows,
+    find_drifted_parameters,
     many_calls,
     overwrite,
     plain_output,
@@ -195,7 +195,7 @@ class Runner:
             model.train(message["mode"] == "train")
         model = self._guard("crash", lambda: model.to(self._device))
         if self._compiled:
-            model = self._guard("crash", lambda: compiled_by_torch(model, self._compiled))
+            model = self._guard("crash", lambda: compile_by_torch(model, self._compiled))
         self._models[message["case"]] = model
         return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
 
@@ -207,7 +207,7 @@ class Runner:
         else:
             given = bundle.shared(message["bundle"], handles[0])
         own = plain_state(model)
-        names = self._names.get(message["case"]) or matched_names(message["keys"], given, own)
+        names = self._names.get(message["case"]) or match_names(message["keys"], given, own)
         if isinstance(names, str):
             return {"unmatched": names}
         self._names[message["case"]] = names
@@ -351,7 +351,7 @@ class Runner:
         found = compare(self._before, take(thorough=bool(message.get("thorough"))))
         found += [(PROCESS_EVENTS, line) for line in (self._sentry.findings() if self._sentry else ())]
         if message.get("thorough"):
-            found += [line for state in self._states.values() for line in drifted(state)]
+            found += [line for state in self._states.values() for line in find_drifted_parameters(state)]
         return {"differences": found}
 
     def _operators(self, message: Message, handles: list[int]) -> Message:

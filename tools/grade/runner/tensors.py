@@ -79,12 +79,13 @@ class State:
     current: Callable[[], list[torch.Tensor]]
 
     def reset(self) -> None:
-        """Buffers that forward updates, as the judge sent them."""
+        """Resets the buffers that forward updates to what the judge sent."""
         for index, buffer in zip(self.mutable, self.updated(), strict=True):
             buffer.data.copy_(self.originals[index])
 
     def updated(self) -> list[torch.Tensor]:
-        """Buffers that forward updates, as they are now; one that lost its shape or dtype as it last was."""
+        """The buffers that forward updates, as they are now; a buffer whose shape or dtype changed, as it was
+        before."""
         if self.mutable:
             now = self.current()
             for index in self.mutable:
@@ -93,8 +94,8 @@ class State:
         return [self.tensors[index] for index in self.mutable]
 
 
-def drifted(state: State) -> list[tuple[str, str]]:
-    """(gate, what) of parameters that forward changed although the reference's does not."""
+def find_drifted_parameters(state: State) -> list[tuple[str, str]]:
+    """(gate, evidence) for each parameter that forward changed although the reference's forward does not."""
     return [
         ("parameters unchanged", f"forward changed {key} in place")
         for index, (key, tensor, original) in enumerate(zip(state.keys, state.tensors, state.originals, strict=True))
@@ -117,7 +118,7 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
 
 
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether one tensor can stand in the other's place."""
+    """Whether two tensors have the same shape, dtype and device, so that one can replace the other."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
@@ -127,7 +128,8 @@ def same_layout(one: Message, other: Message) -> bool:
 
 
 def overwrite(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """New elements at the same address; `.data` has a version counter of its own, so the tensor's does not move."""
+    """Writes new elements at the same address. Goes through `.data`, so that the tensor's version counter does not
+    move."""
     extent = (bundle.extent(loading.spec_of(tensor)),)
     tensor.data.as_strided(extent, (1,)).copy_(values.as_strided(extent, (1,)))
 
@@ -158,8 +160,8 @@ def poison(specs: list[TensorSpec], byte: int, device: torch.device) -> None:
 
 
 def spoil(tensors: Sequence[torch.Tensor]) -> None:
-    """Leaves an answer in free memory, with a few of its elements changed: whoever takes what lies there for the
-    answer, because the places that it looks at hold the right values, gives the changed ones out as well."""
+    """Leaves an answer in free memory, with a few of its elements changed. A kernel that checks some elements there,
+    finds them right and returns that memory, returns the changed elements too."""
     held: list[torch.Tensor] = []
     stream = random.SystemRandom()
     for tensor in tensors:
@@ -174,7 +176,8 @@ def spoil(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def changed(slot: Slot) -> list[int]:
-    """Which input tensors differ, bit by bit, from what the judge sent; none where it looks itself."""
+    """Indices of the input tensors that differ in any bit from what the judge sent; none if the judge compares
+    itself."""
     return [
         index
         for index, (tensor, original) in enumerate(zip(slot.tensors, slot.originals or slot.tensors, strict=True))
@@ -218,7 +221,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def write(tensors: list[torch.Tensor], wanted: list[TensorSpec], flats: list[torch.Tensor]) -> bool:
-    """Copies outputs into the judge's memory when they have the shapes and dtypes it made room for."""
+    """Copies outputs into the judge's memory; False if their shapes or dtypes are not those that it expects."""
     have = [(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
     if have != [(spec.shape, loading.torch_dtype(spec.dtype)) for spec in wanted]:
         return False

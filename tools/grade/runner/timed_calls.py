@@ -22,8 +22,9 @@ Clock = Callable[[], int]
 class Pads:
     """Blocks of random size between the inputs of a process.
 
-    Where tensors lie relative to each other decides about conflicts in the caches and costs or gives some percent. It
-    would be the same in every process of one kind, an error that no repetition shows; so it is drawn anew in each.
+    How tensors lie relative to each other decides about conflicts in the caches, and changes times by some percent. It
+    would be the same in every process of one kind, and no repetition would reveal that error. So each process draws it
+    anew.
     """
 
     def __init__(self) -> None:
@@ -38,9 +39,9 @@ class Pads:
 def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], factor: float, shift: int) -> None:
     """Gives every floating input other content: the original scaled by `factor`, its rows rotated by `shift`.
 
-    Every element gets another value and, where there are several rows, another place, so that neither a full nor a
-    sampled check of the content finds an earlier call's; zeros, signs and a range around zero stay what they are.
-    Version counters do not move.
+    Every element gets another value and, if there are several rows, another place. So a kernel that compares contents,
+    in full or by samples, cannot mistake them for those of an earlier call. Zeros, signs and a range around zero stay
+    as they are. Version counters do not move.
     """
     for tensor, original in zip(tensors, originals, strict=True):
         if tensor.dtype not in CHANGEABLE or not tensor.numel() or 0 in tensor.stride():
@@ -56,7 +57,7 @@ def change(tensors: Sequence[torch.Tensor], originals: Sequence[torch.Tensor], f
 
 
 def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Elements of each tensor by their places in row-major order; raises IndexError for places it has not."""
+    """The elements of each tensor at the given row-major places; raises IndexError for a place outside of it."""
     found = []
     for tensor, wanted in zip(tensors, places, strict=True):
         index = torch.tensor(wanted, dtype=torch.int64, device=tensor.device)

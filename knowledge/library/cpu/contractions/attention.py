@@ -45,7 +45,7 @@ def _tile(shape: _Shape) -> Tunable:
     kernel = shape.kernel
     vectors = math.ceil(kernel.columns / shape.lanes)
 
-    def cost(tile: tiling.Tile) -> float:
+    def cost(tile: tiling.RegisterTile) -> float:
         tiles = math.ceil(kernel.rows / tile.rows) * math.ceil(vectors / tile.vectors)
         return tiles * tiling.cycles(tile.rows, tile.vectors)
 
@@ -65,7 +65,7 @@ def _value_vectors(shape: _Shape, rows: int) -> int:
 def _tunables(shape: _Shape) -> tuple[Tunable, ...]:
     kernel = shape.kernel
     tile = _tile(shape)
-    first = tiling.Tile.parse(str(tile.default))
+    first = tiling.RegisterTile.parse(str(tile.default))
     width = first.vectors * shape.lanes
     query = min(tiling.round_up(64, first.rows), tiling.round_up(kernel.rows, first.rows))
     key = tiling.round_up(min(kernel.columns, 256), width)
@@ -184,7 +184,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int]) -> tuple[str, 
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> dict[str, int]:
     kernel = shape.kernel
-    tile = tiling.Tile.parse(str(values["tile"]))
+    tile = tiling.RegisterTile.parse(str(values["tile"]))
     width = tile.vectors * shape.lanes
     query = tiling.round_up(min(int(values["query_block"]), kernel.rows), tile.rows)
     key = min(tiling.round_up(int(values["key_block"]), width), tiling.round_up(kernel.columns, width))

@@ -117,7 +117,7 @@ def _pixels(shape: _Shape, method: _Method) -> int:
     return (rows - 1) * staging(shape.found, method.band, not shape.in_place).pitch + columns
 
 
-def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.Tile) -> float:
+def _tile_cycles(shape: _Shape, method: _Method, tile: tiling.RegisterTile) -> float:
     """Cycles of one image and product term (channel and tap). Shifted loads straddle cache lines, hence count twice,
     and six times when a tile's inputs do not stay in L1 from one tile of output channels to the next (measured on
     Zen 5); gathering patches takes a load and a store for every vector and every row that a tile of pixels touches."""
@@ -143,7 +143,7 @@ def _reused_bytes(shape: _Shape, width: int) -> int:
     return channels * len(shape.found.phases) * (depth + 1) * (height + 1) * (width + columns) * shape.float_bytes
 
 
-def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.Tile]:
+def _best_tiles(shape: _Shape, method: _Method) -> list[tiling.RegisterTile]:
     vectors = math.ceil(_pixels(shape, method) / shape.lanes)
     fitting = tiling.tiles(shape.found.out_per_group, vectors, tiling.vector_registers(shape.device))
     return sorted(fitting, key=lambda tile: (_tile_cycles(shape, method, tile), -tile.vectors))
@@ -378,7 +378,7 @@ def _struct(shape: _Shape, plan: Plan, constants: dict[str, int], parts: str) ->
 
 def _constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], Staging]:
     found, kernel = shape.found, shape.found.kernel
-    tile = tiling.Tile.parse(str(values["tile"]))
+    tile = tiling.RegisterTile.parse(str(values["tile"]))
     default = _default_band(shape)
     counts = tuple(axis.count for axis in found.axes)
     band = (

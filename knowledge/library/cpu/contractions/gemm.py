@@ -77,7 +77,7 @@ def _algorithm(shape: _Shape) -> Tunable:
 def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     kernel = shape.kernel
     tile = tiling.tile_tunable(kernel.m, kernel.n, shape.lanes, shape.device)
-    first = tiling.Tile.parse(str(tile.default))
+    first = tiling.RegisterTile.parse(str(tile.default))
     depth = min(kernel.k, tiling.split(kernel.k, DEPTH, 8))
     found = [
         tile,
@@ -118,7 +118,7 @@ def _packed_tunables(shape: _Shape) -> tuple[Tunable, ...]:
     return (*found, *_thread_tunables(shape))
 
 
-def _packing_tunables(shape: _Shape, tile: tiling.Tile) -> list[Tunable]:
+def _packing_tunables(shape: _Shape, tile: tiling.RegisterTile) -> list[Tunable]:
     """Tunables for operands that may be read in place: whether their blocks are copied first."""
     found = []
     if shape.a.pointer is not None:
@@ -157,7 +157,7 @@ def _strides_hurt(shape: _Shape) -> bool:
     return shape.kernel.m > 64 and row_stride * shape.float_bytes % 2048 == 0
 
 
-def _blocks(shape: _Shape, tile: tiling.Tile, depth: int) -> tuple[int, int]:
+def _blocks(shape: _Shape, tile: tiling.RegisterTile, depth: int) -> tuple[int, int]:
     """Rows and panels of one task: A's block at most half of L2, and about four tasks a thread if the rows allow."""
     kernel = shape.kernel
     panels = math.ceil(kernel.n / (tile.vectors * shape.lanes))
@@ -298,7 +298,7 @@ def _bind(name: str, buffers: list[str]) -> list[str]:
     return [f"gemm_{name} g;", *(f"g.b_{buffer} = b_{buffer};" for buffer in buffers)]
 
 
-def _packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
+def _print_packed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
     kernel = shape.kernel
     tunables = (algorithm, *_packed_tunables(shape))
     values = tiling.pick(tunables, choices)
@@ -344,7 +344,7 @@ def _b_space(shape: _Shape, panel: int, depth: int, is_direct: bool) -> int:
 def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[str, int], dict[str, int]]:
     """Template constants and element counts of the scratch."""
     kernel = shape.kernel
-    tile = tiling.Tile.parse(str(values["tile"]))
+    tile = tiling.RegisterTile.parse(str(values["tile"]))
     depth = int(values["block_k"])
     rows = min(tiling.round_up(int(values["block_rows"]), tile.rows), tiling.round_up(kernel.m, tile.rows))
     panel = tile.vectors * shape.lanes
@@ -393,7 +393,7 @@ def _packed_constants(shape: _Shape, values: dict[str, Choice]) -> tuple[dict[st
     return constants, {"width": width, "workspace": elements * shape.float_bytes}
 
 
-def _streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
+def _print_streamed(shape: _Shape, plan: Plan, algorithm: Tunable, choices: dict[str, Choice]) -> PrintedKernel:
     kernel = shape.kernel
     tunables = (algorithm, *_streamed_tunables(shape))
     values = tiling.pick(tunables, choices)
@@ -455,4 +455,4 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
     shape = _shape(kernel, device)
     algorithm = _algorithm(shape)
     wanted = tiling.pick((algorithm,), choices)["algorithm"]
-    return (_streamed if wanted == "streamed" else _packed)(shape, plan, algorithm, choices)
+    return (_print_streamed if wanted == "streamed" else _print_packed)(shape, plan, algorithm, choices)

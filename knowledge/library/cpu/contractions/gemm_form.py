@@ -40,7 +40,7 @@ def transposed(kernel: GemmKernel) -> GemmKernel:
     )
 
 
-def _merged_batch(kernel: GemmKernel) -> GemmKernel:
+def _merge_batch(kernel: GemmKernel) -> GemmKernel:
     """Folds the innermost batch dimensions into the rows while B does not vary along them and all views agree."""
     while kernel.batch:
         a_views = [leaf.view for leaf in code.leaves(kernel.a)]
@@ -70,13 +70,13 @@ def _column_stride(store: Store, axis: int, size: int) -> int:
 def canonical(kernel: GemmKernel) -> GemmKernel:
     """Rows merged with the batch where B allows it; transposed where that makes the stores contiguous along n, or
     puts the few columns of a tall product into the few rows of a wide one."""
-    kernel = _merged_batch(kernel)
+    kernel = _merge_batch(kernel)
     store = kernel.stores[0]
     along_n = _column_stride(store, -1, kernel.n) == 1
     along_m = _column_stride(store, -2, kernel.m) == 1
     few_columns = kernel.n <= SKINNY_ROWS < kernel.m
     if few_columns or (along_m and not along_n and kernel.m > SKINNY_ROWS):
-        return _merged_batch(transposed(kernel))
+        return _merge_batch(transposed(kernel))
     return kernel
 
 

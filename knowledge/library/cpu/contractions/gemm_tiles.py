@@ -23,7 +23,7 @@ _VECTORS = (1, 2, 3, 4, 5, 6, 8)
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """Accumulators of the micro-kernel: `rows` of A by `vectors` of B."""
 
     rows: int
@@ -34,9 +34,9 @@ class Tile:
         return f"{self.rows}x{self.vectors}"
 
     @staticmethod
-    def parse(text: str) -> Tile:
+    def parse(text: str) -> RegisterTile:
         rows, vectors = text.split("x")
-        return Tile(int(rows), int(vectors))
+        return RegisterTile(int(rows), int(vectors))
 
 
 def element_type(dtype: DType) -> tuple[str, int]:
@@ -55,7 +55,7 @@ def cycles(rows: int, vectors: int) -> float:
     return max(arithmetic, (rows + vectors) / 2) + 0.25
 
 
-def covering_cycles(m: int, n_vectors: int, tile: Tile) -> float:
+def covering_cycles(m: int, n_vectors: int, tile: RegisterTile) -> float:
     """Cycles a k of the whole product takes, remainder tiles included."""
 
     def along(size: int, step: int) -> list[tuple[int, int]]:
@@ -68,10 +68,10 @@ def covering_cycles(m: int, n_vectors: int, tile: Tile) -> float:
     )
 
 
-def tiles(m: int, n_vectors: int, registers: int) -> list[Tile]:
+def tiles(m: int, n_vectors: int, registers: int) -> list[RegisterTile]:
     """The register tiles worth trying for an m x (n_vectors vectors) product, cheapest first."""
     fitting = [
-        Tile(rows, vectors)
+        RegisterTile(rows, vectors)
         for rows in _ROWS
         for vectors in _VECTORS
         if rows <= m and vectors <= n_vectors and rows * vectors + vectors + 1 <= registers

@@ -15,7 +15,7 @@ from foundry.knowledge.library.cpu.rows.reduce import Accumulator, Lanes, identi
 from foundry.knowledge.library.cpu.rows.row_space import RowSpace, stage_stores, stage_values
 from foundry.knowledge.library.cpu.rows.stages import Pass, schedule
 from foundry.knowledge.library.cpu.space import (
-    Knobs,
+    Tuning,
     choose_threads,
     distinct,
     indent,
@@ -74,18 +74,18 @@ class _Form:
 
 
 def print_column(
-    kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, knobs: Knobs
+    kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
 ) -> PrintedKernel:
     """C++ of a RowKernel, vectorised over its merged outer dimension `dimension`. For `choices` see `print_row`."""
-    return _ColumnPrinter(kernel, plan, device, rows, dimension, knobs).printed()
+    return _ColumnPrinter(kernel, plan, device, rows, dimension, tuning).print_kernel()
 
 
 class _ColumnPrinter:
     def __init__(
-        self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, knobs: Knobs
+        self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, dimension: int, tuning: Tuning
     ) -> None:
         self._kernel, self._plan, self._device, self._rows = kernel, plan, device, rows
-        self._dimension, self._knobs = dimension, knobs
+        self._dimension, self._tuning = dimension, tuning
         self._values, self._stores = stage_values(kernel), stage_stores(kernel)
         self._names: dict[str, str] = {}
         self._across = rows.space.sizes[dimension]
@@ -96,28 +96,28 @@ class _ColumnPrinter:
         self._accumulators: list[Accumulator] = []
 
     def _decide(self) -> _Form:
-        knobs = self._knobs
+        tuning = self._tuning
         widths = vector_widths(self._device)
-        width = knobs.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
+        width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
         per_vector = width // item_bytes(self._values, self._stores, self._plan)
         others = self._rows.rows // self._across
         tiles = [per_vector * n for n in (1, 2, 4, 8, 16, 32, 64) if per_vector * n <= max(self._across, per_vector)]
         wanted = [tile for tile in tiles if others * -(-self._across // tile) >= 4 * self._device.cores]
         default = max([tile for tile in wanted if tile <= 16 * per_vector], default=tiles[0])
         meaning = "rows side by side: wide tiles read longer runs of memory, narrow ones balance and stay in registers"
-        tile = knobs.number("tile", tiles, default, "tile", meaning)
+        tile = tuning.number("tile", tiles, default, "tile", meaning)
         length = self._rows.length
         sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
         # a lane's float32 sum must stay as accurate as pairwise summation
         chunks = [size for size in ((32, 64) if sums else (64, 256, 1024)) if size < length] or [length]
         meaning = "elements of a row between two merges of its partial results"
-        chunk = knobs.number("chunk", chunks, chunks[min(1, len(chunks) - 1)], "tile", meaning)
-        order = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which tile")
-        threads = choose_threads(knobs, self._device, traffic(self._values, self._stores, self._plan))
+        chunk = tuning.number("chunk", chunks, chunks[min(1, len(chunks) - 1)], "tile", meaning)
+        order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which tile")
+        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         return _Form(tile, chunk, simd, order, threads)
 
-    def printed(self) -> PrintedKernel:
+    def print_kernel(self) -> PrintedKernel:
         kernel, form, rows = self._kernel, self._form, self._rows
         declared, passed = parameters(self._values, self._stores, self._plan)
         plan = schedule(kernel, online=False)
@@ -139,13 +139,13 @@ class _ColumnPrinter:
             "}",
         ]
         head = f"// {kernel.name}: {rows.rows} rows of {rows.length}, {form.tile} side by side"
-        advice, labels = page_advice(self._knobs, self._stores, self._plan)
+        advice, labels = page_advice(self._tuning, self._stores, self._plan)
         return PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="column",
-            choices=self._knobs.values,
-            tunables=tuple(self._knobs.tunables),
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
             d_mem=2 if form.tile > 64 else 1,
             d_algo=1 if len(kernel.ops) > 1 or len(plan.passes) <= 1 else 0,
             d_sync=0,
@@ -217,17 +217,17 @@ class _ColumnPrinter:
         inner.insert(0, _loop(f"r{at}", first, last))
         count = f"(({last} - {first}) * {inside})"
         body = [*setup, *self._chunk(item, accumulators, inner, count)]
-        return _nested(outer, body)
+        return _nest(outer, body)
 
     def _chunk(self, item: Pass, accumulators: Sequence[Accumulator], loops: Sequence[str], count: str) -> list[str]:
         lines = [self._array(lane) for a in accumulators for lane in a.first_lanes()]
-        lines += _nested(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
+        lines += _nest(loops, self._sweep(accumulators, [emit.store for emit in item.emits], first=True))
         double = [a for a in accumulators if a.two_sweeps]
         if double:
             for a in double:
                 lines += [*self._between_arrays(a), *self._each(self._between(a, count))]
                 lines += [self._array(lane) for lane in a.second_lanes()]
-            lines += _nested(loops, self._sweep(double, [], first=False))
+            lines += _nest(loops, self._sweep(double, [], first=False))
         for a in accumulators:
             lines += [
                 _loop("l", "0", "width").replace("int64_t", "int") + f" {a.row}[l].merge({self._part(a, count)});"
@@ -280,7 +280,7 @@ def _loop(name: str, begin: str, end: str) -> str:
     return f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"
 
 
-def _nested(heads: Sequence[str], body: Sequence[str]) -> list[str]:
+def _nest(heads: Sequence[str], body: Sequence[str]) -> list[str]:
     lines = ["{", indent(body, 1), "}"]
     for head in reversed(heads):
         lines = [f"{head} {lines[0]}", *lines[1:]] if lines[0] == "{" else [f"{head} {{", indent(lines, 1), "}"]

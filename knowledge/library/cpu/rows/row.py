@@ -16,7 +16,7 @@ from foundry.knowledge.library.cpu.rows.row_space import RowSpace, stage_stores,
 from foundry.knowledge.library.cpu.rows.stages import Pass, Schedule, schedule, softmax_pairs, staged_values
 from foundry.knowledge.library.cpu.rows.sweep import RowContext, RowForm, Sweep
 from foundry.knowledge.library.cpu.space import (
-    Knobs,
+    Tuning,
     choose_threads,
     distinct,
     indent,
@@ -68,19 +68,19 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     """
     from foundry.knowledge.library.cpu.rows.column import column_dimension, print_column
 
-    knobs = Knobs(choices)
+    tuning = Tuning(choices)
     rows = RowSpace.of(kernel)
     column, layouts = column_dimension(kernel, rows)
     meaning = "vectorise along the row, or over neighbouring rows at once"
-    layout = knobs.text("layout", layouts, layouts[0], "algorithm", meaning)
+    layout = tuning.text("layout", layouts, layouts[0], "algorithm", meaning)
     if layout == "column" and column is not None:
-        return print_column(kernel, plan, device, rows, column, knobs)
-    return _RowPrinter(kernel, plan, device, rows, knobs).printed()
+        return print_column(kernel, plan, device, rows, column, tuning)
+    return _RowPrinter(kernel, plan, device, rows, tuning).print_kernel()
 
 
 class _RowPrinter:
-    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, knobs: Knobs) -> None:
-        self._kernel, self._plan, self._device, self._rows, self._knobs = kernel, plan, device, rows, knobs
+    def __init__(self, kernel: RowKernel, plan: Plan, device: Device, rows: RowSpace, tuning: Tuning) -> None:
+        self._kernel, self._plan, self._device, self._rows, self._tuning = kernel, plan, device, rows, tuning
         self._values = stage_values(kernel)
         self._stores = stage_stores(kernel)
         self._inner = rows.reduced_sizes[-1]
@@ -100,7 +100,7 @@ class _RowPrinter:
             return False
         default = "within" if rows < cores or (rows % cores and rows < 4 * cores) else "rows"
         meaning = "give whole rows to threads, or share every row between all threads"
-        return self._knobs.text("parallel", ("rows", "within"), default, "parallel", meaning) == "within"
+        return self._tuning.text("parallel", ("rows", "within"), default, "parallel", meaning) == "within"
 
     def _choose_algorithm(self, within: bool) -> str:
         plain = schedule(self._kernel, online=False)
@@ -118,7 +118,7 @@ class _RowPrinter:
         else:
             default = "recompute"
         meaning = "staged keeps computed values in cache, recompute reads inputs again, online rescales in one pass"
-        return self._knobs.text("algorithm", legal, default, "algorithm", meaning)
+        return self._tuning.text("algorithm", legal, default, "algorithm", meaning)
 
     def _sweeps(self, plan: Schedule) -> list[list[Expr]]:
         found: list[list[Expr]] = []
@@ -147,29 +147,29 @@ class _RowPrinter:
         return [v for v in staged_values(self._sweeps(self._schedule), self._in_order()) if self._moves(v)]
 
     def _decide(self, within: bool) -> RowForm:
-        knobs, inner = self._knobs, self._inner
+        tuning, inner = self._tuning, self._inner
         widths = vector_widths(self._device)
-        width = knobs.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
+        width = tuning.number("vector", widths, widths[0], "vector", "bytes of a register; wider may lower the clock")
         per_vector = width // item_bytes(self._values, self._stores, self._plan)
         fits = [unroll for unroll in (1, 2, 4, 8) if unroll * per_vector <= max(inner, per_vector)]
         meaning = "vectors in flight, each with lanes of its own; more hide latency, cost registers"
-        unroll = knobs.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
+        unroll = tuning.number("unroll", fits, min(4, fits[-1]), "vector", meaning)
         length = self._rows.length
         sums = any(isinstance(s, Reduction) and s.op in ("sum", "moments") for s in self._kernel.stages)
         longest = 64 * per_vector * unroll if sums else _CHUNKS[-1]  # as accurate as pairwise summation
         chunks = [size for size in _CHUNKS if size < length and size <= longest] or [min(length, _CHUNKS[0])]
         chunks += [length] if chunks[-1] < length <= longest else []
         meaning = "elements between two merges: small ones stay in L1, large ones merge less"
-        chunk = knobs.number("chunk", chunks, max(c for c in chunks if c <= 4096 or c == chunks[0]), "tile", meaning)
+        chunk = tuning.number("chunk", chunks, max(c for c in chunks if c <= 4096 or c == chunks[0]), "tile", meaning)
         written = sum(
             self._plan.buffers[s.buffer].numel * ITEM_BYTES[self._plan.buffers[s.buffer].dtype] for s in self._full()
         )
-        can_stream = bool(self._full()) and inner >= per_vector and all(self._lined_up(s) for s in self._full())
+        can_stream = bool(self._full()) and inner >= per_vector and all(self._is_aligned(s) for s in self._full())
         meaning = "1 writes past the caches: saves reading the lines first, loses the output for a later kernel"
         default = int(can_stream and written > self._device.cache_bytes // 2)
-        streamed = knobs.number("stream", (0, 1) if can_stream else (0,), default, "memory", meaning)
-        order = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
-        threads = choose_threads(knobs, self._device, traffic(self._values, self._stores, self._plan))
+        streamed = tuning.number("stream", (0, 1) if can_stream else (0,), default, "memory", meaning)
+        order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
+        threads = choose_threads(tuning, self._device, traffic(self._values, self._stores, self._plan))
         simd = "#pragma omp simd" if width == widths[0] else f"#pragma omp simd simdlen({per_vector})"
         staged = self._algorithm == "staged"
         return RowForm(per_vector * unroll, simd, chunk, within, staged, bool(streamed), order, threads)
@@ -177,7 +177,7 @@ class _RowPrinter:
     def _full(self) -> list[Store]:
         return [stage.store for stage in self._kernel.stages if isinstance(stage, Emit)]
 
-    def _lined_up(self, store: Store) -> bool:
+    def _is_aligned(self, store: Store) -> bool:
         """Whether every vector of the store starts on a cache line."""
         item = ITEM_BYTES[self._plan.buffers[store.buffer].dtype]
         strides = self._rows.space.strides(store.view)
@@ -185,20 +185,20 @@ class _RowPrinter:
 
     # -- text
 
-    def printed(self) -> PrintedKernel:
+    def print_kernel(self) -> PrintedKernel:
         kernel, form = self._kernel, self._form
         declared, passed = parameters(self._values, self._stores, self._plan)
         body = self._within() if form.within else self._by_rows()
         shape = f"{self._rows.rows} rows of {self._rows.length}"
         head = f"// {kernel.name}: {shape}, {len(self._schedule.passes)} passes, {self._algorithm}"
-        advice, labels = page_advice(self._knobs, self._stores, self._plan)
+        advice, labels = page_advice(self._tuning, self._stores, self._plan)
         single = len(self._schedule.passes) <= 1 or self._algorithm == "online"
         return PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="row",
-            choices=self._knobs.values,
-            tunables=tuple(self._knobs.tunables),
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
             d_mem=2 if self._staged else 1,
             d_algo=2 if self._algorithm == "online" else 1 if len(kernel.ops) > 1 or single else 0,
             d_sync=3 if form.within else 0,

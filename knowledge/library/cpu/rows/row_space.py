@@ -21,7 +21,7 @@ class RowSpace:
         views = [leaf.view for leaf in distinct(stage_values(kernel)) if isinstance(leaf, Load | Gather | Iota)]
         views += [store.view for store in stage_stores(kernel)]
         barrier = len(kernel.outer)
-        space = Space.merged([*kernel.outer, *kernel.reduced], views, barriers=[barrier])
+        space = Space.merge([*kernel.outer, *kernel.reduced], views, barriers=[barrier])
         outer = sum(1 for dim in space.last if dim < barrier)
         if outer == len(space.sizes):  # every reduced dimension has size 1
             space = Space((*space.sizes, 1), (*space.last, barrier + len(kernel.reduced) - 1))

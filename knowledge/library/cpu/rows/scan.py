@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.space import (
-    Knobs,
     Space,
+    Tuning,
     choose_threads,
     indent,
     item_bytes,
@@ -50,7 +50,7 @@ def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str
     element at a time), "parallel" ("rows" or "within"), "schedule" ("static" or "dynamic") and "threads". A value that
     is not legal for this kernel gives way to the default.
     """
-    return _ScanPrinter(kernel, plan, device, Knobs(choices)).printed()
+    return _ScanPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
 def _scan(kernel: ScanKernel) -> _Scan:
@@ -66,12 +66,12 @@ def _scan(kernel: ScanKernel) -> _Scan:
 
 
 class _ScanPrinter:
-    def __init__(self, kernel: ScanKernel, plan: Plan, device: Device, knobs: Knobs) -> None:
-        self._kernel, self._plan, self._device, self._knobs = kernel, plan, device, knobs
+    def __init__(self, kernel: ScanKernel, plan: Plan, device: Device, tuning: Tuning) -> None:
+        self._kernel, self._plan, self._device, self._tuning = kernel, plan, device, tuning
         self._values = [kernel.value, *[store.value for store in kernel.stores]]
         views = [*views_of(self._values), *[store.view for store in kernel.stores]]
         last = len(kernel.shape) - 1
-        space = Space.merged(kernel.shape, views, barriers=[last])
+        space = Space.merge(kernel.shape, views, barriers=[last])
         if space.last[-1] != last:  # a scan of length 1
             space = Space((*space.sizes, 1), (*space.last, last))
         self._space, self._scan = space, _scan(kernel)
@@ -90,7 +90,7 @@ class _ScanPrinter:
         return best if unit[best] > unit[-1] and self._outer[best] >= 4 else None
 
     def _form(self) -> None:
-        knobs, device = self._knobs, self._device
+        tuning, device = self._tuning, self._device
         rows = self._space.points // self._length
         widths = vector_widths(device)
         per_vector = widths[0] // item_bytes(self._values, self._kernel.stores, self._plan)
@@ -99,34 +99,34 @@ class _ScanPrinter:
             across = max(self._outer[self._across], per_vector)
             tiles = [per_vector * n for n in (1, 2, 4, 8, 16) if per_vector * n <= across]
             meaning = "rows side by side: wide tiles read longer runs of memory, narrow ones balance"
-            self._tile = knobs.number("tile", tiles, tiles[min(2, len(tiles) - 1)], "tile", meaning)
+            self._tile = tuning.number("tile", tiles, tiles[min(2, len(tiles) - 1)], "tile", meaning)
         vectors = self._scan.lanes > 1 and self._kernel.value.dtype not in ("bool", "int8", "uint8", "int16")
         forms = ["blocks", "serial"] if vectors and self._length >= 32 and not self._tile else ["serial"]
         if self._kernel.op in ("max", "min"):
             forms.reverse()  # one comparison a value is hard to beat
         meaning = "blocks scan 64 bytes in registers and carry their total; serial adds one value at a time"
-        self._blocked = knobs.text("algorithm", forms, forms[0], "algorithm", meaning) == "blocks"
+        self._blocked = tuning.text("algorithm", forms, forms[0], "algorithm", meaning) == "blocks"
         long = self._length >= 32768 and device.cores > 1 and not self._tile
         default = "within" if long and rows < device.cores else "rows"
         meaning = "give whole rows to threads, or share each row: totals first, then the scan"
         shares = ["rows", "within"] if long else ["rows"]
-        self._shared = knobs.text("parallel", shares, default, "parallel", meaning) == "within"
-        self._order = knobs.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
-        self._threads = choose_threads(knobs, device, traffic(self._values, self._kernel.stores, self._plan))
+        self._shared = tuning.text("parallel", shares, default, "parallel", meaning) == "within"
+        self._order = tuning.text("schedule", ("static", "dynamic"), "static", "parallel", "who takes which row")
+        self._threads = choose_threads(tuning, device, traffic(self._values, self._kernel.stores, self._plan))
 
-    def printed(self) -> PrintedKernel:
+    def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
         body = self._columns() if self._tile else self._shared_rows() if self._shared else self._rows()
         declared, passed = parameters(self._values, kernel.stores, self._plan)
         rows = self._space.points // self._length
         head = f"// {kernel.name}: running {kernel.op} of {rows} rows of {self._length}"
-        advice, labels = page_advice(self._knobs, kernel.stores, self._plan)
+        advice, labels = page_advice(self._tuning, kernel.stores, self._plan)
         return PrintedKernel(
             functions=f"{head}\nstatic void {kernel.name}({declared}) {{\n{indent(body, 1)}\n}}\n",
             call="\n".join([*advice, f"{kernel.name}({passed});"]),
             template="scan",
-            choices=self._knobs.values,
-            tunables=tuple(self._knobs.tunables),
+            choices=self._tuning.values,
+            tunables=tuple(self._tuning.tunables),
             d_mem=1 if self._blocked or self._tile else 0,
             d_algo=2 if self._blocked else 1,
             d_sync=3 if self._shared else 0,

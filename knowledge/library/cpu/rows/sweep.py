@@ -73,7 +73,7 @@ class Sweep:
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), context.names, known=known)
         emitter.reserve([*self._values, *[context.staged[i] for i in fresh]])
         for i in fresh:
-            name = emitter.named(context.staged[i])
+            name = emitter.identifier(context.staged[i])
             emitter.lines.append(f"staged{i}[{self._position()}] = {name};")
         lanes, targets = self._updates(emitter)
         params = [f"int64_t {self._index}", *[f"{kind}& {name}" for kind, name in lanes], *[p for p, _, _ in targets]]

@@ -44,7 +44,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
     printer = _SplitRow(kernel, plan, shape, name) if shape.splits > 1 else _WholeRow(kernel, plan, shape, name)
     functions, launches, workspace_bytes = printer.print()
-    chosen = {item.name: _chosen(shape, item.name, kernel, choices) for item in chooser.tunables}
+    chosen = {item.name: _choice_used(shape, item.name, kernel, choices) for item in chooser.tunables}
     staged = {"registers": 1, "shared": 2, "stream": 1 if shape.vector > 1 or shape.column else 0}[shape.staging]
     loops = sum(isinstance(step, ReducePass | EmitPass) for step in shape.steps)
     return PrintedKernel(
@@ -61,7 +61,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     )
 
 
-def _chosen(shape: RowShape, name: str, kernel: RowKernel, choices: dict[str, Choice]) -> Choice:
+def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[str, Choice]) -> Choice:
     """The value of a tunable that the shape uses. It differs from the one in `choices` if that does not fit."""
     if name == "softmax":
         online = any(

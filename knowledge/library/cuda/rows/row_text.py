@@ -162,10 +162,10 @@ class RowText:
             else f"const {self.index} at = {place};"
         )
         if exact:
-            return [*lines, *self._reduced("at"), *body, "}"]
-        return [*lines, f"if (at < {shape.length}) {{", *self._reduced("at"), *body, "}", "}"]
+            return [*lines, *self._reduce_lines("at"), *body, "}"]
+        return [*lines, f"if (at < {shape.length}) {{", *self._reduce_lines("at"), *body, "}", "}"]
 
-    def _reduced(self, at: str) -> list[str]:
+    def _reduce_lines(self, at: str) -> list[str]:
         return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
 
     def _inner(self) -> Space:
@@ -265,11 +265,11 @@ class RowText:
         found = self._fresh_leaves(step.values, ())
         if rounds == 1:
             lines, known = self._loads(found, "", 1)
-            return [*self._reduced("at"), *lines, *self._work(step, known, "at", 1).text]
+            return [*self._reduce_lines("at"), *lines, *self._work(step, known, "at", 1).text]
         lines, known = self._loads(found, "[u]", rounds)
         stride = self.shape.team * self.shape.vector
         head = ["#pragma unroll", f"for (int u = 0; u < {rounds}; ++u) {{"]
-        place = [f"const {self.index} here = at + u * {stride};", *self._reduced("here")]
+        place = [f"const {self.index} here = at + u * {stride};", *self._reduce_lines("here")]
         work = self._work(step, known, "here", rounds)
         loading = [*self._declare(found, rounds), *head, *place, *lines, "}"]
         return [*loading, *work.before, *head, *place, *work.inside, "}", *work.after]

@@ -115,14 +115,14 @@ class _Scan:
             tunable("items", ITEMS, 4, "vector", "neighbours one thread scans by itself"),
         )
 
-    def _seen(self, at: str) -> Space:
+    def _space_at(self, at: str) -> Space:
         """The space at position `at` of the scan, counted from its other end when it runs backwards."""
         return self.space.with_inner(f"({self.length - 1} - ({at}))" if self.kernel.reverse else f"({at})")
 
     def _element(self) -> str:
         return "first" if self.items == 1 else "first + j"
 
-    def _guarded(self, body: Sequence[str]) -> list[str]:
+    def _guard(self, body: Sequence[str]) -> list[str]:
         if self.length % self.items == 0:
             inside = list(body)
         else:
@@ -138,12 +138,12 @@ class _Scan:
                 source = f"load_vec<{self.vector}>(b_{leaf.buffer} + {start.offset(leaf.view)})"
                 lines.append(f"const {vector_type(leaf.dtype, self.vector)} v{i} = {source};")
                 known.append((leaf, element_load(f"v{i}.at[j]", leaf.dtype)))
-        body = emitter(self._seen(self._element()), known, {})
+        body = emitter(self._space_at(self._element()), known, {})
         body.lines.append(f"x[j] = ({self.type})({body.value(self.kernel.value)});")
-        return [*lines, *self._guarded(body.lines)]
+        return [*lines, *self._guard(body.lines)]
 
     def _stores(self, accumulated: str) -> list[str]:
-        body = emitter(self._seen(self._element()), [], {"acc": "acc"}, "s")
+        body = emitter(self._space_at(self._element()), [], {"acc": "acc"}, "s")
         body.lines.append(f"const {self.type} acc = {accumulated};")
         body.reserve(store.value for store in self.kernel.stores)
         before: list[str] = []
@@ -156,13 +156,13 @@ class _Scan:
                 body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
                 after.append(f"store_vec<{self.vector}>(b_{store.buffer} + {start.offset(store.view)}, out{i});")
             else:
-                body.store(store, self._seen(self._element()).offset, dtype)
+                body.store(store, self._space_at(self._element()).offset, dtype)
         if self.column:
             return body.lines
-        return [*before, *self._guarded(body.lines), *after]
+        return [*before, *self._guard(body.lines), *after]
 
     def _column_step(self) -> list[str]:
-        body = emitter(self._seen("first"), [], {})
+        body = emitter(self._space_at("first"), [], {})
         next_value = f"const T next = combine(running, ({self.type})({body.value(self.kernel.value)}));"
         accumulated = "running" if self.kernel.exclusive else "next"
         return [*body.lines, next_value, *self._stores(accumulated), "running = next;"]
