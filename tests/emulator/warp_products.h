@@ -142,3 +142,48 @@ template <int N> void product_bf16(float (&d)[N], unsigned long long a, unsigned
 }
 
 }  // namespace wgmma
+
+// ---------------------------------------------------------------- bulk copies and their barriers
+
+namespace bulk {
+
+// A barrier in its eight bytes: arrivals still missing and asked for, the phase's parity, bytes still on their way.
+struct State {
+    unsigned missing : 15, asked : 15, parity : 1;
+    int bytes;
+};
+static_assert(sizeof(State) == 8);
+inline State& state(unsigned long long* barrier) { return *reinterpret_cast<State*>(barrier); }
+inline void turn_if_over(State& barrier) {
+    if (barrier.missing || barrier.bytes) return;
+    barrier.missing = barrier.asked;
+    barrier.parity ^= 1;
+    emulator::block().idle = 0;
+}
+inline void prepare(unsigned long long* barrier, int arrivals) {
+    const unsigned count = static_cast<unsigned>(arrivals);
+    state(barrier) = {count, count, 0, 0};
+}
+inline void publish() {}
+inline void arrive(unsigned long long* barrier) {
+    State& found = state(barrier);
+    if (!found.missing) emulator::violation("more arrivals at a barrier than it was made for");
+    --found.missing;
+    turn_if_over(found);
+}
+inline void expect(unsigned long long* barrier, int bytes) {
+    state(barrier).bytes += bytes;
+    arrive(barrier);
+}
+inline void await(unsigned long long* barrier, int parity) {
+    while (state(barrier).parity == static_cast<unsigned>(parity)) emulator::yield();
+}
+inline void copy(void* to, const void* from, int bytes, unsigned long long* barrier) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16)
+        emulator::violation("a bulk copy that is not aligned to 16 bytes");
+    std::memcpy(to, from, bytes);
+    state(barrier).bytes -= bytes;
+    turn_if_over(state(barrier));
+}
+
+}  // namespace bulk

@@ -7,21 +7,23 @@ ordinary units. The kernels stand in `gemm_mma.cu` and `gemm.cu`; `tiled.py` fil
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
 from foundry.knowledge.library.cuda.contractions.operands import over_vector, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.packed import print_packed
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
     IEEE,
+    PACKED,
     PATH,
     PRECISION,
     TensorTiling,
+    Ways,
     choose_tensor,
-    precision_tunable,
-    precisions,
+    way_tunables,
 )
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.library.cuda.dialect import register
@@ -73,26 +75,26 @@ def _narrow(expr: Expr) -> DType:
     return expr.args[0].dtype if is_cast and isinstance(expr, Apply) else expr.dtype
 
 
+def choose_way(ways: Ways, device: Device, choices: dict[str, Choice]) -> tuple[str, str, tuple[Tunable, ...]]:
+    """Precision and path ("" on the ordinary units), and their tunables."""
+    precisions = ways.precisions(device.arch)
+    precision = str(pick(choices, PRECISION, precisions, precisions[0]))
+    paths = ways.paths(precision, device.arch) if precision != IEEE else ("",)
+    path = str(pick(choices, PATH, paths, paths[0]))
+    return precision, path, way_tunables(precisions, paths)
+
+
 def choose_tiling(
-    kernel: GemmKernel,
-    dtype: DType,
-    device: Device,
-    choices: dict[str, Choice],
-    *,
-    scalar: bool,
-    suits_wgmma: bool,
-    ieee_only: bool,
+    kernel: GemmKernel, ways: Ways, device: Device, choices: dict[str, Choice]
 ) -> tuple[Tiling | TensorTiling, tuple[Tunable, ...]]:
-    """The tiling of the chosen precision, and the tunables, the precision among them where there is a choice.
-    `dtype` is what the operands hold."""
-    values = precisions(dtype, device.arch, ieee_only=ieee_only)
-    precision = str(pick(choices, PRECISION, values, values[0]))
+    """The tiling of the chosen way to multiply, which is none of packed operands, and all tunables."""
+    precision, path, tunables = choose_way(ways, device, choices)
     tiling: Tiling | TensorTiling
     if precision == IEEE:
-        tiling, tunables = choose(kernel, device, choices, scalar=scalar)
+        tiling, more = choose(kernel, device, choices, scalar=ways.is_gathered)
     else:
-        tiling, tunables = choose_tensor(kernel, precision, device, choices, scalar=scalar, suits_wgmma=suits_wgmma)
-    return tiling, (*precision_tunable(values), *tunables)
+        tiling, more = choose_tensor(kernel, path, precision, device, choices, scalar=ways.is_gathered)
+    return tiling, (*tunables, *more)
 
 
 def chosen(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
@@ -115,21 +117,12 @@ def labels(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
 
 
 class _Printer:
-    def __init__(self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
+    def __init__(self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], ways: Ways) -> None:
         self.kernel = kernel
         self.plan = plan
         self.spaces = spaces_of(kernel)
-        operands = [strided_operand(kernel, self.spaces, which, Tiling()) for which in ("a", "b")]
-        self.scalar = any(operand.vector == 1 for operand in operands)
-        self.tiling, self.tunables = choose_tiling(
-            kernel,
-            operand_dtype(kernel),
-            device,
-            choices,
-            scalar=self.scalar,
-            suits_wgmma=all(operand.along_k for operand in operands),
-            ieee_only=plan.ieee_only,
-        )
+        self.scalar = ways.is_gathered
+        self.tiling, self.tunables = choose_tiling(kernel, ways, device, choices)
         self.type = register(kernel.dtype)
         self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
         self.a = strided_operand(kernel, self.spaces, "a", self.tiling)
@@ -261,5 +254,36 @@ class _Printer:
         )
 
 
+def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
+    """In which ways a product may be multiplied."""
+    spaces = spaces_of(kernel)
+    operands = [strided_operand(kernel, spaces, which, Tiling()) for which in ("a", "b")]
+    dtype = operand_dtype(kernel)
+    return Ways(
+        dtype=dtype,
+        is_gathered=any(operand.vector == 1 for operand in operands),
+        suits_wgmma=all(operand.along_k for operand in operands),
+        ieee_only=plan.ieee_only,
+        packs=True,
+        packing_pays=packing_pays(kernel, dtype, along_k=all(operand.along_k for operand in operands)),
+    )
+
+
+def packing_pays(kernel: GemmKernel, dtype: DType, *, along_k: bool) -> bool:
+    """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
+    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more."""
+    batch = math.prod(kernel.batch)
+    work = 2.0 * batch * kernel.m * kernel.n * kernel.k
+    moved = batch * (kernel.m + kernel.n) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
+    return work / 600e12 + moved / 3e12 + 9e-6 < work / (170e12 if along_k else 110e12)
+
+
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    return _Printer(kernel, plan, device, choices).print()
+    ways = ways_of(kernel, plan)
+    precision, path, tunables = choose_way(ways, device, choices)
+    if path != PACKED:
+        return _Printer(kernel, plan, device, choices, ways).print()
+    printed = print_packed(kernel, plan, device, choices, precision)
+    way: dict[str, Choice] = {PRECISION: precision, PATH: path}
+    known = {item.name: way[item.name] for item in tunables}
+    return replace(printed, choices={**known, **printed.choices}, tunables=(*tunables, *printed.tunables))

@@ -151,8 +151,11 @@ def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:
     return tuple(f"{name} < {size}" for name, size, tile in axes if size % tile)
 
 
-def strided_operand(kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling) -> Tile:
-    """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory."""
+def strided_operand(
+    kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tiling | TensorTiling, *, widest: int = 4
+) -> Tile:
+    """A strided operand, or an expression over strided ones, read along the axis that is contiguous in memory, up to
+    `widest` neighbours at once."""
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     out, out_size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
     kind = register(kernel.dtype)
@@ -168,7 +171,7 @@ def strided_operand(kernel: GemmKernel, spaces: Spaces, which: str, tiling: Tili
     loads = [leaf for leaf in leaves([expr]) if isinstance(leaf, Load) and space.stride(leaf.view)]
     vector = 1
     for wide in (2, 4) if kind == "float" else (2,):
-        if extent % wide == 0 and loads and all(space.aligned(leaf.view, wide) for leaf in loads):
+        if wide <= widest and extent % wide == 0 and loads and all(space.aligned(leaf.view, wide) for leaf in loads):
             vector = wide
 
     def read(held: str) -> list[str]:

@@ -17,15 +17,18 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import SPLITS
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
-from foundry.knowledge.library.cuda.space import pick, tunable
+from foundry.knowledge.library.cuda.space import tunable
 from foundry.knowledge.library.ir.kernels import GemmKernel, Tunable
 from foundry.knowledge.opgraph import DType
 
 IEEE = "ieee"
 PRECISION = "precision"
 PATH = "path"
-_TYPES = {"tf32": "Tf32", "tf32x3": "Tf32x3", "float16": "Float16", "bfloat16": "Bfloat16"}  # those of *.cuh
-_PER_WORD = {"tf32": 1, "tf32x3": 1, "float16": 2, "bfloat16": 2}
+HALF = "half"
+PACKED = "packed"
+# Of each precision: its name in *.cuh, and the bytes of an element.
+TYPES = {"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", "float16": "Float16", "bfloat16": "Bfloat16"}
+SIZES = {"tf32": 4, "tf32x3": 4, HALF: 2, "float16": 2, "bfloat16": 2}
 _COMMON: dict[str, tuple[str, str]] = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
     "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
@@ -33,21 +36,61 @@ _COMMON: dict[str, tuple[str, str]] = {
     "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
 }
 _PRECISION_MEANING = (
-    "arithmetic of the product: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; tf32x3 on "
-    "tensor cores with three products, as accurate as float32"
+    "arithmetic of the product: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; half as "
+    "many bits at twice the rate, operands scaled to 16 bits; tf32x3 three products in tf32, as accurate as float32"
 )
-_PATH_MEANING = "wgmma: four warps multiply from shared memory; mma: each warp multiplies from its registers"
+_PATH_MEANING = (
+    "packed: operands are brought into tiles first; wgmma: four warps multiply from shared memory; mma: each warp "
+    "multiplies from its registers"
+)
 
 
-def precisions(dtype: DType, arch: str, *, ieee_only: bool) -> tuple[str, ...]:
-    """What a product of this dtype may be computed in, the default first. Tensor cores with TF32 and bfloat16 begin
-    with compute capability 8.0."""
-    has_mma = arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
-    if not has_mma or dtype == "float64":
-        return (IEEE,)
-    if dtype in ("float16", "bfloat16"):
-        return (dtype, IEEE)
-    return (IEEE,) if ieee_only else ("tf32", "tf32x3", IEEE)
+@dataclass(frozen=True)
+class Ways:
+    """What a kernel's operands are like, and so in which ways it may be multiplied.
+
+    dtype:       what the operands hold
+    is_gathered: an operand is gathered element by element, each element has an address
+    packs:       operands may be brought into tiles by launches of their own; `packing_pays`: and that is faster
+    suits_wgmma: rows of shared memory, which wgmma wants along k, are filled along k, and tiles are not mostly empty
+    ieee_only:   no product of float32 in TF32
+    """
+
+    dtype: DType
+    is_gathered: bool
+    suits_wgmma: bool
+    ieee_only: bool
+    packs: bool = False
+    packing_pays: bool = False
+
+    def precisions(self, arch: str) -> tuple[str, ...]:
+        """What the product may be computed in, the default first. Tensor cores with TF32 and bfloat16 begin with
+        compute capability 8.0."""
+        has_mma = arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
+        if not has_mma or self.dtype == "float64":
+            return (IEEE,)
+        if self.dtype in ("float16", "bfloat16"):
+            return (self.dtype, IEEE)
+        if self.ieee_only:
+            return (IEEE,)
+        if not self.packs or not _has_wgmma(arch):
+            return ("tf32", "tf32x3", IEEE)
+        return (HALF, "tf32x3", "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, IEEE)
+
+    def paths(self, precision: str, arch: str) -> tuple[str, ...]:
+        """Ways to multiply in this precision, the default first."""
+        if precision == HALF:
+            return (PACKED,)
+        if not _has_wgmma(arch) or precision == "tf32x3":
+            return ("mma",)
+        staged = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
+        if not self.packs:
+            return staged
+        return (PACKED, *staged) if self.packing_pays else (*staged, PACKED)
+
+
+def _has_wgmma(arch: str) -> bool:
+    return arch.rstrip("af") == "sm_90"
 
 
 @dataclass(frozen=True)
@@ -68,7 +111,7 @@ class TensorTiling(ABC):
     @property
     def type_name(self) -> str:
         """The precision's name in the library's texts."""
-        return _TYPES[self.precision]
+        return TYPES[self.precision]
 
     @property
     def is_tf32(self) -> bool:
@@ -138,7 +181,7 @@ class MmaTiling(TensorTiling):
         return f"Tile{letter}::keep<{vector}>(to_{which}, in_{out}, in_k, held_{which}[i]);"
 
     def _operand_bytes(self, out: int, *, along_k: bool) -> int:
-        words = self.tile_k // _PER_WORD[self.precision]
+        words = self.tile_k * SIZES[self.precision] // 4
         return 4 * (out * (words + 4) if along_k else words * (out + 8))  # as mma::Operand pads it
 
     def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
@@ -191,14 +234,10 @@ class WgmmaTiling(TensorTiling):
 
     def registers(self, *, scalar: bool) -> int:
         held = self.tile_k * (self.tile_m + self.tile_n) // self.threads
-        return self.group_m * self.group_n // 128 + held * (2 if scalar else 1) + 48 * _PER_WORD[self.precision]
+        return self.group_m * self.group_n // 128 + held * (2 if scalar else 1) + 48 * 4 // SIZES[self.precision]
 
     def legal(self, arch: str, *, scalar: bool) -> bool:
-        if (
-            self.tile_m % self.group_m
-            or self.tile_n % self.group_n
-            or self.tile_k * 4 != 128 * _PER_WORD[self.precision]
-        ):
+        if self.tile_m % self.group_m or self.tile_n % self.group_n or self.tile_k * SIZES[self.precision] != 128:
             return False
         return self.threads >= 128 and super().legal(arch, scalar=scalar)
 
@@ -215,7 +254,7 @@ class _Path:
     parts: tuple[str, str]
 
     def tilings(self, precision: str, splits: int) -> Iterator[tuple[TensorTiling, float]]:
-        deep = (32 if self.kind is WgmmaTiling else 16) * _PER_WORD[precision]
+        deep = (32 if self.kind is WgmmaTiling else 16) * (4 // SIZES[precision])
         for tile_m, tile_n, part_m, part_n, rate in self.shapes:
             parts = dict(zip(self.parts, (part_m, part_n), strict=True))
             yield self.kind(tile_m, tile_n, deep, 2, splits, precision, **parts), rate
@@ -270,13 +309,6 @@ _PATHS = {
 }
 
 
-def paths(precision: str, arch: str, *, suits_wgmma: bool) -> tuple[str, ...]:
-    """Ways to multiply in this precision on this architecture, the default first."""
-    if arch.rstrip("af") != "sm_90" or precision == "tf32x3":
-        return ("mma",)
-    return ("wgmma", "mma") if suits_wgmma else ("mma", "wgmma")
-
-
 def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, scalar: bool) -> TensorTiling:
     """The tiling with the least estimated time: waves of tiles, each at its own rate, plus the traffic of a split."""
     batch = math.prod(kernel.batch)
@@ -299,27 +331,18 @@ def _default(kernel: GemmKernel, path: str, precision: str, device: Device, *, s
 
 
 def choose_tensor(
-    kernel: GemmKernel,
-    precision: str,
-    device: Device,
-    choices: dict[str, Choice],
-    *,
-    scalar: bool,
-    suits_wgmma: bool,
+    kernel: GemmKernel, path: str, precision: str, device: Device, choices: dict[str, Choice], *, scalar: bool
 ) -> tuple[TensorTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
 
-    `scalar`: an operand is gathered element by element. `suits_wgmma`: rows of shared memory, which wgmma wants along
-    k, are filled along k, and the tile is not mostly empty; else mma was faster (measured on an H200)."""
-    offered = paths(precision, device.arch, suits_wgmma=suits_wgmma)
-    path = str(pick(choices, PATH, offered, offered[0]))
+    `scalar`: an operand is gathered element by element."""
     found = _PATHS[path]
     default = _default(kernel, path, precision, device, scalar=scalar)
     wanted = {name: int(value) for name, value in choices.items() if value in found.values.get(name, ())}
     tiling = _with(default, wanted)
     if not tiling.legal(device.arch, scalar=scalar) or tiling.splits * tiling.tile_k > max(kernel.k, tiling.tile_k):
         tiling = default
-    tunables = [tunable(PATH, offered, offered[0], "algorithm", _PATH_MEANING)] if len(offered) > 1 else []
+    tunables = []
     for name, values in found.values.items():
         legal = [value for value in values if _with(tiling, {name: value}).legal(device.arch, scalar=scalar)]
         if name == "splits":
@@ -335,6 +358,11 @@ def _with(tiling: TensorTiling, values: dict[str, int]) -> TensorTiling:
     return replace(tiling, **values)  # type: ignore[arg-type]
 
 
-def precision_tunable(values: tuple[str, ...]) -> tuple[Tunable, ...]:
-    """The choice among precisions, where there is one."""
-    return (tunable(PRECISION, values, values[0], PRECISION, _PRECISION_MEANING),) if len(values) > 1 else ()
+def way_tunables(precisions: tuple[str, ...], paths: tuple[str, ...]) -> tuple[Tunable, ...]:
+    """The choices of precision and path, where there are any."""
+    found = []
+    if len(precisions) > 1:
+        found.append(tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
+    if len(paths) > 1:
+        found.append(tunable(PATH, paths, paths[0], "algorithm", _PATH_MEANING))
+    return tuple(found)

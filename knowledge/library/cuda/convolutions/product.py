@@ -18,7 +18,7 @@ from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm import arch_feature, choose_tiling, chosen, labels
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Tile, edges, over_vector
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, Ways, WgmmaTiling
 from foundry.knowledge.library.cuda.contractions.tiled import (
     epilogue_lines,
     shared_bytes,
@@ -146,16 +146,15 @@ class _Conv:
         batch = (kernel.groups, len(self.phases))
         shape = GemmKernel(kernel.name, batch, self.m, self.n, max(1, self.k), zero, zero, (), kernel.dtype)
         kept = {name: value for name, value in choices.items() if name != "splits"}
-        ieee_only = self.space.plan.ieee_only
         buffers = self.space.plan.buffers
         stored = {buffers[name].dtype for name in (kernel.x, kernel.weight)}
-        dtype = stored.pop() if len(stored) == 1 and "float64" not in stored else kernel.dtype
-        tiling, tunables = choose_tiling(
-            *(shape, dtype, device, kept),
-            scalar=True,
+        ways = Ways(
+            dtype=stored.pop() if len(stored) == 1 and "float64" not in stored else kernel.dtype,
+            is_gathered=True,
             suits_wgmma=self.m % 128 == 0 and not kernel.transposed,
-            ieee_only=ieee_only,
+            ieee_only=self.space.plan.ieee_only,
         )
+        tiling, tunables = choose_tiling(shape, ways, device, kept)
         return replace(tiling, splits=1), tuple(item for item in tunables if item.name != "splits")
 
     @property

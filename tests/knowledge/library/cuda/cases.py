@@ -38,7 +38,7 @@ from foundry.knowledge.opgraph import DType, contiguous_strides
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 F: DType = "float32"
 # Of the norm: TF32 keeps 11 significant bits of an operand, 16-bit results 11 and 8.
-PRECISION_TOLERANCE = {"tf32": 6e-4, "float16": 1e-3, "bfloat16": 5e-3}
+PRECISION_TOLERANCE = {"tf32": 6e-4, "half": 6e-4, "float16": 1e-3, "bfloat16": 5e-3}
 
 
 @dataclass
@@ -349,6 +349,19 @@ def gemm(
     return Case(
         kernel, {"a": a, "b": b, "bias": bias}, {"y": truth}, dict(choices), tolerance, "precision" not in choices
     )
+
+
+def wide_range() -> Case:
+    """Rows from 1e-30 to 1e30, columns of all sizes, an infinity, a NaN, a row of zeros: scales must hold them."""
+    case = gemm(40, 24, 90, precision="half")
+    a, b = case.inputs["a"], case.inputs["b"]
+    a *= 10.0 ** torch.linspace(-30, 30, 40)[:, None]
+    b *= 10.0 ** torch.linspace(-6, 6, 24)
+    a[3, 5], a[7, 2], a[9] = torch.inf, torch.nan, 0.0
+    truth = torch.relu(a.double() @ b.double() + case.inputs["bias"].double()).float()
+    # Each row and column has a magnitude of its own: what is compared is their shape.
+    case.outputs["y"] = truth
+    return case
 
 
 def gemm_prologue() -> Case:

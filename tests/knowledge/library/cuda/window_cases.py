@@ -28,6 +28,7 @@ from tests.knowledge.library.cuda.cases import (
     special_values,
     transposed_and_sliced,
     turned,
+    wide_range,
 )
 
 from foundry.knowledge.candidate import Choice
@@ -195,6 +196,13 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_split": lambda: gemm(20, 36, 700, splits=4),
     "gemm_one_stage": lambda: gemm(40, 132, 64, stages=1, tile_m=32, tile_n=64, thread_m=4, thread_n=4),
     "gemm_prologue": gemm_prologue,
+    "packed_whole_tiles": lambda: gemm(128, 256, 64, precision="tf32", path="packed"),
+    "packed_edges": lambda: gemm(130, 77, 33, precision="tf32", path="packed"),
+    "packed_half": lambda: gemm(130, 300, 200, precision="half"),
+    "packed_half_linear": lambda: gemm(100, 136, 1000, flip="b", precision="half", tile_m=64, group_n=64, stages=3),
+    "packed_half_flipped": lambda: gemm(96, 72, 300, flip="ab", precision="half"),
+    "packed_batched": lambda: gemm(33, 48, 70, (2, 3), flip="b", precision="half"),
+    "packed_wide_range": wide_range,
     "wgmma_whole_tiles": lambda: gemm(128, 256, 64, precision="tf32", path="wgmma"),
     "wgmma_edges": lambda: gemm(130, 77, 33, precision="tf32", path="wgmma"),
     "wgmma_flipped": lambda: gemm(
@@ -245,6 +253,8 @@ SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
     "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),
     "chain_float16": lambda: gelu_chain(33, 30, "float16"),
+    "packed_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="packed"),
+    "packed_bfloat16": lambda: gemm(70, 72, 150, flip="b", dtype="bfloat16", precision="bfloat16", path="packed"),
     "wgmma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="wgmma"),
     "wgmma_bfloat16": lambda: gemm(
         70, 72, 48, flip="b", dtype="bfloat16", precision="bfloat16", path="wgmma", stages=3

@@ -1,0 +1,33 @@
+// Bulk copies into shared memory and the barriers that say when they have arrived (PTX ISA, "mbarrier" and
+// "cp.async.bulk"). Where no NVIDIA compiler reads this, whoever compiles it supplies functions of the same names.
+namespace bulk {
+
+using Barrier = unsigned long long;
+
+#if defined(__CUDACC__)
+DEVICE unsigned address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
+DEVICE void prepare(Barrier* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
+}
+DEVICE void publish() { asm volatile("fence.mbarrier_init.release.cluster;\n\tfence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void arrive(Barrier* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+}
+DEVICE void expect(Barrier* barrier, int bytes) {  // arrives, and asks for so many bytes besides
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+}
+DEVICE void await(Barrier* barrier, int parity) {  // until the phase of this parity is over
+    asm volatile(
+        "{\n\t.reg .pred over;\n\tAGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n\t"
+        "@!over bra AGAIN;\n\t}" ::"r"(address(barrier)),
+        "r"(parity)
+        : "memory");
+}
+DEVICE void copy(void* to, const void* from, int bytes, Barrier* barrier) {  // 16-byte aligned, a multiple of 16 bytes
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address(to)),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address(barrier))
+                 : "memory");
+}
+#endif
+
+}  // namespace bulk

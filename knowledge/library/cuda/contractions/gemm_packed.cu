@@ -1,0 +1,84 @@
+// acc[m, n] = sum over k of a[m, k] * b[k, n] on the tensor cores of warpgroups, from operands that @NAME@_pack_* brought
+// into tiles of @BM@ (@BN@) rows and 128 bytes of k, swizzled as wgmma reads them. One warp copies tiles into a ring of
+// shared memory, the warpgroups multiply; each adds up @GM@ x @GN@.
+extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) {
+    constexpr int BM = @BM@, BN = @BN@, GM = @GM@, GN = @GN@, STAGES = @STAGES@, STEPS = @STEPS@;
+    constexpr int WIDE = GN % 128 ? 64 : 128;  // columns of one instruction
+    constexpr int WARPS = (BM / GM) * (BN / GN) * 4;  // that multiply
+    using Precision = wgmma::@PRECISION@;
+    using TileA = wgmma::Operand<Precision, BM>;
+    using TileB = wgmma::Operand<Precision, BN>;
+    constexpr int STAGE = TileA::BYTES + TileB::BYTES;
+    extern __shared__ __align__(1024) unsigned char tiles[];
+    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(tiles + STAGES * STAGE);
+    bulk::Barrier* const empty = full + STAGES;
+
+    // Neighbouring blocks share tiles of both operands: columns of @GROUP@ tiles are walked together, so L2 serves them.
+    const int tile = (int)blockIdx.x % (@TILES_M@ * @TILES_N@);
+    const int group = tile / (@GROUP@ * @TILES_N@), rest = tile % (@GROUP@ * @TILES_N@);
+    const int height = @TILES_M@ - group * @GROUP@ < @GROUP@ ? @TILES_M@ - group * @GROUP@ : @GROUP@;
+    const int tile_m = group * @GROUP@ + rest % height, tile_n = rest / height;
+    const @INDEX@ first_m = (@INDEX@)tile_m * BM, first_n = (@INDEX@)tile_n * BN;
+@BATCH@
+    const long long place_m = (long long)@BATCH_A@ * @TILES_M@ + tile_m, place_n = (long long)@BATCH_B@ * @TILES_N@ + tile_n;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 1), bulk::prepare(empty + stage, WARPS);
+        bulk::publish();
+    }
+    __syncthreads();
+    if (warp == WARPS) {
+        if (lane == 0) {
+            const unsigned char* from_a = packed_a + place_m * STEPS * TileA::BYTES;
+            const unsigned char* from_b = packed_b + place_n * STEPS * TileB::BYTES;
+            for (int step = 0; step < STEPS; ++step, from_a += TileA::BYTES, from_b += TileB::BYTES) {
+                const int stage = step % STAGES;
+                bulk::await(empty + stage, step / STAGES + 1 & 1);
+                bulk::expect(full + stage, STAGE);
+                bulk::copy(tiles + stage * STAGE, from_a, TileA::BYTES, full + stage);
+                bulk::copy(tiles + stage * STAGE + TileA::BYTES, from_b, TileB::BYTES, full + stage);
+            }
+        }
+        return;
+    }
+    const int group_m = warp / 4 / (BN / GN) * GM, warp_n = warp / 4 % (BN / GN) * GN;
+    const int warp_m = group_m + warp % 4 * 16;
+    float acc[GM / 64][GN / 8 * 4] = {};
+    for (int step = 0; step < STEPS; ++step) {
+        const int stage = step % STAGES;
+        const unsigned char* const from_a = tiles + stage * STAGE;
+        const unsigned char* const from_b = from_a + TileA::BYTES;
+        bulk::await(full + stage, step / STAGES & 1);
+        wgmma::begin();
+#pragma unroll
+        for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
+#pragma unroll
+            for (int i = 0; i < GM / 64; ++i)
+#pragma unroll
+                for (int n = 0; n < GN; n += WIDE)
+                    Precision::multiply(wgmma::part<WIDE / 2>(acc[i] + n / 2),
+                                        TileA::described(from_a, group_m + i * 64, k),
+                                        TileB::described(from_b, warp_n + n, k));
+        wgmma::commit();
+        wgmma::wait<1>();  // the step before this one has been read
+        if (lane == 0 && step > 0) bulk::arrive(empty + (step - 1) % STAGES);
+    }
+    wgmma::wait<0>();
+#pragma unroll
+    for (int i = 0; i < GM / 64; ++i) wgmma::hold(acc[i]);
+#pragma unroll
+    for (int i = 0; i < GM / 64; ++i)
+#pragma unroll
+        for (int h = 0; h < GN / 8; ++h) mma::side_by_side(mma::four(acc[i] + h * 4), lane);
+#pragma unroll
+    for (int i = 0; i < GM / 64; ++i) {
+        const @INDEX@ m = first_m + warp_m + i * 64 + lane / 4 + lane % 2 * 8;
+@ROW_SCALE@
+#pragma unroll
+        for (int h = 0; h < GN / 8; ++h) {
+            const @INDEX@ n = first_n + warp_n + h * 8 + lane % 4 / 2 * 4;
+@EPILOGUE@
+        }
+    }
+}

@@ -1,0 +1,25 @@
+// Operands on their way into tiles for wgmma: rows of the result's axis, 128 bytes of k each, one tile after the other
+// along k. Float32 becomes TF32, or 16 bits times a power of two that brings the row's largest finite element to 2^13.
+namespace pack {
+
+// Where 16-byte piece `piece` (counted along the whole row) of row `out` lies in an operand of TILE rows a tile.
+template <int TILE, int STEPS> DEVICE unsigned char* place(unsigned char* packed, long long row, int piece) {
+    const long long tile = row / TILE;
+    const int out = (int)(row % TILE);
+    return packed + ((tile * STEPS + piece / 8) * TILE + out) * 128 + ((piece % 8) ^ (out % 8)) * 16;
+}
+DEVICE float finite(float x) { return math::isnan(x) || math::isinf(x) ? 0.0f : math::abs(x); }
+
+// The exponent that takes `largest` (finite, not negative) into [2^13, 2^14); a row of tiny numbers stays below that.
+DEVICE int exponent_for(float largest) {
+    const int field = __float_as_int(largest) >> 23;
+    return 127 + 13 - (field < 14 ? 14 : field);
+}
+DEVICE float power(int exponent) { return __int_as_float((exponent + 127) << 23); }  // of two, -126 <= exponent <= 127
+// x 2^exponent for exponents of two factors together: in halves, which neither overflow nor vanish by themselves.
+DEVICE float scaled(float x, int exponent) {
+    const int half = exponent / 2;
+    return x * power(half) * power(exponent - half);
+}
+
+}  // namespace pack

@@ -1,0 +1,337 @@
+"""Matrix products in CUDA from packed operands: a launch for each operand brings it into the order that wgmma reads,
+then the main loop copies whole tiles with the bulk copy engine while four warps at a time multiply.
+
+Packing costs a read and a write of the operands and saves everything else: any expression, any strides, edges, rounding
+to TF32, or scaling to 16 bits (`half`: a power of two a row, 11 significant bits as TF32 has, at twice its rate).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda import launches as cuda_launch
+from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
+from foundry.knowledge.library.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, SIZES, TYPES
+from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
+from foundry.knowledge.library.cuda.launches import Launch, max_shared_bytes
+from foundry.knowledge.library.cuda.space import (
+    Space,
+    body_leaves,
+    buffers_of,
+    decompose,
+    identifier,
+    indent,
+    index_type,
+    leaves,
+    parameters,
+    tunable,
+)
+from foundry.knowledge.library.file.assemble import fill
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
+
+_THREADS = 256  # of a packing launch
+_ROW_BYTES = 128
+_ALIGN = 1024
+_MOST_PARTS = 32  # of k, in which a row's largest element is looked for
+_VALUES: dict[str, tuple[int, ...]] = {
+    "tile_m": (64, 128, 256),
+    "tile_n": (64, 128, 256),
+    "group_m": (64, 128),
+    "group_n": (64, 128, 256),
+    "stages": (2, 3, 4, 5, 6),
+}
+_MEANING = {
+    "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
+    "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
+    "group_m": ("tile", "rows that a warpgroup adds up: more products per read of b, more registers"),
+    "group_n": ("tile", "columns that a warpgroup adds up"),
+    "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
+}
+
+
+@dataclass(frozen=True)
+class PackedTiling:
+    """A block's tile of the result, the part of it that each warpgroup adds up, and the ring's stages."""
+
+    tile_m: int
+    tile_n: int
+    group_m: int
+    group_n: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        """Those of the warpgroups, and the warp that copies."""
+        return (self.tile_m // self.group_m) * (self.tile_n // self.group_n) * 128 + 32
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * ((self.tile_m + self.tile_n) * _ROW_BYTES + 16)
+
+    def legal(self, arch: str) -> bool:
+        if self.tile_m % self.group_m or self.tile_n % self.group_n or self.threads > 544:
+            return False
+        registers = self.group_m * self.group_n // 128 + 64
+        return registers * self.threads <= 65536 and self.shared_bytes <= max_shared_bytes(arch)
+
+
+# With the share of the arithmetic rate that a tile of this shape reaches by itself.
+_SHAPES = (
+    (PackedTiling(128, 256, 64, 256, 4), 1.0),
+    (PackedTiling(128, 128, 64, 128, 6), 0.85),
+    (PackedTiling(64, 256, 64, 256, 4), 0.7),
+    (PackedTiling(128, 64, 64, 64, 6), 0.6),
+    (PackedTiling(64, 64, 64, 64, 6), 0.45),
+)
+
+
+def _waves_cost(kernel: GemmKernel, tiling: PackedTiling, rate: float, device: Device) -> float:
+    tiles = math.prod(kernel.batch) * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n)
+    return math.ceil(tiles / device.cores) * tiling.tile_m * tiling.tile_n / rate
+
+
+def choose_packed(
+    kernel: GemmKernel, device: Device, choices: dict[str, Choice]
+) -> tuple[PackedTiling, tuple[Tunable, ...]]:
+    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    default = min(_SHAPES, key=lambda item: _waves_cost(kernel, item[0], item[1], device))[0]
+    wanted = {name: int(value) for name, value in choices.items() if value in _VALUES.get(name, ())}
+    tiling = replace(default, **wanted)
+    if not tiling.legal(device.arch):
+        tiling = default
+    tunables = []
+    for name, values in _VALUES.items():
+        legal = [value for value in values if replace(tiling, **{name: value}).legal(device.arch)]
+        aspect, meaning = _MEANING[name]
+        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    return tiling, tuple(tunables)
+
+
+class _Operand:
+    """One operand on its way into tiles, and where its parts lie in the workspace."""
+
+    def __init__(self, printer: _Printer, which: str) -> None:
+        kernel, self.printer, self.which = printer.kernel, printer, which
+        spaces = printer.spaces
+        self.expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+        self.out, self.size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
+        self.tile_rows = printer.tiling.tile_m if which == "a" else printer.tiling.tile_n
+        along = strided_operand(kernel, spaces, which, Tiling())
+        self.tile: Tile = along if along.along_k else strided_operand(kernel, spaces, which, Tiling(), widest=1)
+        batch_dims = len(spaces.batch_sizes)
+        self.is_batched = any(any(view.strides[:batch_dims]) for view in where.values())
+        self.padded = math.ceil(self.size / self.tile_rows) * self.tile_rows
+        self.rows = self.padded * (printer.batch if self.is_batched else 1)
+        self.bytes = self.rows * printer.steps * _ROW_BYTES
+        self.parts = min(_MOST_PARTS, math.ceil(kernel.k / 256))
+        self.at = self.exponents_at = self.peaks_at = 0
+
+    def place(self, begin: int) -> int:
+        """Takes workspace from `begin` bytes on; returns where the next operand may begin."""
+        self.at = begin
+        self.exponents_at = begin + self.bytes
+        self.peaks_at = self.exponents_at + (_aligned(4 * self.rows) if self.printer.is_half else 0)
+        needs_peaks = self.printer.is_half and not self.tile.along_k
+        return self.peaks_at + (_aligned(4 * self.rows * self.parts) if needs_peaks else 0)
+
+    @property
+    def batch(self) -> str:
+        """The batch point whose rows the main loop reads."""
+        return "batch" if self.is_batched and self.printer.batch > 1 else "0"
+
+    def _holes(self, more: list[str]) -> dict[str, object]:
+        printer, kernel = self.printer, self.printer.kernel
+        spaces = printer.spaces
+        place: list[str] = []
+        if self.is_batched and spaces.batch_sizes:
+            place = [f"const int batch = (int)(row / {self.padded});"]
+            place += decompose("batch", spaces.batch_sizes, spaces.batch_names, self.tile.index)
+        return {
+            "WHICH": self.which,
+            "KERNEL": printer.name,
+            "PARAMETERS": ", ".join([*self._signature()[0], *more]),
+            "PRECISION": TYPES[printer.precision],
+            "INDEX": self.tile.index,
+            "OUT": self.out,
+            **{"ROWS": self.rows, "PADDED": self.padded, "SIZE": self.size, "K": kernel.k},
+            **{"STEPS": printer.steps, "TILE": self.tile_rows, "VECTOR": self.tile.vector},
+            **{"PARTS": self.parts, "DEPTH": math.ceil(kernel.k / self.parts)},
+            "BATCH": indent(place),
+            "READ": indent(self.tile.read("held"), 4),
+        }
+
+    def _signature(self) -> tuple[list[str], list[str]]:
+        reads, _ = buffers_of(leaves([self.expr]), [])
+        text, arguments = parameters(self.printer.plan, reads, [])
+        return [text] if text else [], arguments
+
+    def sources(self) -> Iterator[tuple[str, Launch]]:
+        """The launches that pack it, in order."""
+        kind, which, half = ("along" if self.tile.along_k else "across"), self.which, self.printer.is_half
+        arguments = self._signature()[1]
+        more, slots = [f"unsigned char* __restrict__ packed_{which}"], [cuda_launch.workspace(self.at)]
+        if half and not self.tile.along_k:
+            peaks = cuda_launch.workspace(self.peaks_at)
+            text = _text("pack_peak.cu", self._holes([f"float* __restrict__ peaks_{which}"]))
+            blocks = math.ceil(self.rows * self.parts / _THREADS)
+            yield text, _launch(f"{self.printer.name}_peak_{which}", blocks, [*arguments, peaks])
+            more, slots = [*more, f"const float* __restrict__ peaks_{which}"], [*slots, peaks]
+        if half:
+            more = [*more, f"int* __restrict__ exponents_{which}"]
+            slots = [*slots, cuda_launch.workspace(self.exponents_at)]
+        holes = self._holes(more)
+        holes |= {"SCALE": indent(self._scale()), "TIMES": " * scale" if half else ""}
+        blocks = math.ceil(self.rows / 8) if kind == "along" else math.ceil(self.rows * self.printer.steps / _THREADS)
+        yield (
+            _text(f"pack_{kind}.cu", holes),
+            _launch(f"{self.printer.name}_pack_{which}", blocks, [*arguments, *slots]),
+        )
+
+    def _scale(self) -> list[str]:
+        """Statements that define `scale` and keep its exponent for the end of the product."""
+        if not self.printer.is_half:
+            return []
+        if self.tile.along_k:
+            find = [
+                f"for (int piece = lane; piece < {self.printer.steps} * 8; piece += 32) {{",
+                "float value[PIECE];",
+                "fetch(piece * PIECE, value);",
+                "#pragma unroll",
+                "for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(value[e]));",
+                "}",
+                "#pragma unroll",
+                "for (int mask = 16; mask; mask /= 2)",
+                "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",
+            ]
+            first = "lane == 0"
+        else:
+            peak = f"peaks_{self.which}[part * (long long){self.rows} + row]"
+            find = [f"for (int part = 0; part < {self.parts}; ++part) largest = math::maximum(largest, {peak});"]
+            first = "step == 0"
+        return [
+            "float largest = 0.0f;",
+            *find,
+            "const int exponent = pack::exponent_for(largest);",
+            "const float scale = pack::power(exponent);",
+            f"if ({first}) exponents_{self.which}[row] = -exponent;",
+        ]
+
+
+class _Printer:
+    def __init__(
+        self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
+    ) -> None:
+        self.kernel, self.plan, self.precision = kernel, plan, precision
+        self.spaces: Spaces = spaces_of(kernel)
+        self.tiling, self.tunables = choose_packed(kernel, device, choices)
+        self.name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
+        self.batch = math.prod(kernel.batch)
+        self.steps = math.ceil(kernel.k * SIZES[precision] / _ROW_BYTES)
+        self.tiles = math.ceil(kernel.m / self.tiling.tile_m), math.ceil(kernel.n / self.tiling.tile_n)
+        self.operands = {which: _Operand(self, which) for which in ("a", "b")}
+        self.workspace_bytes = self.operands["b"].place(self.operands["a"].place(0))
+
+    @property
+    def is_half(self) -> bool:
+        return self.precision == HALF
+
+    def _batch(self) -> list[str]:
+        if not self.spaces.batch_sizes:
+            return []
+        lines = [f"const int batch = (int)blockIdx.x / {self.tiles[0] * self.tiles[1]};"]
+        return [*lines, *decompose("batch", self.spaces.batch_sizes, self.spaces.batch_names, self._out().index)]
+
+    def _out(self) -> Space:
+        sizes = (*self.spaces.batch_sizes, self.kernel.m, self.kernel.n)
+        names = (*self.spaces.batch_names, "m", "n")
+        return Space(sizes, names, self.spaces.out, index_type(sizes, self.spaces.out.values()))
+
+    def _epilogue(self) -> tuple[list[str], list[str]]:
+        """(what is known once a row, the stores at (m, n .. n + 3))."""
+        kernel, tiling = self.kernel, self.tiling
+        tests = [f"m < {kernel.m}"] if kernel.m % tiling.tile_m else []
+        tests += [f"n < {kernel.n}"] if kernel.n % tiling.tile_n else []
+        element = f"n + j < {kernel.n}" if kernel.n % 4 else ""
+        acc, of_row, of_column = "acc[i][h * 4 + j]", [], []
+        if self.is_half:
+            acc = f"pack::scaled({acc}, row_exponent + column_exponent.at[j])"
+            of_row = ["const int row_exponent = exponents_a[place_m * BM + (int)(m - first_m)];"]
+            at = "exponents_b + place_n * BN + (int)(n - first_n)"
+            of_column = [f"const Vec<int, 4> column_exponent = load_vec<4>({at});"]
+        lines = epilogue_lines(self._out(), kernel.stores, self.plan, acc, 4, " && ".join(tests), element)
+        return of_row, [*of_column, *lines]
+
+    def _main(self) -> tuple[str, Launch]:
+        reads, writes = buffers_of(body_leaves(self.kernel.stores), self.kernel.stores)
+        signature, arguments = parameters(self.plan, reads, writes)
+        more, slots = [], []
+        for which, operand in self.operands.items():
+            more.append(f"const unsigned char* __restrict__ packed_{which}")
+            slots.append(cuda_launch.workspace(operand.at))
+            if self.is_half:
+                more.append(f"const int* __restrict__ exponents_{which}")
+                slots.append(cuda_launch.workspace(operand.exponents_at))
+        of_row, epilogue = self._epilogue()
+        tiling = self.tiling
+        holes: dict[str, object] = {
+            "NAME": self.name,
+            "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
+            "PRECISION": TYPES[self.precision],
+            "INDEX": self._out().index,
+            **{"BM": tiling.tile_m, "BN": tiling.tile_n, "GM": tiling.group_m, "GN": tiling.group_n},
+            **{"THREADS": tiling.threads, "STAGES": tiling.stages, "STEPS": self.steps, "GROUP": GROUP},
+            **{"TILES_M": self.tiles[0], "TILES_N": self.tiles[1]},
+            **{"BATCH_A": self.operands["a"].batch, "BATCH_B": self.operands["b"].batch},
+            "BATCH": indent(self._batch()),
+            "ROW_SCALE": indent(of_row, 2),
+            "EPILOGUE": indent(epilogue, 3),
+        }
+        grid = (self.tiles[0] * self.tiles[1] * self.batch, 1, 1)
+        block = (tiling.threads, 1, 1)
+        return _text("gemm_packed.cu", holes), Launch(self.name, grid, block, (*slots, *arguments), tiling.shared_bytes)
+
+    def print(self) -> PrintedKernel:
+        parts = [item for operand in self.operands.values() for item in operand.sources()]
+        parts.append(self._main())
+        kind = "tf32" if self.precision == "tf32" else "sixteen"
+        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "pack")
+        return PrintedKernel(
+            functions="\n".join(text for text, _ in parts),
+            call=cuda_launch.encode([launch for _, launch in parts]),
+            template="gemm",
+            choices=asdict(self.tiling),
+            tunables=self.tunables,
+            d_mem=3,
+            d_algo=1 if len(self.kernel.ops) > 1 else 0,
+            d_sync=2,
+            workspace_bytes=self.workspace_bytes,
+            launches=len(parts),
+            labels={"tf32": ("tf32",), HALF: ("tf32:half",)}.get(self.precision, ()),
+            arch_feature="a",
+            shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in shared),
+        )
+
+
+def _aligned(size: int) -> int:
+    return math.ceil(size / _ALIGN) * _ALIGN
+
+
+def _text(name: str, holes: dict[str, object]) -> str:
+    text = read_library_text(f"cuda/contractions/{name}")
+    return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})
+
+
+def _launch(kernel: str, blocks: int, arguments: list[str]) -> Launch:
+    return Launch(kernel, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments))
+
+
+def print_packed(
+    kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
+) -> PrintedKernel:
+    return _Printer(kernel, plan, device, choices, precision).print()
