@@ -1,9 +1,10 @@
 """Launch records: how a printed CUDA kernel says what to launch, for the candidate's own launcher.
 
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
-"shared_bytes", "args"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory, or an integer (64-bit).
-Dynamic and static shared memory above 48 KB together need the function's attribute raised, which the candidate does
-at load.
+"shared_bytes", "args", "prepares"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,
+"prepared+<bytes>" for memory that is kept between calls, or an integer (64-bit). Launches that prepare fill that memory
+from parameters; they run only when a parameter has changed. Dynamic and static shared memory above 48 KB together need
+the function's attribute raised, which the candidate does at load.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Launch:
     block: tuple[int, int, int]
     args: tuple[str | int, ...]
     shared_bytes: int = 0
+    prepares: bool = False
 
 
 def encode(launches: Iterable[Launch]) -> str:
@@ -32,7 +34,12 @@ def encode(launches: Iterable[Launch]) -> str:
 def decode(call: str) -> list[Launch]:
     return [
         Launch(
-            item["kernel"], tuple(item["grid"]), tuple(item["block"]), tuple(item["args"]), int(item["shared_bytes"])
+            kernel=item["kernel"],
+            grid=tuple(item["grid"]),
+            block=tuple(item["block"]),
+            args=tuple(item["args"]),
+            shared_bytes=int(item["shared_bytes"]),
+            prepares=bool(item["prepares"]),
         )
         for item in json.loads(call)
     ]
@@ -41,6 +48,11 @@ def decode(call: str) -> list[Launch]:
 def workspace(offset: int) -> str:
     """The argument for scratch memory `offset` bytes into the workspace."""
     return f"workspace+{offset}"
+
+
+def prepared(offset: int) -> str:
+    """The argument for memory that is kept between calls, `offset` bytes into the kernel's part of it."""
+    return f"prepared+{offset}"
 
 
 def max_shared_bytes(arch: str) -> int:

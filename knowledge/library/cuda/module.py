@@ -11,6 +11,7 @@ import keyword
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
@@ -25,7 +26,24 @@ COMPILER = "nvcc"
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
 _ALIGN = 256
 _WORKSPACE = "workspace+"
-_RESERVED = frozenset({"torch", "inputs", "parameters", "state", "table", "slots", "scratch", "base", "device"})
+_PREPARED = "prepared+"
+_RESERVED = frozenset(
+    {
+        "torch",
+        "inputs",
+        "parameters",
+        "state",
+        "table",
+        "slots",
+        "scratch",
+        "base",
+        "device",
+        "held",
+        "versions",
+        "changed",
+        "memory",
+    }
+)
 _TORCH_NAMES = frozenset(ITEM_BYTES) | {"contiguous_format", "channels_last", "preserve_format", "strided"}
 
 
@@ -61,6 +79,13 @@ def _labels(entry: Entry) -> Iterator[str]:
     yield from entry.plan.labels
     for kernel in entry.kernels:
         yield from kernel.labels if kernel else ()
+
+
+def _moved(argument: str | int, by: int) -> str | int:
+    """An argument with its place in prepared memory counted from that memory's begin."""
+    if isinstance(argument, str) and argument.startswith(_PREPARED):
+        return f"{_PREPARED}{int(argument.removeprefix(_PREPARED)) + by}"
+    return argument
 
 
 def _inputs(plan: Plan) -> list[Buffer]:
@@ -134,22 +159,34 @@ class _EntryText:
         self._constants: dict[int, int] = {}
         self.launches: list[Launch] = []
         self._spans: dict[int, tuple[int, int]] = {}
-        for position, kernel in enumerate(self._kernels):
-            if kernel is None:
-                continue
+        decoded = self._decoded()
+        self.launches += [launch for found in decoded.values() for launch in found if launch.prepares]
+        self._preparing = len(self.launches)
+        for position, found in decoded.items():
             begin = len(self.launches)
-            self.launches += [self._renamed(launch) for launch in decode(kernel.call)]
+            self.launches += [launch for launch in found if not launch.prepares]
             self._spans[position] = (begin, len(self.launches))
         self._table = [self._literal(launch) for launch in self.launches]
         self.source = self._rename("\n".join(dict.fromkeys(k.functions for k in self._kernels if k)))
         self.forward = self._forward()
 
+    def _decoded(self) -> dict[int, list[Launch]]:
+        """Each kernel's launches by its position; every kernel has a part of the prepared memory to itself."""
+        found: dict[int, list[Launch]] = {}
+        self._prepared_bytes = 0
+        for position, kernel in enumerate(self._kernels):
+            if kernel is not None:
+                found[position] = [self._renamed(launch, self._prepared_bytes) for launch in decode(kernel.call)]
+                self._prepared_bytes += _aligned(kernel.prepared_bytes)
+        return found
+
     def _rename(self, text: str) -> str:
         """Kernels of different shapes must not share a name."""
         return text if self._alone else re.sub(rf"\b{KERNEL_PREFIX}(?=\w)", f"shape{self._index}_{KERNEL_PREFIX}", text)
 
-    def _renamed(self, launch: Launch) -> Launch:
-        return Launch(self._rename(launch.kernel), launch.grid, launch.block, launch.args, launch.shared_bytes)
+    def _renamed(self, launch: Launch, prepared: int) -> Launch:
+        args = tuple(_moved(argument, prepared) for argument in launch.args)
+        return replace(launch, kernel=self._rename(launch.kernel), args=args)
 
     def _literal(self, launch: Launch) -> str:
         slots = [self._slot(argument) for argument in launch.args]
@@ -215,10 +252,11 @@ class _EntryText:
             lines += self._check(buffer, source)
         lines += self._parameter_lines()
         lines += self._constant_lines()
+        lines += self._prepare_lines()
         if self._scratch_bytes:
             lines.append(f"scratch = torch.empty({self._scratch_bytes}, dtype=torch.uint8, device=device)")
             lines.append("base = scratch.data_ptr()")
-            places = {f"{_WORKSPACE}{offset}": offset for offset in self._workspace_offsets()} | self._offsets
+            places = {f"{_WORKSPACE}{offset}": offset for offset in self._offsets_of(_WORKSPACE)} | self._offsets
             lines += [f"slots[{self._slots[k]}] = base + {at}" for k, at in places.items() if k in self._slots]
         lines += self._step_lines()
         lines += [
@@ -231,8 +269,34 @@ class _EntryText:
         head = f"_LAUNCHES_{index} = [\n{launches}\n]"
         return f"{head}\n\n\n@torch.no_grad()\ndef _forward_{index}(inputs, parameters, state):\n{body}"
 
-    def _workspace_offsets(self) -> list[int]:
-        return [int(key.removeprefix(_WORKSPACE)) for key in self._slots if key.startswith(_WORKSPACE)]
+    def _offsets_of(self, memory: str) -> list[int]:
+        return [int(key.removeprefix(memory)) for key in self._slots if key.startswith(memory)]
+
+    def _prepare_lines(self) -> list[str]:
+        """What is made of parameters is made again when one of them, or the stream that orders the launches, is
+        another."""
+        if not self._preparing:
+            return []
+        used = dict.fromkeys(
+            argument
+            for launch in self.launches[: self._preparing]
+            for argument in launch.args
+            if isinstance(argument, str) and argument in self._plan.buffers
+        )
+        versions = ", ".join(f"{name}.data_ptr(), {name}._version" for name in map(_variable, used))
+        slot = f"('prepared', {self._index}, device)"
+        return [
+            f"versions = (torch.cuda.current_stream().cuda_stream, {versions})",
+            f"held = state.get({slot})",
+            "changed = held is None or held[0] != versions",
+            "if changed:",
+            f"    memory = torch.empty({self._prepared_bytes}, dtype=torch.uint8, device=device)",
+            f"    held = state[{slot}] = (versions, memory)",
+            "base = held[1].data_ptr()",
+            *[f"slots[{self._slots[f'{_PREPARED}{at}']}] = base + {at}" for at in self._offsets_of(_PREPARED)],
+            "if changed:",
+            f"    table.run(0, {self._preparing})",
+        ]
 
     def _check(self, buffer: Buffer, source: str) -> list[str]:
         name = _variable(buffer.name)
@@ -268,7 +332,7 @@ class _EntryText:
         """Launches between PyTorch calls run together; outputs are allocated before the launch that writes them."""
         lines: list[str] = []
         made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
-        begin = end = 0
+        begin = end = self._preparing
         for position, step in enumerate(self._plan.steps):
             if isinstance(step, TorchCall):
                 if end > begin:

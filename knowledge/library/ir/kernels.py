@@ -414,6 +414,7 @@ class PrintedKernel:
     launches: int = 1
     prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
     prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
+    prepared_bytes: int = 0  # CUDA: memory that launches which prepare fill, kept while parameters stay as they are
     labels: tuple[str, ...] = ()
     arch_feature: str = ""  # CUDA: the letter that the architecture's name needs, "a" for sm_90a
     shared: tuple[str, ...] = ()  # library texts `functions` needs, once a file and at its scope, in this order

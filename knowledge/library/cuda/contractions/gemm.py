@@ -271,10 +271,12 @@ def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
 
 def packing_pays(kernel: GemmKernel, dtype: DType, *, along_k: bool) -> bool:
     """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
-    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more."""
+    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more.
+    Parameters are packed once."""
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k
-    moved = batch * (kernel.m + kernel.n) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
+    rows = (0 if kernel.constant_a else kernel.m) + (0 if kernel.constant_b else kernel.n)
+    moved = batch * rows * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
     return work / 600e12 + moved / 3e12 + 9e-6 < work / (170e12 if along_k else 110e12)
 
 

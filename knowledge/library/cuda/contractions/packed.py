@@ -33,7 +33,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import GemmKernel, Plan, PrintedKernel, Tunable
+from foundry.knowledge.library.ir.kernels import GemmKernel, Iota, Plan, PrintedKernel, Tunable
 
 _THREADS = 256  # of a packing launch
 _ROW_BYTES = 128
@@ -131,9 +131,16 @@ class _Operand:
         self.bytes = self.rows * printer.steps * _ROW_BYTES
         self.parts = min(_MOST_PARTS, math.ceil(kernel.k / 256))
         self.at = self.exponents_at = self.peaks_at = 0
+        is_constant = kernel.constant_a if which == "a" else kernel.constant_b
+        reads = [leaf.buffer for leaf in leaves([self.expr]) if not isinstance(leaf, Iota)]
+        self.prepares = is_constant and bool(reads) and all(_is_parameter(printer.plan, name) for name in reads)
+
+    def memory(self, offset: int) -> str:
+        """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
+        return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
 
     def place(self, begin: int) -> int:
-        """Takes workspace from `begin` bytes on; returns where the next operand may begin."""
+        """Takes memory from `begin` bytes on; returns where the next operand of the same memory may begin."""
         self.at = begin
         self.exponents_at = begin + self.bytes
         self.peaks_at = self.exponents_at + (_aligned(4 * self.rows) if self.printer.is_half else 0)
@@ -175,23 +182,27 @@ class _Operand:
         """The launches that pack it, in order."""
         kind, which, half = ("along" if self.tile.along_k else "across"), self.which, self.printer.is_half
         arguments = self._signature()[1]
-        more, slots = [f"unsigned char* __restrict__ packed_{which}"], [cuda_launch.workspace(self.at)]
+        more, slots = [f"unsigned char* __restrict__ packed_{which}"], [self.memory(self.at)]
         if half and not self.tile.along_k:
-            peaks = cuda_launch.workspace(self.peaks_at)
+            peaks = self.memory(self.peaks_at)
             text = _text("pack_peak.cu", self._holes([f"float* __restrict__ peaks_{which}"]))
             blocks = math.ceil(self.rows * self.parts / _THREADS)
-            yield text, _launch(f"{self.printer.name}_peak_{which}", blocks, [*arguments, peaks])
+            yield text, self._launch("peak", blocks, [*arguments, peaks])
             more, slots = [*more, f"const float* __restrict__ peaks_{which}"], [*slots, peaks]
         if half:
             more = [*more, f"int* __restrict__ exponents_{which}"]
-            slots = [*slots, cuda_launch.workspace(self.exponents_at)]
+            slots = [*slots, self.memory(self.exponents_at)]
         holes = self._holes(more)
         holes |= {"SCALE": indent(self._scale()), "TIMES": " * scale" if half else ""}
         blocks = math.ceil(self.rows / 8) if kind == "along" else math.ceil(self.rows * self.printer.steps / _THREADS)
         yield (
             _text(f"pack_{kind}.cu", holes),
-            _launch(f"{self.printer.name}_pack_{which}", blocks, [*arguments, *slots]),
+            self._launch("pack", blocks, [*arguments, *slots]),
         )
+
+    def _launch(self, what: str, blocks: int, arguments: list[str]) -> Launch:
+        name = f"{self.printer.name}_{what}_{self.which}"
+        return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments), prepares=self.prepares)
 
     def _scale(self) -> list[str]:
         """Statements that define `scale` and keep its exponent for the end of the product."""
@@ -235,7 +246,12 @@ class _Printer:
         self.steps = math.ceil(kernel.k * SIZES[precision] / _ROW_BYTES)
         self.tiles = math.ceil(kernel.m / self.tiling.tile_m), math.ceil(kernel.n / self.tiling.tile_n)
         self.operands = {which: _Operand(self, which) for which in ("a", "b")}
-        self.workspace_bytes = self.operands["b"].place(self.operands["a"].place(0))
+        self.workspace_bytes = self.prepared_bytes = 0
+        for operand in self.operands.values():
+            if operand.prepares:
+                self.prepared_bytes = operand.place(self.prepared_bytes)
+            else:
+                self.workspace_bytes = operand.place(self.workspace_bytes)
 
     @property
     def is_half(self) -> bool:
@@ -273,10 +289,10 @@ class _Printer:
         more, slots = [], []
         for which, operand in self.operands.items():
             more.append(f"const unsigned char* __restrict__ packed_{which}")
-            slots.append(cuda_launch.workspace(operand.at))
+            slots.append(operand.memory(operand.at))
             if self.is_half:
                 more.append(f"const int* __restrict__ exponents_{which}")
-                slots.append(cuda_launch.workspace(operand.exponents_at))
+                slots.append(operand.memory(operand.exponents_at))
         of_row, epilogue = self._epilogue()
         tiling = self.tiling
         holes: dict[str, object] = {
@@ -311,11 +327,16 @@ class _Printer:
             d_algo=1 if len(self.kernel.ops) > 1 else 0,
             d_sync=2,
             workspace_bytes=self.workspace_bytes,
+            prepared_bytes=self.prepared_bytes,
             launches=len(parts),
             labels={"tf32": ("tf32",), HALF: ("tf32:half",)}.get(self.precision, ()),
             arch_feature="a",
             shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in shared),
         )
+
+
+def _is_parameter(plan: Plan, name: str) -> bool:
+    return plan.buffers[name].role == "parameter"
 
 
 def _aligned(size: int) -> int:
@@ -325,10 +346,6 @@ def _aligned(size: int) -> int:
 def _text(name: str, holes: dict[str, object]) -> str:
     text = read_library_text(f"cuda/contractions/{name}")
     return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})
-
-
-def _launch(kernel: str, blocks: int, arguments: list[str]) -> Launch:
-    return Launch(kernel, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments))
 
 
 def print_packed(
