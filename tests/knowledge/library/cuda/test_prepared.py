@@ -46,7 +46,8 @@ model.load_state_dict(saved["state"])
 errors, places = [], []
 for factor in (1.0, 1.0, 3.0):
     with torch.no_grad():
-        model.up.weight.mul_(factor), model.down.weight.mul_(factor)
+        if factor != 1.0:
+            model.up.weight.mul_(factor), model.down.weight.mul_(factor)
         truth = torch.relu(saved["x"].double() @ model.up.weight.double().T + model.up.bias.double())
         truth = truth @ model.down.weight.double().T
         got = model(saved["x"]).double()
