@@ -81,6 +81,7 @@ def run_emulation(library: Path, names: Sequence[str], addresses: Mapping[str, i
     """Launches the kernels on CPU memory in this process. Call it in a child: a violation ends the process with 97."""
     buffers = (ctypes.c_void_p * max(len(names), 1))(*[addresses[name] for name in names])
     workspace = ctypes.create_string_buffer(workspace_bytes + 256)
+    ctypes.memset(workspace, 0xFF, len(workspace))  # NaN: nobody has cleared a device's memory
     aligned = (ctypes.addressof(workspace) + 255) & ~255
     ctypes.CDLL(str(library)).emulate(buffers, ctypes.c_void_p(aligned))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import subprocess
@@ -18,11 +17,12 @@ import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
 from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, TILED, conv
-from tests.knowledge.library.cuda.test_kernels import CHILD, SIXTEEN, candidate, run_candidate, storage
+from tests.knowledge.library.cuda.emulated import SIXTEEN, check_emulated
+from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
 from foundry.knowledge.library.cuda.convolutions.space import conv_space
 from foundry.knowledge.library.cuda.dialect import runtime_header
-from foundry.knowledge.library.cuda.launches import Launch, decode
+from foundry.knowledge.library.cuda.launches import decode
 from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.knowledge.library.ir.conv_geometry import geometry
 from foundry.knowledge.library.ir.cost import flops
@@ -37,41 +37,10 @@ _EVERY = CONVOLUTIONS | CONVOLUTIONS_SIXTEEN_BIT
 _NAMES = sorted(CONVOLUTIONS)
 
 
-def _renamed(launch: Launch, case: str) -> Launch:
-    """The launch with its kernel and buffers told apart from those of the other cases of one unit."""
-    args = tuple(a if isinstance(a, int) or a.startswith("workspace") else f"{case}.{a}" for a in launch.args)
-    return replace(launch, kernel=launch.kernel.replace("foundry_", f"foundry_{case}_"), args=args)
-
-
 @pytest.mark.parametrize("part", range(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     torch.manual_seed(7)
-    cases = {name: _EVERY[name]() for name in sorted(_EVERY)[part::PARTS]}
-    texts, launches, workspace = [SIXTEEN, runtime_header()], [], 0
-    for name, case in cases.items():
-        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
-        for key, wanted in case.choices.items():
-            assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
-        texts += [text for text in printed.shared if text not in texts]
-        texts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
-        launches += [_renamed(launch, name) for launch in decode(printed.call)]
-        workspace = max(workspace, printed.workspace_bytes)
-        for key, tensor in case.inputs.items():
-            numpy.save(tmp_path / f"{name}.{key}.npy", storage(tensor))
-        for key, tensor in case.outputs.items():
-            numpy.save(tmp_path / f"{name}.{key}.npy", storage(torch.full_like(tensor, math.nan)))
-    library, names = build_emulation("\n".join(texts), launches, tmp_path)
-    outputs = [f"{name}.{key}" for name, case in cases.items() for key in case.outputs]
-    order = json.dumps({"names": names, "outputs": outputs, "workspace": workspace})
-    done = subprocess.run([sys.executable, "-c", CHILD, str(library), order, str(tmp_path)], capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    for name, case in cases.items():
-        case.check({key: _output(tmp_path, name, key, truth) for key, truth in case.outputs.items()}, name)
-
-
-def _output(folder: Path, case: str, key: str, truth: torch.Tensor) -> torch.Tensor:
-    flat = torch.from_numpy(numpy.load(folder / f"{case}.{key}.npy")).view(truth.dtype)
-    return flat.as_strided(truth.shape, truth.stride())
+    check_emulated({name: _EVERY[name]() for name in sorted(_EVERY)[part::PARTS]}, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")

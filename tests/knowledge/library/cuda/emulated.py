@@ -1,0 +1,78 @@
+"""Runs many kernels' cases on the emulator, several to a compile, and compares their outputs with the truth."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+from tests.emulator.emulator import build_emulation
+from tests.knowledge.library.cuda.cases import H200, Case
+
+from foundry.knowledge.library.cuda.dialect import runtime_header
+from foundry.knowledge.library.cuda.launches import Launch, decode
+from foundry.knowledge.library.printers import print_kernel
+
+SIXTEEN = "#define FOUNDRY_SIXTEEN_BIT"
+CHILD = """
+import json, sys, numpy
+from pathlib import Path
+from tests.emulator.emulator import run_emulation
+order = json.loads(sys.argv[2])
+arrays = {name: numpy.load(f"{sys.argv[3]}/{name}.npy") for name in order["names"]}
+addresses = {name: array.ctypes.data for name, array in arrays.items()}
+run_emulation(Path(sys.argv[1]), order["names"], addresses, order["workspace"])
+for name in order["outputs"]:
+    numpy.save(f"{sys.argv[3]}/{name}.npy", arrays[name])
+"""
+
+
+def check_emulated(cases: Mapping[str, Case], folder: Path) -> None:
+    """Prints, compiles as one unit, runs in a child and checks the cases; each takes the choices that it asks for.
+
+    Outputs hold NaN (or 1) beforehand. Raises AssertionError that names the case."""
+    texts, launches, workspace = [SIXTEEN, runtime_header()], [], 0
+    for name, case in cases.items():
+        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        for key, wanted in case.choices.items():
+            assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
+        texts += [text for text in printed.shared if text not in texts]
+        texts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
+        launches += [_renamed(launch, name) for launch in decode(printed.call)]
+        workspace = max(workspace, printed.workspace_bytes)
+        for key, tensor in case.inputs.items():
+            numpy.save(folder / f"{name}.{key}.npy", storage(tensor))
+        for key, tensor in case.outputs.items():
+            fill = math.nan if tensor.is_floating_point() else 1
+            numpy.save(folder / f"{name}.{key}.npy", storage(torch.full_like(tensor, fill)))
+    library, names = build_emulation("\n".join(texts), launches, folder)
+    outputs = [f"{name}.{key}" for name, case in cases.items() for key in case.outputs]
+    order = json.dumps({"names": names, "outputs": outputs, "workspace": workspace})
+    done = subprocess.run([sys.executable, "-c", CHILD, str(library), order, str(folder)], capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    for name, case in cases.items():
+        case.check({key: _output(folder, name, key, truth) for key, truth in case.outputs.items()}, name)
+
+
+def storage(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
+    """A dense tensor's elements in memory order; NumPy has no bfloat16, so its bits."""
+    flat = torch.as_strided(tensor, (tensor.numel(),), (1,))
+    return (flat.view(torch.int16) if tensor.dtype == torch.bfloat16 else flat).numpy().copy()
+
+
+def _renamed(launch: Launch, case: str) -> Launch:
+    """The launch with its kernel and buffers told apart from those of the other cases of one unit."""
+    args = tuple(a if isinstance(a, int) or a.startswith("workspace") else f"{case}.{a}" for a in launch.args)
+    return replace(launch, kernel=launch.kernel.replace("foundry_", f"foundry_{case}_"), args=args)
+
+
+def _output(folder: Path, case: str, key: str, truth: torch.Tensor) -> torch.Tensor:
+    flat = torch.from_numpy(numpy.load(folder / f"{case}.{key}.npy")).view(truth.dtype)
+    return flat.as_strided(truth.shape, truth.stride())
