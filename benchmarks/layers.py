@@ -34,8 +34,8 @@ from foundry.tools.targets.cuda import CudaTarget, resource_lines
 EMPTY_MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
 WITHOUT_GPU = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 SAMPLES = 20
-# Relative error of the norm against float32, beyond which a kernel of this precision is wrong.
-LIMITS = {"tf32": 6e-4, "float16": 2e-3, "bfloat16": 1e-2}
+# Relative error of the norm against float32, beyond which a kernel of this precision, or with such outputs, is wrong.
+LIMITS = {"tf32": 6e-4, "half": 6e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
 
 class Layer(Protocol):
@@ -126,7 +126,8 @@ def time_layer(name: str, layer: Layer, device: Device, arguments: argparse.Name
 
 def report(row: dict[str, Any], plan: Plan) -> None:
     """One line: times, rates, and a word where the result is wrong."""
-    kernel, limit = kernel_of(plan), LIMITS.get(str(row["choices"].get("precision", "")), 1e-5)
+    kernel, dtype = kernel_of(plan), plan.buffers["y"].dtype
+    limit = max(LIMITS.get(key, 1e-5) for key in (dtype, str(row["choices"].get("precision", ""))))
     rate = flops(kernel) / row["ms"] / 1e9, traffic_bytes(kernel, plan) / row["ms"] / 1e6
     wrong = "" if row["error"] < limit else "  WRONG"
     print(
