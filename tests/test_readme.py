@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from foundry.agents.directives import FORMS, forms
+from foundry.graph.bench.results import TaskResult
 from foundry.graph.run.summary import Summary
 from foundry.tools.task.file import OptionsFile
 
@@ -40,6 +41,12 @@ def test_the_contract_of_solve_is_the_summary_s() -> None:
     named = set(re.findall(r"`(\w+)`", contract)) - {"accepted", "unproven", "interrupted", "running", "failed"}
     assert {"run", "verdict", "speedup", "speedup_ci95", "evaluations", "wall_s", "kernel", "receipt"} <= named
     assert named <= fields
+
+
+def test_the_contract_of_bench_is_the_result_line_s() -> None:
+    contract = README.split("into `results.jsonl`: ")[1].split("; what is not known")[0]
+    named = set(re.findall(r"`(\w+(?:\.\w+)?)`", contract)) - {"failed", "torch.compile"}
+    assert named == {field.name for field in dataclasses.fields(TaskResult)}
 
 
 def test_every_example_the_readme_names_exists() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -42,9 +42,17 @@ def places_of(request: BenchRequest, gpus: str) -> list[dict[str, str]]:
     return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in here[:count]]
 
 
-def run_bench(request: BenchRequest, gpus: str, *, pictures: bool, say: Say) -> tuple[list[TaskResult], bool]:
-    """The lines of all tasks that have finished, and whether they are all that were asked for. Raises FoundryError
-    where not even the first task could begin."""
+@dataclass(frozen=True)
+class Outcome:
+    """How a bench ended: the lines of all tasks that have finished, now or before, in the tasks' order."""
+
+    lines: list[TaskResult]
+    left: int  # tasks without a line
+    is_stopped: bool  # by Ctrl-C or SIGTERM; what is left otherwise is another process's
+
+
+def run_bench(request: BenchRequest, gpus: str, *, pictures: bool, say: Say) -> Outcome:
+    """Solves what is left and sums up. Raises FoundryError where no task could be begun."""
     if pictures:
         check_drawable()
     places = places_of(request, gpus)
@@ -54,16 +62,16 @@ def run_bench(request: BenchRequest, gpus: str, *, pictures: bool, say: Say) -> 
     digests = {task.name: digest_of(task) for task in tasks}
     known = sum(results.knows(name, digest) is not None for name, digest in digests.items())
     with BenchProgress(Console(stderr=True), say, len(tasks), known, len(places)) as progress:
-        asyncio.run(_work(request, places, progress))
+        is_stopped = asyncio.run(_work(request, places, progress))
     lines = [line for line in results.read() if digests.get(line.task) == line.digest]
     order = {name: number for number, name in enumerate(digests)}
     lines.sort(key=lambda line: order[line.task])
     write_summary(lines, request.where, pictures=pictures)
-    return lines, len(lines) == len(tasks)
+    return Outcome(lines, len(tasks) - len(lines), is_stopped)
 
 
-async def _work(request: BenchRequest, places: Sequence[dict[str, str]], tell: Listener) -> None:
-    """Ctrl-C and SIGTERM stop it with the state of the task in flight kept."""
+async def _work(request: BenchRequest, places: Sequence[dict[str, str]], tell: Listener) -> bool:
+    """Whether Ctrl-C or SIGTERM stopped it, with the state of the tasks in flight kept."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -71,6 +79,7 @@ async def _work(request: BenchRequest, places: Sequence[dict[str, str]], tell: L
         await work(request, tell, stop)
     else:
         await spread(request, places, tell, stop)
+    return stop.is_set()
 
 
 def write_summary(lines: Sequence[TaskResult], folder: Path, *, pictures: bool) -> None:

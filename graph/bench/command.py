@@ -55,21 +55,23 @@ def bench(
         every,
         shard_of(shard),
     )
-    lines, is_whole = run_bench(request, gpus, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
-    found = figures_of(lines)
+    outcome = run_bench(request, gpus, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
+    found = figures_of(outcome.lines)
     if as_json:
-        print_json({"out": request.out, "whole": is_whole, "figures": [to_plain(one) for one in found]})
+        print_json({"out": request.out, "left": outcome.left, "figures": [to_plain(one) for one in found]})
     else:
         for one in found:
+            versus = f", {times(one.geomean_vs_compile)} over torch.compile" if one.geomean_vs_compile else ""
             typer.echo(
                 f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
-                f" geomean {times(one.geomean)} over eager, {times(one.geomean_vs_compile)} over torch.compile;"
-                f" fast_1 {share(one.fast_1)}"
+                f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
             )
         typer.echo(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
-    if not is_whole:
+    if outcome.left and outcome.is_stopped:
         fail(f"interrupted, the state is kept in {request.out}: the same command goes on", 130)
-    if not any(one.is_accepted for one in lines):
+    if outcome.left:
+        fail(f"another process has {outcome.left} tasks of {request.out}", 1)
+    if not any(one.is_accepted for one in outcome.lines):
         raise typer.Exit(1)
 
 

@@ -107,7 +107,7 @@ def test_progress_without_a_terminal_is_a_line_a_task(story: Story) -> None:
 def test_a_bench_that_is_finished_only_sums_up(story: Story) -> None:
     assert (story.again.code, story.again.err) == (0, "")
     (figures,) = story.again.json["figures"]
-    assert story.again.json["whole"] and (figures["tasks"], figures["counted"], figures["accepted"]) == (4, 3, 2)
+    assert story.again.json["left"] == 0 and (figures["tasks"], figures["counted"], figures["accepted"]) == (4, 3, 2)
     told = (story.out / "summary.md").read_text()
     assert "## Without an accepted kernel\n\n- 3_broken: " in told and "## Not counted\n\n- 10_random: random: " in told
     for name in ("speedup", "fast_p", "roofline", "evaluations"):
