@@ -60,7 +60,7 @@ def audit_runs(
     on_cpu = load["device"] == "cpu"
     if seen:
         gates += conduct_gates(seen, policy, on_cpu=on_cpu)
-        answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader")
+        answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader, after many calls,")
         gates.append(answer)
         source = read_source(load["text"])
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
