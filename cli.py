@@ -445,6 +445,26 @@ def verify(
     raise typer.Exit(code)
 
 
+@app.command()
+@one_line_errors
+def profile(
+    task: Annotated[Path, typer.Argument(help="The task file.")],
+    candidate: Annotated[Path, typer.Argument(help="A file with class ModelNew, ours or not.")],
+    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    rung: Annotated[int, typer.Option(min=1, max=5, help="The highest to climb: 3 runs nothing, 5 counts.")] = 4,
+    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what limits a kernel and what to do about it: floor, compiler, machine code, kernel times, counters."""
+    from foundry.tools.verify.profile_command import Request, profile_lines, run
+
+    document = run(Request(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung))
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo("\n".join(profile_lines(document)))
+
+
 def _self_test(
     task: Path,
     candidate: Path | None,

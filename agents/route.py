@@ -8,7 +8,8 @@ from typing import get_args
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert, experts
-from foundry.knowledge.thought import Aspect, Diagnosis, ExpertName, Limiter, Role
+from foundry.knowledge.limits import Limiter
+from foundry.knowledge.thought import Aspect, Diagnosis, ExpertName, Role
 
 # How an island's role weights the moves made there, and with them the experts who make them.
 ROLES: dict[Role, Mapping[Aspect, float]] = {

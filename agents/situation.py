@@ -10,11 +10,11 @@ from foundry.agents.brief import Brief
 from foundry.knowledge.candidate import Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
+from foundry.knowledge.library.lowered import plan_name
 from foundry.knowledge.roofline import used_precision
 from foundry.knowledge.thought import Diagnosis, Move
 
 FLOAT_BYTES = 4
-ANALYTIC_RUNGS = frozenset({"roofline", "ptxas"})  # profiles that model traffic by the graph instead of counting it
 # Operators whose arithmetic is a polynomial or a division of 10 to 30 instructions an element; FLOP counts hide it.
 COSTLY_KINDS = frozenset(
     [
@@ -127,13 +127,13 @@ class Situation:
     def achieved_bytes_per_s(self) -> float | None:
         """Bytes a second: counted by the hardware if the profiler can, else the kernels' modelled traffic over the
         time."""
-        if self.profile and self.profile.rung not in ANALYTIC_RUNGS and self.profile.achieved_bytes_per_s > 0:
+        if self.profile and self.profile.rung == "counters" and self.profile.achieved_bytes_per_s > 0:
             return self.profile.achieved_bytes_per_s
         return 1e3 * self.traffic_bytes / self.candidate_ms if self.candidate_ms else None
 
     @cached_property
     def achieved_flops_per_s(self) -> float | None:
-        if self.profile and self.profile.rung not in ANALYTIC_RUNGS and self.profile.achieved_flops_per_s > 0:
+        if self.profile and self.profile.rung == "counters" and self.profile.achieved_flops_per_s > 0:
             return self.profile.achieved_flops_per_s
         return 1e3 * self.flops / self.candidate_ms if self.candidate_ms else None
 
@@ -153,8 +153,11 @@ class Situation:
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """Each kernel's share of the modelled time; shares sum to 1."""
-        times = {name: self.kernel_ms(kernel) for name, kernel in self.kernels.items()}
+        """Each kernel's share of the time, as it was measured or else as it is modelled; shares sum to 1."""
+        measured = {plan_name(kernel.name): kernel.ms for kernel in self.profile.kernels} if self.profile else {}
+        times = {name: measured.get(name, 0.0) for name in self.kernels}
+        if not any(times.values()):
+            times = {name: self.kernel_ms(kernel) for name, kernel in self.kernels.items()}
         total = sum(times.values())
         even = 1 / max(1, len(times))
         return {name: time / total if total > 0 else even for name, time in times.items()}

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from foundry.knowledge.device import TargetName
+from foundry.knowledge.limits import Limiter, Rung
 from foundry.knowledge.reasons import Reason
 from foundry.knowledge.task import AccuracyClass
 
@@ -173,10 +174,22 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What limits a correct candidate, from the highest rung of the profiler ladder that this machine has."""
+class KernelProfile:
+    """One kernel (a function with loops on a CPU) in a profile; the time is that of all its calls in one forward."""
 
-    rung: str  # "roofline", "ptxas", "cupti", "ncu"
+    name: str
+    ms: float = 0.0  # 0 where it was not measured
+    calls: int = 0
+    share: float = 0.0  # of all kernels' time, 0..1
+    cause: str = ""  # of knowledge/limits.py, "" where nothing is known
+    evidence: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What limits a correct candidate, from the highest rung of the profiler ladder that ran."""
+
+    rung: Rung
     achieved_bytes_per_s: float
     achieved_flops_per_s: float
     fraction_of_floor: float  # floor_ms / candidate_ms, 1.0 is the roofline
@@ -185,6 +198,14 @@ class Profile:
     facts: dict[str, float | str] = field(default_factory=dict)
     allowed_floor_ms: float = 0.0  # at the fastest rate that the policy allows; 0 where it is unknown
     traffic_floor_ms: float = 0.0  # to move inputs, parameters and outputs once; 0 where it is unknown
+    possible_bytes_per_s: float = 0.0  # the measured ceilings; 0 where they are unknown
+    possible_flops_per_s: float = 0.0
+    limiter: Limiter | None = None  # None where the rung does not tell
+    cause: str = ""
+    evidence: str = ""
+    action: str = ""
+    kernels: tuple[KernelProfile, ...] = ()  # the slowest first
+    notes: tuple[str, ...] = ()  # which rung could not be climbed, and what would help
 
 
 @dataclass(frozen=True)

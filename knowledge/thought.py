@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.limits import Limiter
 
 ExpertName = str  # of agents/*.py: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file
 Role = Literal["fusion", "memory", "parameters", "algorithm"]
@@ -21,15 +22,6 @@ Failure = Literal[
     "nondeterministic",
     "stale_weights",
     "cheating",
-]
-Limiter = Literal[
-    "memory_bandwidth",
-    "memory_latency",
-    "compute",
-    "occupancy",
-    "launch_overhead",
-    "synchronisation",
-    "instruction_mix",
 ]
 Aspect = Literal["tile", "vector", "memory", "parallel", "algorithm", "fusion", "rewrite", "precision"]
 

@@ -41,6 +41,7 @@ ROOMS = (
     "tools.audit.binary",
     "tools.audit.acts",
     "tools.audit",
+    "tools.profiling",
     "tools.grade.runner",
     "tools.grade.judge",
     "tools.grade",

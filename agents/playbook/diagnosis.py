@@ -6,19 +6,17 @@ this device, never of a data sheet.
 
 from __future__ import annotations
 
-from typing import get_args
-
 from foundry.agents.brief import Brief
 from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Evaluation, Outcome
 from foundry.knowledge.cards import cards
+from foundry.knowledge.limits import Limiter
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Failure, Limiter
+from foundry.knowledge.thought import Diagnosis, Failure
 
 LAUNCH_SHARE = 0.25  # launches cost at least this part of the time
 SATURATED = 0.6  # of the measured copy rate: the memory system is the limit
 LOW_OCCUPANCY = 0.35
-STALL_SHARE = 0.3
 COSTLY_SHARE = 0.25  # operators that are transcendental or divide
 NEAR_FLOOR = 0.85
 _FAILURES: dict[Outcome, Failure] = {
@@ -32,16 +30,6 @@ _FAILURES: dict[Outcome, Failure] = {
     "stale_weights": "stale_weights",
     "cheating": "cheating",
 }
-# Words in a profiler's stall facts -> what they mean.
-_STALLS: tuple[tuple[str, Limiter], ...] = (
-    ("barrier", "synchronisation"),
-    ("membar", "synchronisation"),
-    ("imbalance", "synchronisation"),
-    ("long_scoreboard", "memory_latency"),
-    ("lg_throttle", "memory_bandwidth"),
-    ("mio_throttle", "instruction_mix"),
-    ("math_pipe", "compute"),
-)
 
 
 def diagnose(brief: Brief) -> Diagnosis:
@@ -62,7 +50,7 @@ def failure_of(evaluation: Evaluation) -> tuple[Failure, str] | None:
 
 def limiter_of(situation: Situation) -> Diagnosis:
     """Which resource limits a correct candidate."""
-    for ask in (_limiter_of_profiler, _stalls, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
+    for ask in (_limiter_of_profiler, _spills, _launches, _scalar_loop, _narrow_vectors, _roofline):
         found = ask(situation)
         if found:
             limiter, evidence = found
@@ -71,7 +59,7 @@ def limiter_of(situation: Situation) -> Diagnosis:
                 failure=None,
                 limiter=limiter,
                 evidence="; ".join(part for part in (evidence, _floor(situation)) if part),
-                action=_action(limiter, situation),
+                action=_action(limiter, situation, named_by_profiler=ask is _limiter_of_profiler),
                 kernel=_scalar_kernel(situation) if ask is _scalar_loop else situation.dominant,
             )
     raise AssertionError("the roofline rule always answers")
@@ -81,30 +69,11 @@ _Found = tuple[Limiter, str] | None
 
 
 def _limiter_of_profiler(situation: Situation) -> _Found:
-    """A profiler rung that already decided says so in its facts."""
+    """What the profiler ladder named, if its rung told."""
     profile = situation.profile
-    named = profile.facts.get("limiter") if profile else None
-    for limiter in get_args(Limiter):
-        if profile and named == limiter:
-            return limiter, f"{profile.rung}: {_facts(profile.facts)}"
-    return None
-
-
-def _facts(facts: dict[str, float | str]) -> str:
-    shown = [(name, value) for name, value in sorted(facts.items()) if name != "limiter"][:6]
-    return ", ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in shown)
-
-
-def _stalls(situation: Situation) -> _Found:
-    profile = situation.profile
-    if profile is None:
+    if profile is None or profile.limiter is None:
         return None
-    shares = {name: value for name, value in profile.facts.items() if isinstance(value, float) and 0 < value <= 1}
-    for word, limiter in _STALLS:
-        for name, share in shares.items():
-            if word in name and share >= STALL_SHARE:
-                return limiter, f"{profile.rung}: {name} takes {100 * share:.0f} % of the time"
-    return None
+    return profile.limiter, f"{profile.rung}: {profile.evidence}"
 
 
 def _spills(situation: Situation) -> _Found:
@@ -211,8 +180,8 @@ def _floor(situation: Situation) -> str:
     return f"{situation.candidate_ms:.4g} ms against a floor of {floor_ms:.4g} ms ({100 * fraction:.0f} %)"
 
 
-def _action(limiter: Limiter, situation: Situation) -> str:
-    """The card's action, made concrete where the numbers single one thing out."""
+def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) -> str:
+    """The profiler's or the card's action, made concrete where the numbers single one thing out."""
     surplus = situation.traffic_bytes - situation.least_bytes
     if limiter in ("memory_bandwidth", "launch_overhead") and len(situation.kernels) > 1 and surplus > 0:
         return (
@@ -228,4 +197,6 @@ def _action(limiter: Limiter, situation: Situation) -> str:
     fraction = situation.fraction_of_floor
     if limiter == "memory_bandwidth" and fraction is not None and fraction >= NEAR_FLOOR:
         return "At the roofline: only a rewrite that removes bytes can still help."
+    if named_by_profiler and situation.profile is not None:
+        return situation.profile.action
     return cards()[limiter].action

@@ -12,7 +12,8 @@ from functools import cache
 from importlib import resources
 from typing import get_args
 
-from foundry.knowledge.thought import Aspect, Failure, Limiter
+from foundry.knowledge.limits import Limiter
+from foundry.knowledge.thought import Aspect, Failure
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.library.ir.kernels import KernelSummary
+
+_PREFIX = re.compile(r"^(?:shape\d+_)?foundry_")
+
+
+def plan_name(symbol: str) -> str:
+    """A kernel of the library by the name that plans and moves use, from the name that its module gives it."""
+    return _PREFIX.sub("", symbol)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import render, template
 from foundry.agents.route import ROLES, ranking
-from foundry.knowledge.thought import Aspect, Diagnosis, Directive, Failure, Limiter, Role
+from foundry.knowledge.limits import Limiter
+from foundry.knowledge.thought import Aspect, Diagnosis, Directive, Failure, Role
 
 FIFTH = """
 from foundry.agents.expert import Expert

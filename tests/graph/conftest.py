@@ -39,7 +39,8 @@ from foundry.knowledge.thought import Move
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
     from foundry.tools.grade.grader import Notes
-    from foundry.tools.grade.workbench import Intake, Profiled, Workbench
+    from foundry.tools.profiling.gather import Seen
+from foundry.tools.grade.workbench import Intake, Profiled, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -199,6 +200,9 @@ class FakeWorkbench:
         coordinates = Coordinates(VECTORS.index(choices["vector"]), len(rewrites), THREADS.index(choices["threads"]))
         floor = 1.0 / timing.candidate_ms
         return Profiled(Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates)
+
+    async def observe(self, text: str, build: Build, seconds: float) -> Seen:
+        return Seen(problem="nothing runs here")
 
     async def aclose(self) -> None:
         await self._work("closed")

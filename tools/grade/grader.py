@@ -18,7 +18,7 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,6 +36,7 @@ from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
+from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.statistics import ScreenHistory, centre, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
 from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
@@ -59,6 +60,7 @@ _OUTCOMES: dict[str, Outcome] = {
 }
 
 Record = TypeVar("Record")
+Watch = Callable[[int], contextlib.AbstractContextManager[object]]
 Pairs = list[tuple[float, float]]
 _ERRORS: dict[str, type[FoundryError]] = {
     "TaskError": TaskError,
@@ -75,6 +77,7 @@ class Notes:
 
     operators: dict[str, list[Any]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
+    seen: dict[str, Seen] = field(default_factory=dict)  # where a forward's time goes
     seeds: dict[str, int] = field(default_factory=dict)  # by purpose
     isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
 
@@ -269,6 +272,32 @@ class Grader:
                 self._runners.discard(candidate)
         _raise_error(answer)
         return [decode_record(Gate, gate) for gate in answer["gates"]], answer["seen"]
+
+    def profile(
+        self, text: str, build: Build, baseline: Baseline, seconds: float, watch: Watch | None = None
+    ) -> tuple[Message, str]:
+        """What a candidate's process says of its forward, called for `seconds`, and how it failed, or "". `watch` looks
+        at the process from outside meanwhile; loading the file is not seen."""
+        message: Message = {"do": "profile", "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
+        message |= {"load_limit_s": self._load_limit(text, build), "stage": "screen", "errors": self._own_errors}
+        message["series"] = ""
+        candidate = self._runners.fresh(text)
+        answer: Message = {}
+        try:
+            with self._judge() as judge:
+                for lasting, watched in ((0.0, None), (seconds, watch)):
+                    around = watched(candidate.pid) if watched else contextlib.nullcontext()
+                    with self._runners.links([candidate]) as handles, around:
+                        asked = {**self._limits, **message, "seconds": lasting}
+                        answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S)
+                    _raise_error(answer)
+                    if "failed" in answer:
+                        return {}, str(answer["failed"][1])
+        except (WorkerDied, ChannelClosed) as died:
+            return {}, f"the process ended: {died}"
+        finally:
+            self._runners.discard(candidate)
+        return answer, ""
 
     # ------------------------------------------------------------ processes
 

@@ -1,4 +1,4 @@
-"""What limits a correct candidate, from its time, the graph and the compiler's report: the rungs without a profiler.
+"""What limits a candidate, from its time, the graph, its build, and what was seen of its process.
 
 Rates are analytic: operations and compulsory bytes of the graph, over the measured time. A kernel that moves more than
 it must shows a lower rate, which is the point.
@@ -7,6 +7,7 @@ it must shows a lower rate, which is the point.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from foundry.knowledge.candidate import Audit, Build, Profile, Timing
 from foundry.knowledge.device import Device, Precision
@@ -15,6 +16,8 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.roofline import Floors, used_precision
 from foundry.tools.audit.text.source import Unreadable, foundry_literals, read_source
 from foundry.tools.grade.coordinates import native_code
+from foundry.tools.profiling.gather import Seen, evidence, whole
+from foundry.tools.profiling.ladder import climb, told
 
 
 def profile(
@@ -27,11 +30,12 @@ def profile(
     lowered: Lowered | None = None,
     *,
     floors: Floors | None = None,
+    seen: Seen | None = None,
 ) -> Profile:
-    """The analytic profile of a timed candidate whose `audit` names its labels; `floors` are its task's.
+    """The profile of a candidate whose `audit` names its labels; `floors` are its task's, `seen` is what was observed
+    of its process, where it was.
 
-    Rung "roofline" on a CPU, "ptxas" where the compiler reported each kernel's registers. Without a graph rates are 0
-    and the fraction of the floor is 0 (unknown); without ceilings the floor is 0.
+    Without a graph rates are 0 and the fraction of the floor is 0 (unknown); without ceilings the floor is 0.
     """
     flops, traffic_bytes = (graph.flops, graph.min_bytes) if graph is not None else (0, 0)
     seconds = timing.candidate_ms / 1e3
@@ -39,17 +43,22 @@ def profile(
     known = floors or Floors(None, None, None)
     floor_ms = known.used_ms or 0.0
     facts = {**_roofline_facts(device, flops, traffic_bytes, seconds, used), **_build_facts(build)}
-    return Profile(
-        rung="ptxas" if build.resources.kernels else "roofline",
+    started = launches(text, lowered)
+    analytic = Profile(
+        rung="roofline",
         achieved_bytes_per_s=traffic_bytes / seconds if seconds > 0 else 0.0,
         achieved_flops_per_s=flops / seconds if seconds > 0 else 0.0,
         fraction_of_floor=floor_ms / timing.candidate_ms if timing.candidate_ms > 0 else 0.0,
         floor_ms=floor_ms,
-        launches=launches(text, lowered),
+        launches=started,
         facts=facts,
         allowed_floor_ms=known.allowed_ms or 0.0,
         traffic_floor_ms=known.traffic_ms or 0.0,
+        notes=seen.notes if seen else (),
     )
+    around = whole(device, seen, timing.candidate_ms, started)
+    climbed = climb(evidence(build, device, lowered, seen), around, device.target)
+    return replace(told(analytic, climbed, device), launches=max(1, around.launches))
 
 
 def _roofline_facts(

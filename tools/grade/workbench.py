@@ -23,11 +23,13 @@ from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.grader import Allowance, Grader, Notes, decode_record, digest_of, no_timing, thread_count
+from foundry.tools.grade.observing import observe
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.profiling.gather import Seen, seen_launches
 from foundry.tools.targets.base import Target
 from foundry.tools.task.limits import check_limits
 
@@ -84,6 +86,8 @@ class Workbench(Protocol):
     async def profile(
         self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
     ) -> Profiled: ...
+
+    async def observe(self, text: str, build: Build, seconds: float) -> Seen: ...
 
     async def aclose(self) -> None: ...
 
@@ -159,6 +163,8 @@ class LocalWorkbench:
             async with self._shared():
                 watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
             operators = heavier(operators, seen.get("operators"))
+            if launches := seen_launches(seen.get("kernels", ())):
+                self.notes.seen[digest_of(text)] = Seen(launches=launches)
         label = (await self.baseline()).label if verdict.correct else ""
         found = await self._in_thread(
             lambda: audit(
@@ -202,10 +208,20 @@ class LocalWorkbench:
         graphs = (await self.intake()).graphs
         graph = graphs[0] if graphs else None
         found = await self._floors(graph, audit, timing) if graph else None
+        device, seen = self._measured or self.device, self.notes.seen.get(digest_of(text))
         made = await self._in_thread(
-            lambda: profile(text, build, audit, timing, self._measured or self.device, graph, lowered, floors=found)
+            lambda: profile(text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
         )
         return Profiled(made, read_coordinates(text, build, lowered))
+
+    async def observe(self, text: str, build: Build, seconds: float) -> Seen:
+        """Where the time of a candidate's forward goes, kernel by kernel; `profile` knows it from then on. Nothing is
+        proven of the candidate by it."""
+        baseline = await self.baseline()
+        async with self._exclusively():
+            seen = await self._in_thread(lambda: observe(self._grader, self.device, text, build, baseline, seconds))
+        self.notes.seen[digest_of(text)] = seen
+        return seen
 
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""

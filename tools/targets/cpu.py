@@ -133,6 +133,7 @@ _CLASSES: tuple[tuple[str, str], ...] = (
     ("call", r"call"),
     ("branch", r"j\w+"),
 )
+_REGISTERS = {64: "%zmm", 32: "%ymm", 16: "%xmm"}  # by width
 _SCALAR_LOOP = 2  # instructions that make a scalar loop worth naming
 _INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:(?:bnd|notrack|lock|rep\w*)\s+)?([a-z][a-z0-9]+)\b(.*)$")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
@@ -181,14 +182,16 @@ def disassembly_resources(text: str) -> Resources:
         address, opcode, operands = match.groups()
         kind = next((name for name, pattern in _CLASSES if re.match(pattern, opcode)), "other")
         mix[kind] += 1
-        widths[64 if "%zmm" in operands else 32 if "%ymm" in operands else 16 if "%xmm" in operands else 0] += 1
+        widths[_width(operands)] += 1
         function.append(_Instruction(int(address, 16), kind, opcode, operands))
     widest = max((width for width, count in widths.items() if count >= 3), default=0)
-    scalar = {name: _scalar_work(code) for name, code in functions.items()}
+    loops = {name: _looped(code) for name, code in functions.items()}
+    scalar = {name: _scalar_work(looped) for name, looped in loops.items()}
     return Resources(
         vector_bytes=widest,
         instruction_mix=dict(sorted(mix.items())),
         scalar_loops={name: count for name, count in scalar.items() if count},
+        instructions={name: _facts(looped) for name, looped in loops.items() if looped},
     )
 
 
@@ -200,14 +203,34 @@ def _source_name(symbol: str) -> str:
     return symbol[mangled.end() :][: int(mangled[1])]
 
 
-def _scalar_work(code: list[_Instruction]) -> int:
+def _width(operands: str) -> int:
+    """Of the widest vector register that an instruction names, in bytes."""
+    return next((width for width, mark in _REGISTERS.items() if mark in operands), 0)
+
+
+def _looped(code: list[_Instruction]) -> list[_Instruction]:
+    """The instructions of a function's loops: all between a backward jump and where it goes."""
+    loops = [(i.back_to, i.address) for i in code if i.back_to is not None]
+    return [i for i in code if any(begin <= i.address <= end for begin, end in loops)]
+
+
+def _facts(looped: list[_Instruction]) -> dict[str, float]:
+    """What a function's loops consist of, by class, and the widest vectors that they compute with."""
+    kinds = ["maths_call" if _MATHS.search(i.operands) else i.kind for i in looped]
+    facts = {f"hot_{kind}": float(count) for kind, count in sorted(Counter(kinds).items())}
+    facts["loops"] = float(sum(i.back_to is not None for i in looped))
+    facts["scalar_loop"] = float(_scalar_work(looped))
+    computing = [_width(i.operands) for i in looped if i.kind in ("fma", "vector_float")]
+    facts["vector_bytes"] = float(max(computing, default=0))
+    return facts
+
+
+def _scalar_work(looped: list[_Instruction]) -> int:
     """Scalar floating-point instructions in a function's loops, 0 where vectors do the work.
 
     A vector loop has a scalar one for its rest, and rows have scalar work between them: only loops with hardly any
     vector instruction count.
     """
-    loops = [(i.back_to, i.address) for i in code if i.back_to is not None]
-    looped = [i for i in code if any(begin <= i.address <= end for begin, end in loops)]
     scalar, packed = sum(map(_is_scalar, looped)), sum(map(_is_packed, looped))
     return scalar if scalar >= _SCALAR_LOOP and scalar > 8 * packed else 0
 

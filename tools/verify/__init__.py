@@ -1,1 +1,1 @@
-"""`foundry verify`: one pair of files, one report, one receipt."""
+"""`foundry verify` and `foundry profile`: one pair of files, one report, one receipt."""

@@ -9,14 +9,15 @@ from typing import Any, get_args
 import pytest
 
 from foundry.agents.playbook.diagnosis import diagnose
-from foundry.knowledge.candidate import Audit, Gate, Outcome, Recipe, Resources
+from foundry.knowledge.candidate import Audit, Gate, KernelProfile, Outcome, Recipe, Resources
 from foundry.knowledge.cards import cards, parse
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cpu.map import print_map
 from foundry.knowledge.library.cpu.module import FLAGS
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
-from foundry.knowledge.thought import Aspect, Failure, Limiter
+from foundry.knowledge.limits import Limiter
+from foundry.knowledge.thought import Aspect, Failure
 from foundry.tools.grade.grader import no_timing
 from foundry.tools.grade.roofline import profile
 from foundry.tools.targets.cpu import CpuTarget
@@ -34,8 +35,6 @@ def found(toy: Any, parent: Any, recipe: Recipe | None = None, **changes: Any) -
         ({"candidate_ms": 12.0, "vector_bytes": 16}, "instruction_mix", "16-byte vectors, the device has 64"),
         ({"candidate_ms": 12.0}, "instruction_mix", "33 % of its operators are costly"),
         ({"candidate_ms": 0.019, "launches": 2}, "launch_overhead", "2 launches at 5 us each are 53 % of 0.019 ms"),
-        ({"candidate_ms": 9.0, "facts": {"stall_barrier": 0.45}}, "synchronisation", "stall_barrier takes 45 %"),
-        ({"candidate_ms": 9.0, "facts": {"limiter": "occupancy", "warps": 4.0}}, "occupancy", "warps 4"),
     ],
 )
 def test_limiter_and_its_numbers(toy: Any, facts: dict[str, Any], limiter: str, evidence: str) -> None:
@@ -106,6 +105,21 @@ def test_arithmetic_above_the_ridge_is_compute(toy: Any) -> None:
     brief = toy.brief(parent=toy.evaluation(toy.recipe(), candidate_ms=12.0))
     heavy = replace(brief.lowered, flops=1_000_000_000)
     assert diagnose(replace(brief, lowered=heavy)).limiter == "compute"
+
+
+def test_what_a_profiler_named_comes_first(toy: Any) -> None:
+    parent = toy.evaluation(toy.recipe(), candidate_ms=9.0)
+    measured = replace(
+        parent.profile,
+        rung="times",
+        limiter="synchronisation",
+        evidence="k0 (90 % of the time): 7 % are barriers",
+        action="Wait less.",
+        kernels=(KernelProfile("foundry_k0", 8.0, 1, 0.9, "barriers"),),
+    )
+    diagnosis = found(toy, replace(parent, profile=measured))
+    assert (diagnosis.limiter, diagnosis.kernel, diagnosis.action) == ("synchronisation", "k0", "Wait less.")
+    assert diagnosis.evidence.startswith("times: k0 (90 % of the time): 7 % are barriers")
 
 
 def test_registers_spilled_on_a_gpu_are_an_occupancy_problem_even_unproven(toy: Any) -> None:

@@ -138,7 +138,7 @@ def test_the_policy_bounds_what_is_possible(dtype: DType, policy: Policy, floor_
 def test_a_compilers_report_is_the_next_rung() -> None:
     resources = Resources(40, 0, 4096, 0.5, 16, {}, {"k": {"registers": 40}})
     made = profiled(candidate(""), 1.0, DEVICE, GRAPH, build=Build(True, 0.1, resources=resources))
-    assert made.rung == "ptxas"
+    assert made.rung == "compiler"
     assert made.facts["occupancy"] == 0.5
 
 

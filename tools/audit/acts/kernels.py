@@ -35,12 +35,18 @@ def own_kernels(source: CandidateSource) -> set[str]:
 
 
 def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
-    """The gate "kernels": nearly all of the device's time belongs to kernels whose source is the candidate's."""
-    working = [(str(name), float(time)) for name, time in rows if not _MEMORY.search(str(name))]
+    """The gate "kernels": nearly all of the device's time belongs to kernels whose source is the candidate's. Rows
+    begin with a name and a time."""
+    working = [(str(name), float(time)) for name, time, *_ in rows if not _MEMORY.search(str(name))]
     whole = sum(time for _, time in working)
     if not whole:
         return Gate("kernels", True, "the profiler saw no kernels")
-    foreign = [(name, time) for name, time in working if not _is_one_of(name, names)]
+    times: dict[str, float] = {}
+    for name, time in working:
+        times[name] = times.get(name, 0.0) + time
+    foreign = sorted(
+        [(name, time) for name, time in times.items() if not _is_one_of(name, names)], key=lambda row: -row[1]
+    )
     share = 1.0 - sum(time for _, time in foreign) / whole
     if share >= LEAST_SHARE:
         return Gate(

@@ -41,6 +41,7 @@ from foundry.tools.task.gpu_plan import GpuPlan
 
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
+PROFILED_CALLS = 3  # that a profile makes at least
 _PR_SET_DUMPABLE = 4
 _MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 _WITHOUT_GPU_KERNELS = Gate(
@@ -184,6 +185,17 @@ class Judge:
                 words := describe_rescheduling(pid, self._usual, is_reference=is_reference)
             ):
                 raise RunnerFailed("cheating", words, gate="scheduling")
+
+    def profile(self, message: Message, handles: list[int]) -> Message:
+        """The candidate behind the link, called for `seconds` on the screen's inputs; it is loaded once."""
+        case, timed = self._timed_inputs_of(message)
+        link = self._link(handles[0], self._run_limit(message), float(message["load_limit_s"]))
+        try:
+            self._prepare(link, timed, case, "profile", {"text": message["text"], "device": self._place})
+            limit_s = link.run_limit_s * PROFILED_CALLS + float(message["seconds"])
+            return link.ask({"do": "profile", "slot": 0, "seconds": message["seconds"]}, [], limit_s)
+        finally:
+            link.close()
 
     def alone(self, message: Message, handles: list[int]) -> Message:
         """Times the reference of the last group again, after the candidate's process has ended: ms a call."""

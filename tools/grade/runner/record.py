@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foundry.tools.task.flops import operator_flops
@@ -100,13 +103,41 @@ def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
     return found
 
 
-def record_kernels(run: Callable[[], Any]) -> list[list[Any]]:
-    """[name, microseconds on the device] of every kernel of one call; empty where the profiler sees no device."""
+def record_launches(run: Callable[[], Any]) -> list[list[Any]]:
+    """[name, microseconds, blocks, threads a block] of every kernel, copy and fill of one call in their order, as
+    CUPTI saw them; 0 blocks for a copy. Empty where the profiler sees no device."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         run()
         torch.cuda.synchronize()
-    rows = [(str(event.key), float(event.self_device_time_total)) for event in seen.key_averages()]
-    return [[name, time] for name, time in sorted(rows, key=lambda row: -row[1]) if time > 0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        seen.export_chrome_trace(str(path))
+        return read_trace(path.read_text(encoding="utf-8", errors="replace"))
+
+
+def read_trace(text: str) -> list[list[Any]]:
+    """The device's work in a trace of PyTorch's profiler; see `record_launches`."""
+    rows = []
+    for event in json.loads(text).get("traceEvents", ()):
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and float(event.get("dur", 0)) > 0:
+            facts = event.get("args", {})
+            blocks, threads = (math.prod(facts.get(name, ())) if name in facts else 0 for name in ("grid", "block"))
+            rows.append([float(event.get("ts", 0)), str(event["name"]), float(event["dur"]), blocks, threads])
+    return [row[1:] for row in sorted(rows)]
+
+
+def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_cuda: bool) -> dict[str, Any]:
+    """Calls `run` for a while: the mean time of a call in ms, and on a GPU what the device did in one more call. Runs
+    in a candidate's process: what comes of it is a diagnosis, never a verdict."""
+    run()
+    begin, calls = clock(), 0
+    while not calls or (clock() - begin) < 1e9 * seconds:
+        run()
+        calls += 1
+    answer: dict[str, Any] = {"ms": (clock() - begin) / 1e6 / calls, "calls": calls, "launches": []}
+    if on_cuda and seconds:
+        answer["launches"] = record_launches(run)
+    return answer

@@ -31,6 +31,7 @@ from foundry.tools.grade.runner.models import (
     plain_state,
     reference_maker,
 )
+from foundry.tools.grade.runner.record import profiled, record_launches, record_ops
 from foundry.tools.grade.runner.sentry import Sentry
 from foundry.tools.grade.runner.tensors import (
     KEPT_BYTES,
@@ -121,6 +122,7 @@ class Runner:
             "operators": self._operators,
             "fewer": self._fewer,
             "copies": self._spoil_copies,
+            "profile": self._profile,
             "look": self._look,
             "soak": self._soak,
             "inspect": self._inspect,
@@ -358,6 +360,11 @@ class Runner:
         """What PyTorch runs in one more call."""
         return {"operators": self._forward(self._slots[message["slot"]], record=True)[1]}
 
+    def _profile(self, message: Message, handles: list[int]) -> Message:
+        """For a diagnosis: what a forward takes, called again and again, and the kernels that it runs on a GPU."""
+        slot, on_cuda = self._slots[message["slot"]], self._device.type == "cuda"
+        return profiled(lambda: self._forward(slot, record=False), message["seconds"], self._clock, on_cuda=on_cuda)
+
     def _observe(self, message: Message, handles: list[int]) -> Message:
         """For the audit: what a watched process did; where native code does nothing, which of it was asked for."""
         if self._silenced is not None:
@@ -369,16 +376,12 @@ class Runner:
             raise Refused("crash", "nobody watches this process")
         answer = watched_calls(observer, lambda record: self._forward(slot, record=record)[1], message, self._clock)
         if self._device.type == "cuda":
-            from foundry.tools.grade.runner.record import record_kernels
-
-            answer["kernels"] = record_kernels(lambda: self._forward(slot, record=False))
+            answer["kernels"] = record_launches(lambda: self._forward(slot, record=False))
         return answer
 
     def _fewer(self, message: Message, handles: list[int]) -> Message:
         """For the audit: what PyTorch computes for fewer rows, in the second such call: the first may have tuned."""
         arguments, rows = fewer_rows(self._slots[message["slot"]].arguments)
-        from foundry.tools.grade.runner.record import record_ops
-
         if not rows:
             return {"operators": [], "rows": 0}
         model = self._models[self._slots[message["slot"]].case]
@@ -436,8 +439,6 @@ class Runner:
         model = self._models[slot.case]
         if not record:
             return self._guard("crash", lambda: model(*slot.arguments)), []
-        from foundry.tools.grade.runner.record import record_ops
-
         results: list[Any] = []
         operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))
         return results[0], operators

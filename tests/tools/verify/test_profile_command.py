@@ -1,0 +1,122 @@
+"""`foundry profile` as a user calls it: on the CPU with its real profiler, for CUDA as far as it goes without a GPU."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundry.knowledge.library.cuda.module import FLAGS
+from foundry.tools.machine.device import describe
+from foundry.tools.targets.disassembly import INSTALL, tool_path
+
+FOUNDRY = [sys.executable, "-c", "from foundry.cli import app; app()"]
+TASK = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.exp(x) * 2
+
+def get_inputs():
+    return [torch.rand(256, 4096)]
+"""
+# The loop that takes the time is scalar; the other function's is too, and hardly runs.
+CPU_SOURCE = """
+#include <cmath>
+extern "C" void slow(const float* x, float* y, long n) {
+    for (long i = 0; i < n; ++i) y[i] = std::exp(x[i]) * 2.0f;
+}
+extern "C" void idle(const float* x, float* y, long n) {
+    for (long i = 1; i < n; ++i) y[i] = y[i - 1] * 0.5f + x[i];
+}
+"""
+CPU_KERNEL = f"""
+import ctypes, os, torch
+FOUNDRY = {{"target": "cpu", "compiler": "g++", "flags": ["-O2", "-shared", "-fPIC"]}}
+SOURCE = r'''{CPU_SOURCE}'''
+{{loading}}
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        LIBRARY.slow(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_long(x.numel()))
+        return y
+"""
+CUDA_SOURCE = """
+extern "C" __global__ void rows(const float* x, float* y, int m) {
+    float sum = 0;
+    for (int k = 0; k < m; ++k) sum += x[(size_t)(blockIdx.x * 256 + threadIdx.x) * m + k];
+    y[blockIdx.x * 256 + threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.fixture
+def profiled(
+    tmp_path: Path, make_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, dict[str, Any], str]]:
+    monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "build"))
+    (tmp_path / "task.py").write_text(TASK)
+
+    def run(text: str, *options: str) -> tuple[int, dict[str, Any], str]:
+        (tmp_path / "kernel.py").write_text(text)
+        command = [*FOUNDRY, "profile", str(tmp_path / "task.py"), str(tmp_path / "kernel.py"), "--json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.stderr
+
+    return run
+
+
+def cpu_kernel() -> str:
+    """A kernel file that loads the library that the target built."""
+    from foundry.tools.targets.cpu import CpuTarget
+
+    text = CPU_KERNEL.replace("{loading}", "LIBRARY = None")
+    artifact = CpuTarget().build(text).artifact
+    return CPU_KERNEL.replace("{loading}", f"LIBRARY = ctypes.CDLL({artifact!r})")
+
+
+@pytest.mark.skipif(shutil.which("perf") is None, reason="times of single functions need perf")
+def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Any) -> None:
+    code, found, said = profiled(cpu_kernel(), "--target", "cpu")
+    assert code == 0, said
+    if found["notes"]:
+        pytest.skip(found["notes"][0])  # perf is here and may not look
+    assert (found["rung"], found["rung_number"]) == ("times", 4)
+    assert found["limiter"] == "instruction_mix" and found["action"]
+    assert found["evidence"].startswith(("slow", "(libm"))
+    names = [kernel["name"] for kernel in found["kernels"]]
+    assert "slow" in names[:2] and "idle" not in names
+    assert 0 < found["achieved_bytes_per_s"] < found["possible_bytes_per_s"]
+    assert 0 < found["fraction_of_floor"] < 1 and found["ms"] > 0
+
+
+def test_the_lower_rungs_run_nothing_and_a_kernel_that_fails_is_said_in_one_line(profiled: Any) -> None:
+    text = cpu_kernel().replace("LIBRARY = ", "raise SystemExit('it ran')  # LIBRARY = ")
+    code, found, said = profiled(text, "--target", "cpu", "--rung", "3")
+    assert code == 0, said
+    assert found["ms"] is None and found["rung"] == "instructions" and found["limiter"] is None
+    assert {kernel["name"]: kernel["cause"] for kernel in found["kernels"]}["idle"] == "scalar_loop"
+    code, _, said = profiled(text, "--target", "cpu")
+    assert code == 1 and "it ran" in said and len(said.strip().splitlines()) == 1
+
+
+@pytest.mark.skipif(
+    shutil.which("nvcc") is None or tool_path("nvdisasm") is None, reason=f"needs nvcc and a disassembler: {INSTALL}"
+)
+def test_a_cuda_kernel_is_profiled_without_a_gpu(profiled: Any) -> None:
+    if describe("cuda").present:
+        pytest.skip("a GPU is here")
+    about = dict(target="cuda", compiler="nvcc", flags=list(FLAGS))
+    text = f"import torch\nFOUNDRY = {about!r}\nSOURCE = r'''{CUDA_SOURCE}'''\nclass ModelNew: pass\n"
+    code, found, said = profiled(text, "--target", "cuda")
+    assert code == 0, said
+    assert (found["rung"], found["limiter"], found["cause"]) == ("instructions", "memory_latency", "uncoalesced")
+    assert found["kernels"][0]["name"] == "rows" and "no cuda device is here" in found["notes"][0]

@@ -1,0 +1,46 @@
+"""Which cause limits a function on a CPU: its share of the time, and what its loops consist of."""
+
+from __future__ import annotations
+
+from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
+
+WAITING = ("gomp_", "omp_", "futex", "sched_yield", "pthread_barrier", "do_wait")
+
+
+def cpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
+    """What limits one function; None where its instructions show nothing."""
+    if kernel.name.startswith(WAITING):
+        return "barriers", "threads wait for each other in the OpenMP runtime"
+    if kernel.name.startswith(("(libm.", "(libmvec", "(libsvml")):
+        return "special_functions", "the mathematical library computes one number a call, or few"
+    if kernel.report.get("is_outside"):
+        return "outside", "the time passes in PyTorch, Python or the system, not in a kernel"
+    for ask in (_scalar, _gathers, _costly, _narrow):
+        if found := ask(kernel):
+            return found
+    return None
+
+
+def _scalar(kernel: KernelEvidence) -> Finding | None:
+    count = kernel.report.get("scalar_loop", 0.0)
+    return ("scalar_loop", f"{int(count)} instructions of its loops work on one number each") if count else None
+
+
+def _gathers(kernel: KernelEvidence) -> Finding | None:
+    share = kernel.hot("gather_scatter")
+    return ("gathers", f"{percent(share)} of its loops' instructions gather or scatter") if share >= 0.05 else None
+
+
+def _costly(kernel: KernelEvidence) -> Finding | None:
+    share = kernel.hot("division")
+    if share >= 0.05:
+        return "special_functions", f"{percent(share)} of its loops' instructions divide or take roots"
+    calls = kernel.hot("maths_call")
+    return ("special_functions", "its loops call the mathematical library") if calls else None
+
+
+def _narrow(kernel: KernelEvidence) -> Finding | None:
+    width, possible = kernel.report.get("vector_bytes", 0.0), kernel.report.get("machine_vector_bytes", 0.0)
+    if 0 < width < possible:
+        return "narrow_vectors", f"its loops use {int(width)}-byte vectors, the machine has {int(possible)}"
+    return None

@@ -1,0 +1,119 @@
+"""Evidence from the records of a build and from what was seen of its process, kernel by kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foundry.knowledge.candidate import Build
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.lowered import Lowered, plan_name
+from foundry.tools.profiling.evidence import KernelEvidence, Whole
+from foundry.tools.profiling.sampling import by_function
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one forward in its process. `launches` are a GPU's, in their order: [name, microseconds, blocks,
+    threads]; `samples` a CPU's: how often each (function, library) was met."""
+
+    ms: float = 0.0
+    launches: tuple[tuple[str, float, int, int], ...] = ()
+    samples: Mapping[tuple[str, str], int] | None = None
+    builds: str = ""  # the folder of libraries that are candidates'
+    counters: tuple[tuple[str, dict[str, float]], ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""  # why nothing was seen
+
+
+def seen_launches(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, float, int, int], ...]:
+    """Rows of a runner as they are believed: it is a candidate's process, so anything may be in them."""
+    found = []
+    for row in rows:
+        if len(row) == 4 and isinstance(row[0], str) and all(isinstance(item, int | float) for item in row[1:]):
+            found.append((row[0][:200], max(0.0, float(row[1])), int(row[2]), int(row[3])))
+    return tuple(found)
+
+
+def evidence(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
+    """Every kernel of a forward, with all that is known of it."""
+    found = _built(build, device, lowered)
+    if seen is None:
+        return found
+    if seen.launches:
+        found = _launched(found, seen.launches)
+    elif seen.samples:
+        found = _sampled(found, by_function(seen.samples, seen.builds), seen.ms)
+    return _counted(found, seen.counters) if seen.counters else found
+
+
+def whole(device: Device, seen: Seen | None, ms: float, launches: int) -> Whole:
+    """The forward as one, against what the device reached at best."""
+    ceilings = device.ceilings
+    started = len([row for row in seen.launches if row[2]]) if seen and seen.launches else launches
+    if ceilings is None:
+        return Whole(ms, started, cores=device.cores)
+    rates = ceilings.copy_bytes_per_s, ceilings.ieee_flops_per_s, ceilings.tf32_flops_per_s
+    return Whole(ms, started, ceilings.launch_ms, device.cores, *rates)
+
+
+def _built(build: Build, device: Device, lowered: Lowered | None) -> list[KernelEvidence]:
+    resources = build.resources
+    names = [*resources.kernels, *(name for name in resources.instructions if name not in resources.kernels)]
+    summaries = {kernel.name: kernel for kernel in lowered.kernels} if lowered else {}
+    found = []
+    for name in names:
+        report = {**resources.kernels.get(name, {}), **resources.instructions.get(name, {})}
+        if device.target == "cpu":
+            report["machine_vector_bytes"] = float(device.vector_bytes)
+        summary = summaries.get(plan_name(name))
+        bytes_moved, flops = (summary.traffic_bytes, summary.flops) if summary else (0, 0)
+        found.append(KernelEvidence(name, report, traffic_bytes=bytes_moved, flops=flops))
+    return found
+
+
+def _launched(built: list[KernelEvidence], launches: Sequence[tuple[str, float, int, int]]) -> list[KernelEvidence]:
+    rows: dict[str, list[tuple[float, int, int]]] = {}
+    for name, microseconds, blocks, threads in launches:
+        rows.setdefault(name, []).append((microseconds, blocks, threads))
+    found = []
+    for name, calls in rows.items():
+        known = next((kernel for kernel in built if _is_same(kernel.name, name)), KernelEvidence(name))
+        _, blocks, threads = max(calls)
+        report = {**known.report, "blocks": float(blocks), "threads": float(threads)} if blocks else known.report
+        time_ms = sum(row[0] for row in calls) / 1e3
+        found.append(replace(known, name=plain_kernel(name), report=report, ms=time_ms, calls=len(calls)))
+    return found
+
+
+def _sampled(built: list[KernelEvidence], shares: Mapping[str, float], ms: float) -> list[KernelEvidence]:
+    known = {kernel.name: kernel for kernel in built}
+    found = []
+    for name, share in shares.items():
+        outside = {} if name in known or not name.startswith("(") else {"is_outside": 1.0}
+        found.append(replace(known.get(name, KernelEvidence(name, outside)), ms=share * ms, calls=1))
+    return found
+
+
+def _counted(kernels: list[KernelEvidence], counters: Sequence[tuple[str, dict[str, float]]]) -> list[KernelEvidence]:
+    """Each kernel with the counters of its longest launch."""
+    found = []
+    for kernel in kernels:
+        own = [counts for name, counts in counters if _is_same(kernel.name, name)]
+        longest = max(own, key=lambda counts: counts.get("gpu__time_duration.sum", 0.0), default={})
+        found.append(replace(kernel, counters=longest))
+    return found
+
+
+def plain_kernel(name: str) -> str:
+    """`void rows<8>(float*)` is `rows`."""
+    return re.split(r"[<(]", name.replace("(anonymous namespace)::", ""))[0].split(" ")[-1]
+
+
+def _is_same(built: str, launched: str) -> bool:
+    """Whether a symbol of a binary is the kernel that the driver calls by a demangled name."""
+    plain = plain_kernel(launched)
+    last = plain.split("::")[-1]
+    return built in (launched, plain) or (built.startswith("_Z") and f"{len(last)}{last}" in built)

@@ -1,0 +1,297 @@
+"""Which cause limits a CUDA kernel: rules over the hardware's counters, over its time, and over its machine code.
+
+Rules in order, the first match decides. Numbers of the hardware come first; where they are missing, or name nothing,
+the kernel's time against the measured ceilings is asked, then what its code shows.
+"""
+
+from __future__ import annotations
+
+from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
+
+LAUNCH_SHARE = 0.25  # of the time that launches alone take
+BUSY_SHARE = 0.5  # of the time in which some kernel runs
+SATURATED = 0.6  # of a ceiling
+FULL_PIPE = 60.0  # % of an execution unit's peak
+WARPS_A_CORE = 4  # one for each of its schedulers
+FEW_ACTIVE = 20.0  # % of the warps that fit
+LOW_OCCUPANCY = 0.2
+STALLED = 0.3  # of the cycles in which a warp waits
+_WIDTHS = {"128": 16, "64": 8, "32": 4, "8": 1}
+_GLOBAL = tuple(f"{way}_{width}" for way in ("load", "store") for width in _WIDTHS)
+_STALLS = (
+    *("long_scoreboard", "short_scoreboard", "barrier", "math_pipe_throttle", "mio_throttle", "lg_throttle", "wait"),
+    *("not_selected", "gmma", "no_instruction", "membar", "sleeping", "branch_resolving"),
+)
+
+
+def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
+    """What limits one kernel, from the best evidence that there is; None where nothing speaks."""
+    if few := _few_warps(kernel, whole):
+        return few
+    if kernel.counters and (found := by_counters(kernel)):
+        return found
+    if kernel.ms > 0 and (found := by_time(kernel, whole)):
+        return found
+    return by_code(kernel, measured=kernel.ms > 0)
+
+
+def launch_cause(kernels: list[KernelEvidence], whole: Whole) -> Finding | None:
+    """Whether a forward is made of launches more than of kernels."""
+    if whole.ms <= 0:
+        return None
+    share = whole.launches * whole.launch_ms / whole.ms
+    if share >= LAUNCH_SHARE:
+        each = f"{whole.launches} launches at {1e3 * whole.launch_ms:.3g} us each"
+        return "launches", f"{each} are {percent(min(1.0, share))} of {whole.ms:.4g} ms"
+    busy = sum(kernel.ms for kernel in kernels) / whole.ms
+    if 0 < busy < BUSY_SHARE:
+        return "outside", f"kernels run for {percent(busy)} of {whole.ms:.4g} ms"
+    return None
+
+
+def _few_warps(kernel: KernelEvidence, whole: Whole) -> Finding | None:
+    warps = kernel.warps()
+    if warps and whole.cores and warps < WARPS_A_CORE * whole.cores:
+        blocks, threads = int(kernel.report["blocks"]), int(kernel.report["threads"])
+        return "few_warps", f"{blocks} blocks of {threads} threads are {warps:.0f} warps for {whole.cores} processors"
+    return None
+
+
+# ---------------------------------------------------------------- rung "counters"
+
+
+def by_counters(kernel: KernelEvidence) -> Finding | None:
+    """What Nsight Compute's numbers say."""
+    for ask in (_tensor, _local, _lanes, _barriers, _banks, _atomics, _sectors, _memory, _pipes, _waiting):
+        if found := ask(kernel):
+            return found
+    return None
+
+
+def _counter(kernel: KernelEvidence, name: str) -> float:
+    return kernel.counters.get(name, 0.0)
+
+
+def _tensor(kernel: KernelEvidence) -> Finding | None:
+    used = max(
+        _counter(kernel, "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"),
+        _counter(kernel, "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"),
+        _counter(kernel, "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"),
+    )
+    return ("tensor", f"tensor cores are busy {used:.0f} % of the time") if used >= FULL_PIPE / 2 else None
+
+
+def _local(kernel: KernelEvidence) -> Finding | None:
+    moved = sum(_counter(kernel, f"smsp__sass_inst_executed_op_local_{way}.sum") for way in ("ld", "st"))
+    share = moved / max(1.0, _counter(kernel, "smsp__inst_executed.sum"))
+    if share < 0.05:
+        return None
+    cause = "spills" if kernel.report.get("spill_bytes", 1.0) else "local_memory"
+    return cause, f"{percent(share)} of the instructions move registers to or from local memory"
+
+
+def _lanes(kernel: KernelEvidence) -> Finding | None:
+    lanes = _counter(kernel, "smsp__average_thread_inst_executed_per_inst_executed.ratio")
+    if 0 < lanes <= 16 and not _is_saturated(kernel):
+        return "divergence", f"{lanes:.3g} of 32 threads of a warp work at a time"
+    return None
+
+
+def _stall(kernel: KernelEvidence, *reasons: str) -> float:
+    """Share of these reasons in the time that warps wait."""
+    each = {
+        name: _counter(kernel, f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio") for name in _STALLS
+    }
+    whole = sum(each.values())
+    return sum(each[name] for name in reasons) / whole if whole else 0.0
+
+
+def _barriers(kernel: KernelEvidence) -> Finding | None:
+    share = _stall(kernel, "barrier", "membar")
+    return ("barriers", f"{percent(share)} of the waiting is at barriers") if share >= STALLED else None
+
+
+def _banks(kernel: KernelEvidence) -> Finding | None:
+    conflicts = sum(
+        _counter(kernel, f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{way}.sum") for way in ("ld", "st")
+    )
+    share = conflicts / max(1.0, _counter(kernel, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"))
+    waiting = _stall(kernel, "short_scoreboard", "mio_throttle")
+    if share >= 0.3 and waiting >= 0.2:
+        return "bank_conflicts", f"{percent(share)} of the accesses to shared memory are repeats for bank conflicts"
+    return None
+
+
+def _atomics(kernel: KernelEvidence) -> Finding | None:
+    atomics, others = of_kinds(kernel, ("atomic",)), of_kinds(kernel, _GLOBAL)
+    is_hot = kernel.hot("atomic") > 0
+    if is_hot and atomics >= 0.3 * (atomics + others) and not _is_saturated(kernel):
+        return "atomics", f"{atomics:.0f} of {atomics + others:.0f} accesses to memory in its code are atomic"
+    return None
+
+
+def _sectors(kernel: KernelEvidence) -> Finding | None:
+    for way, words in (("ld", "load"), ("st", "store")):
+        found = _counter(kernel, f"l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_{way}.ratio")
+        ideal = _mean_width(kernel, words)  # one sector of 32 bytes for each byte of a thread's width
+        if found >= 2 * ideal:
+            return "uncoalesced", f"a warp's {words} touches {found:.3g} sectors, {ideal:.3g} would do"
+    return None
+
+
+def _mean_width(kernel: KernelEvidence, way: str) -> float:
+    counts = {width: kernel.report.get(f"hot_{way}_{name}", 0.0) for name, width in _WIDTHS.items()}
+    whole = sum(counts.values())
+    return max(4.0, sum(width * count for width, count in counts.items()) / whole) if whole else 4.0
+
+
+def _dram(kernel: KernelEvidence) -> float:
+    return _counter(kernel, "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed")
+
+
+def _is_saturated(kernel: KernelEvidence) -> bool:
+    return _dram(kernel) >= 100 * SATURATED
+
+
+def _memory(kernel: KernelEvidence) -> Finding | None:
+    if _is_saturated(kernel):
+        return "bandwidth", f"memory is busy {_dram(kernel):.0f} % of the time"
+    caches = _counter(kernel, "lts__throughput.avg.pct_of_peak_sustained_elapsed")
+    return ("cache_bandwidth", f"the second-level cache is busy {caches:.0f} % of the time") if caches >= 70 else None
+
+
+def _pipes(kernel: KernelEvidence) -> Finding | None:
+    used = {
+        "special_functions": _pipe(kernel, "xu"),
+        "arithmetic": max(_pipe(kernel, "fma"), _pipe(kernel, "fp64")),
+        "integer": _pipe(kernel, "alu"),
+    }
+    cause = max(used, key=lambda name: used[name])
+    if used[cause] < FULL_PIPE:
+        return None
+    if cause != "special_functions" and kernel.hot("integer") > 2 * kernel.hot("float", "double"):
+        cause = "integer"  # products of integers run on the pipe of the floating-point ones
+    return cause, f"the units for it are busy {used[cause]:.0f} % of the time"
+
+
+def _pipe(kernel: KernelEvidence, name: str) -> float:
+    return _counter(kernel, f"sm__inst_executed_pipe_{name}.avg.pct_of_peak_sustained_active")
+
+
+def _waiting(kernel: KernelEvidence) -> Finding | None:
+    active = _counter(kernel, "sm__warps_active.avg.pct_of_peak_sustained_active")
+    for reasons, cause in (
+        (("long_scoreboard", "lg_throttle"), "latency"),
+        (("math_pipe_throttle",), "arithmetic"),
+        (("short_scoreboard", "mio_throttle"), "latency"),
+    ):
+        share = _stall(kernel, *reasons)
+        if share >= STALLED:
+            if cause == "latency" and 0 < active < FEW_ACTIVE and not kernel.report.get("chased"):
+                return "low_occupancy", f"{active:.0f} % of the warps that fit are there, and wait for memory"
+            return cause, f"{percent(share)} of the waiting is for {' and '.join(reasons)}"
+    return None
+
+
+# ---------------------------------------------------------------- rung "times"
+
+
+def by_time(kernel: KernelEvidence, whole: Whole) -> Finding | None:
+    """What a kernel's time says where its bytes or operations are known."""
+    seconds = kernel.ms / 1e3
+    used = kernel.traffic_bytes / seconds / whole.bytes_per_s if whole.bytes_per_s else 0.0
+    if used >= SATURATED:
+        return "bandwidth", f"{kernel.traffic_bytes / seconds / 1e9:.4g} GB/s are {percent(used)} of what was measured"
+    has_tensor = kernel.hot("tensor") > 0
+    possible = whole.tensor_flops_per_s if has_tensor else whole.flops_per_s
+    rate = kernel.flops / seconds
+    if possible and rate / possible >= (0.4 if has_tensor else SATURATED):
+        words = f"{rate / 1e12:.4g} TFLOP/s are {percent(rate / possible)} of what was measured"
+        return ("tensor" if has_tensor else "arithmetic"), words
+    return None
+
+
+# ---------------------------------------------------------------- rungs "instructions" and "compiler"
+
+
+def by_code(kernel: KernelEvidence, *, measured: bool = False) -> Finding | None:
+    """What the compiler's report and the machine code show. `measured`: bytes and operations did not explain its time,
+    so that what is left is waiting."""
+    for ask in (_spilled, _synchronised, _strided, _conflicting, _chasing, _rarely_resident, _busy_units):
+        if found := ask(kernel):
+            return found
+    if measured and kernel.hot(*_GLOBAL):
+        if kernel.hot("load_32", "load_8") and not kernel.hot("load_128", "load_64"):
+            return "narrow_loads", "its loops load 4 bytes a thread at a time, and memory is not busy"
+        return "latency", "neither memory nor arithmetic is near what was measured"
+    return None
+
+
+def _spilled(kernel: KernelEvidence) -> Finding | None:
+    share = kernel.hot("local_load", "local_store")
+    spilled = kernel.report.get("spill_bytes", 0.0)
+    if spilled and (share >= 0.02 or "loops" not in kernel.report):
+        registers = int(kernel.report.get("registers", 0))
+        return "spills", f"{int(spilled)} bytes of registers spilled, {registers} registers a thread"
+    return ("local_memory", f"{percent(share)} of its loops' instructions use local memory") if share >= 0.05 else None
+
+
+def _synchronised(kernel: KernelEvidence) -> Finding | None:
+    atomics, others = kernel.hot("atomic"), kernel.hot(*_GLOBAL)
+    if atomics and atomics >= 0.3 * (atomics + others):
+        return "atomics", f"{percent(atomics)} of its loops' instructions are atomic"
+    barriers = kernel.hot("barrier")
+    if barriers >= 0.05 and not kernel.hot("tensor"):
+        return "barriers", f"{percent(barriers)} of its loops' instructions are barriers"
+    return None
+
+
+def _strided(kernel: KernelEvidence) -> Finding | None:
+    waste = kernel.report.get("waste", 0.0)
+    if waste < 0:
+        return "uncoalesced", "neighbouring threads' addresses lie an argument apart"
+    return ("uncoalesced", f"neighbouring threads' addresses lie {waste:.3g} elements apart") if waste >= 4 else None
+
+
+def _conflicting(kernel: KernelEvidence) -> Finding | None:
+    ways, share = kernel.report.get("ways", 1.0), kernel.hot("shared_load", "shared_store")
+    if ways >= 4 and share >= 0.1:
+        return "bank_conflicts", f"{int(ways)} threads of a warp meet in one bank of shared memory"
+    return None
+
+
+def _chasing(kernel: KernelEvidence) -> Finding | None:
+    chased = kernel.report.get("chased", 0.0)
+    if chased and kernel.hot(*_GLOBAL) and not kernel.hot("tensor"):
+        return "latency", f"{int(chased)} accesses wait for an address that was loaded just before"
+    return None
+
+
+def _rarely_resident(kernel: KernelEvidence) -> Finding | None:
+    occupancy = kernel.report.get("occupancy")
+    if occupancy is not None and occupancy < LOW_OCCUPANCY and not kernel.hot("tensor") and kernel.hot(*_GLOBAL):
+        used = f"{int(kernel.report['registers'])} registers, {int(kernel.report['shared_bytes'])} shared bytes"
+        return "low_occupancy", f"occupancy {percent(occupancy)} ({used})"
+    return None
+
+
+# Threads a multiprocessor serves each clock (CUDA C++ Programming Guide, arithmetic instructions, 9.0).
+_SERVED = {"float": 128, "integer": 64, "special": 16, "double": 64, "convert": 16, "shared_load": 32}
+_NAMED = {"float": "arithmetic", "double": "arithmetic", "integer": "integer", "special": "special_functions"}
+
+
+def _busy_units(kernel: KernelEvidence) -> Finding | None:
+    """The unit that a loop without accesses to memory keeps busy longest."""
+    if kernel.hot("reconverge") >= 0.1:
+        return "divergence", f"{percent(kernel.hot('reconverge'))} of its loops' instructions bring a warp together"
+    if kernel.hot("tensor") >= 0.08:
+        return "tensor", f"{percent(kernel.hot('tensor'))} of its loops' instructions are the tensor cores'"
+    if kernel.hot(*_GLOBAL):
+        return None
+    cycles = {kind: kernel.hot(kind) / served for kind, served in _SERVED.items()}
+    slowest = max(cycles, key=lambda kind: cycles[kind])
+    if not cycles[slowest] or slowest not in _NAMED:
+        return None
+    return _NAMED[
+        slowest
+    ], f"{percent(kernel.hot(slowest))} of its loops' instructions, the slowest of them, need one unit"

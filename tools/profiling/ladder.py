@@ -1,0 +1,103 @@
+"""From evidence to a diagnosis: which kernel limits a forward, by which cause, known from which rung."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import KernelProfile, Profile
+from foundry.knowledge.device import Device
+from foundry.knowledge.limits import CAUSES, Rung
+from foundry.tools.profiling.cpu_rules import cpu_cause
+from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, percent
+from foundry.tools.profiling.gpu_rules import gpu_cause, launch_cause
+
+FULLY_TOLD: tuple[Rung, ...] = ("times", "counters")  # rungs that always name a limiter
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """What the ladder says of one forward."""
+
+    rung: Rung
+    cause: str = ""
+    evidence: str = ""
+    kernels: tuple[KernelProfile, ...] = ()
+
+
+def climb(kernels: Sequence[KernelEvidence], whole: Whole, target: str) -> Climbed:
+    """The kernel with most of the time (as far as it was measured), and its cause."""
+    ordered = sorted(kernels, key=lambda kernel: (-kernel.ms, -kernel.traffic_bytes))
+    total = sum(kernel.ms for kernel in ordered)
+    shown = [_shown(kernel, _cause(kernel, whole, target), total) for kernel in ordered]
+    rung = rung_of(ordered)
+    if outside := launch_cause(ordered, whole) if target == "cuda" else None:
+        return Climbed(rung, *outside, tuple(shown))
+    if target == "cpu" and rung not in FULLY_TOLD:  # a slow loop that hardly runs limits nothing
+        return Climbed(rung, kernels=tuple(shown))
+    named = next((kernel for kernel in shown if kernel.cause), None)
+    if total > 0 and shown:  # what a kernel of small share suffers from limits nothing
+        named = shown[0] if shown[0].cause else None
+    if named is None:
+        return Climbed(rung, kernels=tuple(shown))
+    where = f"{named.name} ({percent(named.share)} of the time): " if named.share else f"{named.name}: "
+    return Climbed(rung, named.cause, where + named.evidence, tuple(shown))
+
+
+def rung_of(kernels: Sequence[KernelEvidence]) -> Rung:
+    """The highest rung that some evidence is from."""
+    if any(kernel.counters for kernel in kernels):
+        return "counters"
+    if any(kernel.ms > 0 for kernel in kernels):
+        return "times"
+    if any("loops" in kernel.report for kernel in kernels):
+        return "instructions"
+    return "compiler" if any(kernel.report for kernel in kernels) else "roofline"
+
+
+def told(profile: Profile, climbed: Climbed, device: Device) -> Profile:
+    """The profile with what the ladder says. Lower rungs suggest; from the kernels' times on, what no rule names is
+    what the roofline says."""
+    ceilings = device.ceilings
+    cause, evidence = climbed.cause, climbed.evidence
+    if not cause and climbed.rung in FULLY_TOLD:
+        cause, evidence = _by_roofline(profile)
+    return replace(
+        profile,
+        rung=climbed.rung,
+        limiter=CAUSES[cause].limiter if cause else None,
+        cause=cause,
+        evidence=evidence,
+        action=CAUSES[cause].action if cause else "",
+        kernels=climbed.kernels,
+        possible_bytes_per_s=_bandwidth(profile, device),
+        possible_flops_per_s=ceilings.ieee_flops_per_s if ceilings else 0.0,
+    )
+
+
+def _bandwidth(profile: Profile, device: Device) -> float:
+    if device.ceilings is None:
+        return 0.0
+    fits = profile.facts.get("in_cache") == "yes"
+    return device.ceilings.cache_bytes_per_s if fits else device.ceilings.copy_bytes_per_s
+
+
+def _by_roofline(profile: Profile) -> Finding:
+    memory, arithmetic = profile.facts.get("bandwidth_used"), profile.facts.get("arithmetic_used")
+    used = {
+        "bandwidth": memory if isinstance(memory, float) else 0.0,
+        "arithmetic": arithmetic if isinstance(arithmetic, float) else 0.0,
+    }
+    side = max(used, key=lambda name: used[name])
+    words = f"{percent(used['bandwidth'])} of the memory's rate and {percent(used['arithmetic'])} of the arithmetic's"
+    return ("latency" if side == "bandwidth" and used[side] < 0.5 else side), words
+
+
+def _cause(kernel: KernelEvidence, whole: Whole, target: str) -> Finding | None:
+    return gpu_cause(kernel, whole) if target == "cuda" else cpu_cause(kernel, whole)
+
+
+def _shown(kernel: KernelEvidence, found: Finding | None, total_ms: float) -> KernelProfile:
+    cause, evidence = found or ("", "")
+    share = kernel.ms / total_ms if total_ms > 0 else 0.0
+    return KernelProfile(kernel.name, kernel.ms, kernel.calls, share, cause, evidence)
