@@ -456,13 +456,9 @@ def profile(
     as_json: JsonOption = False,
 ) -> None:
     """Say what limits a kernel and what to do about it: floor, compiler, machine code, kernel times, counters."""
-    from foundry.tools.verify.profile_command import Request, profile_lines, run
+    from foundry.tools.verify.profile_command import Request, show
 
-    document = run(Request(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung))
-    if as_json:
-        print_json(document)
-    else:
-        typer.echo("\n".join(profile_lines(document)))
+    show(Request(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung), as_json=as_json)
 
 
 def _self_test(

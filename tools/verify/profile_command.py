@@ -17,6 +17,7 @@ from foundry.knowledge.limits import RUNGS
 from foundry.knowledge.task import Task
 from foundry.tools.audit.policies import practices
 from foundry.tools.audit.text.source import Unreadable, read_source
+from foundry.tools.command_line import print_json
 from foundry.tools.grade.grader import no_timing
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
@@ -40,6 +41,15 @@ class Request:
     target: TargetName | Literal["auto"] = "auto"
     scale: int | None = None
     rung: int = TIMES
+
+
+def show(request: Request, *, as_json: bool) -> None:
+    """Prints the profile as one JSON document, or in words."""
+    document = run(request)
+    if as_json:
+        print_json(document)
+    else:
+        print("\n".join(profile_lines(document)))
 
 
 def run(request: Request) -> dict[str, Any]:
