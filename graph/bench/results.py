@@ -67,6 +67,7 @@ class ResultFile:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / RESULTS
+        self._read: tuple[int, dict[str, TaskResult]] = (0, {})  # at which size, the latest line of each task
 
     def append(self, result: TaskResult) -> None:
         """One write below a lock, so that neither a kill nor another process leaves half a line in the middle."""
@@ -83,22 +84,29 @@ class ResultFile:
 
     def read(self) -> list[TaskResult]:
         """The latest line of each task in the order of the file; a line that cannot be read is none."""
-        found: dict[str, TaskResult] = {}
-        try:
-            text = self.path.read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return []
-        for line in text.splitlines():
-            try:
-                result = decoded(TaskResult, line)
-            except UsageError:
-                continue
-            found[result.task] = result
-        return list(found.values())
+        return list(self._latest().values())
 
     def knows(self, task: str, digest: str) -> TaskResult | None:
         """The line of a task as it stands now; None when it has not finished, or was changed since."""
-        return next((line for line in self.read() if (line.task, line.digest) == (task, digest)), None)
+        line = self._latest().get(task)
+        return line if line is not None and line.digest == digest else None
+
+    def _latest(self) -> dict[str, TaskResult]:
+        """By task; read again only when the file, which only grows, has grown."""
+        try:
+            raw = self.path.read_bytes() if self.path.stat().st_size != self._read[0] else None
+        except FileNotFoundError:
+            return {}
+        if raw is not None:
+            found: dict[str, TaskResult] = {}
+            for line in raw.splitlines():
+                try:
+                    result = decoded(TaskResult, line)
+                except UsageError:
+                    continue
+                found[result.task] = result
+            self._read = (len(raw), found)
+        return self._read[1]
 
 
 def settle(request: BenchRequest, versions: dict[str, str]) -> None:
