@@ -14,7 +14,7 @@ from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.reasons import ReasonKind
 from foundry.knowledge.task import AccuracyClass, Policy
-from foundry.tools.audit.acts.conduct import MAPPED_CODE, allowed
+from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.policies import open_labels, policy_gates, practices, spelled
@@ -23,7 +23,7 @@ from foundry.tools.audit.text.definitions import definition_gates
 from foundry.tools.audit.text.leads import Lead, in_words, leads_of
 from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_source
 from foundry.tools.protocol.orders import LEADS, NO_LEADS
-from foundry.tools.protocol.reasons import judged
+from foundry.tools.protocol.reasons import make_gate
 
 _BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
 
@@ -80,7 +80,7 @@ def needs_watching(text: str, *, task_source: str = "") -> bool:
 
 
 def _symbols(build: Build, policy: Policy) -> list[Gate]:
-    return [allowed(gate, policy) for gate in symbol_gates(Path(build.artifact))] if build.artifact else []
+    return [apply_policy(gate, policy) for gate in symbol_gates(Path(build.artifact))] if build.artifact else []
 
 
 def _of_runs(build: Build, watched: Sequence[Gate]) -> list[Gate]:
@@ -109,7 +109,7 @@ def _without_clocks(gate: Gate) -> Gate:
     reasons = [reason for reason in gate.reasons if not is_clock(reason)]
     if gate.passed or len(reasons) == len(gate.reasons):
         return gate
-    return judged(gate.gate, reasons, "a clock is read by what tunes it beforehand only")
+    return make_gate(gate.gate, reasons, "a clock is read by what tunes it beforehand only")
 
 
 def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:

@@ -44,7 +44,7 @@ def in_words(reason: Reason, verb: str = "calls") -> str:
     return where + what.format(reason.subject)
 
 
-def judged(name: str, reasons: Sequence[Reason], good: str) -> Gate:
+def make_gate(name: str, reasons: Sequence[Reason], good: str) -> Gate:
     """A gate that fails if there is any reason against the candidate, and passes with the evidence `good` otherwise."""
     if not reasons:
         return Gate(name, True, good)

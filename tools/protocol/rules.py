@@ -214,7 +214,7 @@ def norm_floor(dtype: DType, elements: int) -> float:
     return EPSILON[dtype] * units * (4.0 if elements < FEW_ELEMENTS else 1.0)
 
 
-def allowed(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
+def error_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
     """The largest errors a candidate may have, given PyTorch's own on the same inputs."""
     if dtype not in EPSILON:
         return OutputError(ALLOWED_FACTOR * baseline.norm, ALLOWED_FACTOR * baseline.violation)
@@ -227,7 +227,7 @@ def allowed(baseline: OutputError, dtype: DType, elements: int) -> OutputError:
 def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:
     """The largest errors that a candidate may have under a stress pattern; None where PyTorch's own error is so large
     that elements are not compared."""
-    plain = allowed(baseline, dtype, elements)
+    plain = error_limit(baseline, dtype, elements)
     if dtype not in EPSILON:
         return plain
     is_steady = baseline.norm <= STEADY_NORM * EPSILON[dtype] and baseline.violation <= STEADY_VIOLATION

@@ -10,9 +10,9 @@ from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
-from foundry.tools.audit.acts.conduct import allowed
+from foundry.tools.audit.acts.conduct import apply_policy
 from foundry.tools.audit.gates import audit
-from foundry.tools.protocol.reasons import judged
+from foundry.tools.protocol.reasons import make_gate
 
 TEXT = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
 TUNED = '''import torch
@@ -40,7 +40,7 @@ CALLED = [Reason(ReasonKind.TORCH_OPERATOR, name) for name in OPERATORS]
 
 def symbols(reasons: Sequence[Reason]) -> Gate:
     """As it comes from the judge's process."""
-    return decode(Gate, encode(judged("symbols (kernel.so)", reasons, "harmless")))
+    return decode(Gate, encode(make_gate("symbols (kernel.so)", reasons, "harmless")))
 
 
 def audited(reasons: Sequence[Reason], text: str = TEXT, policy: Policy = "fair") -> Gate:
@@ -77,10 +77,10 @@ def test_a_clock_that_tunes_is_excused_and_what_stands_behind_it_is_not() -> Non
 
 def test_open_allows_others_operators_and_nothing_behind_or_named_like_them() -> None:
     others = [Reason(ReasonKind.VENDOR, f"cublas{number}") for number in range(5)]
-    assert allowed(symbols(others), "open").passed and not allowed(symbols(others), "fair").passed
-    assert not allowed(symbols([*others, SYSTEM[0]]), "open").passed
-    assert not allowed(symbols([Reason(ReasonKind.UNKNOWN, "vendor_of_PyTorch")]), "open").passed
-    assert not allowed(Gate("libraries", False, "no reason is given"), "open").passed
+    assert apply_policy(symbols(others), "open").passed and not apply_policy(symbols(others), "fair").passed
+    assert not apply_policy(symbols([*others, SYSTEM[0]]), "open").passed
+    assert not apply_policy(symbols([Reason(ReasonKind.UNKNOWN, "vendor_of_PyTorch")]), "open").passed
+    assert not apply_policy(Gate("libraries", False, "no reason is given"), "open").passed
 
 
 def test_people_and_receipts_are_given_words_only() -> None:

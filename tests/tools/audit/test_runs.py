@@ -13,7 +13,7 @@ from tests.tools.audit.candidates import HONEST, LAUNCH, TASK, candidate
 from foundry.knowledge.candidate import Baseline, Build, Gate
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, needs_watching
-from foundry.tools.audit.acts.earned import earned
+from foundry.tools.audit.acts.earned import measure_earned
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
@@ -193,20 +193,20 @@ def test_open_asks_for_no_kernel_of_its_own(grader: Grader) -> None:
 def test_copies_and_constants_prove_no_arithmetic() -> None:
     x = torch.randn(4096)
     positive = expect(torch.relu(x).double(), torch.relu(x), "float32", None)
-    assert earned([x.clone()], [positive], [x]).right == 0
-    assert earned([torch.zeros_like(x)], [positive], [x]).right == 0
+    assert measure_earned([x.clone()], [positive], [x]).right == 0
+    assert measure_earned([torch.zeros_like(x)], [positive], [x]).right == 0
     doubled = expect((2 * x).double(), 2 * x, "float32", None)
-    assert earned([2 * x], [doubled], [x]).condemns()
+    assert measure_earned([2 * x], [doubled], [x]).condemns()
     half = torch.cat([2 * x[:2048], torch.full((2048,), float("nan"))])
-    assert 0.4 < earned([half], [doubled], [x]).share < 0.6
-    assert not earned([torch.full_like(x, float("nan"))], [doubled], [x]).condemns()
+    assert 0.4 < measure_earned([half], [doubled], [x]).share < 0.6
+    assert not measure_earned([torch.full_like(x, float("nan"))], [doubled], [x]).condemns()
 
 
 def test_integers_count_too() -> None:
     places = torch.randint(5, 500, (100,))
     expected = expect(places, places, "int64", None)
-    assert earned([places.clone()], [expected], []).condemns()
-    assert not earned([torch.full_like(places, -1)], [expected], []).condemns()
+    assert measure_earned([places.clone()], [expected], []).condemns()
+    assert not measure_earned([torch.full_like(places, -1)], [expected], []).condemns()
 
 
 # ---------------------------------------------------------------- in every process, at every call

@@ -14,8 +14,8 @@ from foundry.tools.protocol.rules import (
     OutputError,
     Seeds,
     accepts,
-    allowed,
     distributions,
+    error_limit,
     failure,
     norm_floor,
 )
@@ -31,7 +31,7 @@ def expected() -> Expected:
 def judge(output: torch.Tensor, eager: torch.Tensor) -> tuple[bool, OutputError]:
     want = expect(TRUTH, eager, "float32", None)
     error = measure(output, want)
-    return accepts(error, allowed(measure(eager, want), "float32", output.numel())), error
+    return accepts(error, error_limit(measure(eager, want), "float32", output.numel())), error
 
 
 def test_rounding_is_accepted_and_twice_pytorchs_own_error_is_the_limit() -> None:
@@ -89,8 +89,8 @@ def test_integers_must_be_equal_where_pytorch_is() -> None:
     want = expect(truth, truth, "int64", None)
     wrong = truth.clone()
     wrong[7] = 0
-    assert accepts(measure(truth, want), allowed(OutputError(0, 0), "int64", 100))
-    assert not accepts(measure(wrong, want), allowed(OutputError(0, 0), "int64", 100))
+    assert accepts(measure(truth, want), error_limit(OutputError(0, 0), "int64", 100))
+    assert not accepts(measure(wrong, want), error_limit(OutputError(0, 0), "int64", 100))
     text = describe_mismatch(wrong, want, OutputError(0, 0), measure(wrong, want))
     assert text.startswith("first wrong element (7,): got 0, want 7; 1 of 100 elements (0.01) are wrong")
 
@@ -110,7 +110,7 @@ def test_integers_must_be_equal_where_pytorch_is() -> None:
 def test_failing_elements_in_words(spoil, words) -> None:  # type: ignore[no-untyped-def]
     output = TRUTH.float()
     spoil(output)
-    limit = allowed(OutputError(3e-8, 1e-4), "float32", output.numel())
+    limit = error_limit(OutputError(3e-8, 1e-4), "float32", output.numel())
     assert words in describe_mismatch(output, expected(), limit, measure(output, expected()))
 
 

@@ -22,7 +22,7 @@ from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
 from foundry.tools.protocol.orders import PROCESS_EVENTS
-from foundry.tools.protocol.reasons import judged
+from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.words import words
 
 MAPPED_CODE = "mapped code"
@@ -75,7 +75,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         foreign = [reason for reason in foreign if reason.kind not in _OTHER_LIBRARIES]
     elif on_cpu:
         foreign += _unnamed(seen.get("unnamed", {}), {str(kind) for kind in seen.get("prepared_by", ())})
-    gates.append(judged(MAPPED_CODE, foreign, f"{len(own)} libraries of its own, nothing foreign"))
+    gates.append(make_gate(MAPPED_CODE, foreign, f"{len(own)} libraries of its own, nothing foreign"))
     kept = {str(path): str(copy) for path, copy in dict(seen.get("kept", {})).items()}
     tritons = {str(path) for path in seen.get("tritons", ())}
     for path in own:
@@ -85,13 +85,13 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         if path in kept and not place.exists():  # deleted after it was loaded
             place = Path(kept[path])
         for gate in symbol_gates(place, torch_binding=imports_torch(place)):
-            gates.append(allowed(replace(gate, gate=f"{gate.gate} ({place.name})"), policy))
+            gates.append(apply_policy(replace(gate, gate=f"{gate.gate} ({place.name})"), policy))
         doors = instruction_gate(place)
         gates.append(replace(doors, gate=f"{doors.gate} ({place.name})"))
     return gates
 
 
-def allowed(gate: Gate, policy: Policy) -> Gate:
+def apply_policy(gate: Gate, policy: Policy) -> Gate:
     """A gate of symbols or libraries under a policy: open allows other libraries' operators."""
     is_others = bool(gate.reasons) and all(reason.kind in _OTHERS_WORK for reason in gate.reasons)
     if gate.passed or policy != "open" or not is_others:

@@ -38,8 +38,13 @@ class Earned:
         return self.right >= at_least and self.share > LARGEST_SHARE
 
 
-def earned(outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Sequence[torch.Tensor]) -> Earned:
-    """Over all outputs; `given` are the inputs and parameters that values may have been copied from."""
+def measure_earned(
+    outputs: Sequence[torch.Tensor], expected: Sequence[Expected], given: Sequence[torch.Tensor]
+) -> Earned:
+    """How many elements of all outputs had to be computed, and how many of these are right.
+
+    `given` are the inputs and parameters from which values may have been copied.
+    """
     needed = right = 0
     generator = torch.Generator().manual_seed(len(expected))
     for output, item in zip(outputs, expected, strict=True):

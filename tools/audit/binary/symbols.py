@@ -15,7 +15,7 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.binary.elf import Imports, is_device_code, read_code, read_imports
 from foundry.tools.process.child import Limits, run_command
-from foundry.tools.protocol.reasons import in_words, judged
+from foundry.tools.protocol.reasons import in_words, make_gate
 from foundry.tools.task.operators import COPIES, FREE
 from foundry.tools.words import words
 
@@ -150,7 +150,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     try:
         imports = read_imports(library)
     except (OSError, ValueError) as error:
-        return [judged("symbols", [Reason(ReasonKind.UNREADABLE, str(error))], "")]
+        return [make_gate("symbols", [Reason(ReasonKind.UNREADABLE, str(error))], "")]
     found = _objections(imports, torch_binding)
     excused = dict(_HEADER_CALLERS) if torch_binding else {}
     if not any(name.startswith("libstdc++") for name in imports.libraries):
@@ -168,8 +168,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
     good = f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries"
     return [
-        judged("symbols", strange, good),
-        judged(
+        make_gate("symbols", strange, good),
+        make_gate(
             "libraries",
             [Reason(ReasonKind.LINKED, name) for name in foreign],
             "the library links nothing but the system's own",

@@ -15,7 +15,7 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.text.native import native_texts, strip_comments
 from foundry.tools.audit.text.source import CandidateSource, Unreadable, foundry_literals, string_constants
-from foundry.tools.protocol.reasons import judged
+from foundry.tools.protocol.reasons import make_gate
 
 _COMPILERS = ("g++", "nvcc", "clang++")
 _RELAXED_FLAGS = {"-ffast-math", "-Ofast", "-funsafe-math-optimizations", "-ffinite-math-only", "--use_fast_math",
@@ -43,16 +43,16 @@ _OF_THE_RUNTIME = re.compile(
 def definition_gates(source: CandidateSource | Unreadable, policy: Policy) -> list[Gate]:
     """Gates "readable", "build_flags", "maths" and "native names"."""
     if isinstance(source, Unreadable):
-        return [judged("readable", [Reason(ReasonKind.NOT_READABLE, source.why, source.line)], "")]
+        return [make_gate("readable", [Reason(ReasonKind.NOT_READABLE, source.why, source.line)], "")]
     again = [node.lineno for node in source.tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"]
     twice = [Reason(ReasonKind.NOT_READABLE, "ModelNew is defined twice", line) for line in again[:-1]]
     gates = [
-        judged("readable", twice, "the file parses and defines ModelNew"),
-        judged("build_flags", list(_flags(source, policy)), "compiler flags only optimise"),
-        judged("native names", list(_names(source)), "the kernel source takes no name of the CUDA runtime"),
+        make_gate("readable", twice, "the file parses and defines ModelNew"),
+        make_gate("build_flags", list(_flags(source, policy)), "compiler flags only optimise"),
+        make_gate("native names", list(_names(source)), "the kernel source takes no name of the CUDA runtime"),
     ]
     relaxed = list(_relaxed(source)) if policy == "strict" else []
-    return [*gates, judged("maths", relaxed, "floating-point rules are those the policy allows")]
+    return [*gates, make_gate("maths", relaxed, "floating-point rules are those the policy allows")]
 
 
 def links_vendor(source: CandidateSource) -> bool:

@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
-from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, earned, telling_places
+from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned, telling_places
 from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
@@ -26,7 +26,7 @@ from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, PROCESS_EVENTS
-from foundry.tools.protocol.rules import OutputError, accepts, allowed
+from foundry.tools.protocol.rules import OutputError, accepts, error_limit
 
 SLOT = 0
 DISGUISED, FEWER_ROWS = "without a grader in sight", "provenance (fewer rows)"
@@ -121,7 +121,7 @@ def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str) -> Gate:
         return Gate(name, False, f"{where} it fails: {failed.evidence}")
     owns = trial.tf32 or trial.ieee
     for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
-        usual = allowed(own, spec.dtype, spec.numel)
+        usual = error_limit(own, spec.dtype, spec.numel)
         limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
         error = comparison.measure(output, expected)
         if not accepts(error, limit):
@@ -189,7 +189,7 @@ def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _With
             if number:
                 link.soak(SLOT, random.SystemRandom().randint(*LATE_CALLS), LATE_S)
             _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers)
-            result = earned(outputs[: len(trial.specs)], trial.expected, _given(case, trial))
+            result = measure_earned(outputs[: len(trial.specs)], trial.expected, _given(case, trial))
             if run.result is None or result.share > run.result.share:
                 run.result = result
     except RunnerFailed as failed:

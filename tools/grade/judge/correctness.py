@@ -23,7 +23,7 @@ from foundry.tools.grade.runner.integrity import GATES
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, SPOILED
-from foundry.tools.protocol.rules import OutputError, Parameters, Pattern, accepts, allowed, failure, stress_limit
+from foundry.tools.protocol.rules import OutputError, Parameters, Pattern, accepts, error_limit, failure, stress_limit
 
 SLOTS = (0, 1)
 REST_S = 0.06  # pause after a call, in which work that was put off beyond the call's end gets done
@@ -212,7 +212,7 @@ class Examination:
     def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:
         """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
         for tensor, buffer in zip(updated, question.trial.buffers, strict=False):
-            limit = allowed(buffer.ieee, buffer.spec.dtype, buffer.spec.numel)
+            limit = error_limit(buffer.ieee, buffer.spec.dtype, buffer.spec.numel)
             limit = OutputError(max(limit.norm, BUFFER_NORM), limit.violation)
             error = comparison.measure(tensor, buffer.expected)
             if not accepts(error, limit):
@@ -404,11 +404,11 @@ def limit_of(
     spec = trial.specs[index]
     elements = spec.numel if elements is None else elements
     if not trial.distribution.is_stress:
-        return allowed(own, spec.dtype, elements)
+        return error_limit(own, spec.dtype, elements)
     plain = stress_limit(base or own, spec.dtype, elements)
     if plain is None:
         return ANYTHING
-    wide = allowed(own, spec.dtype, elements)
+    wide = error_limit(own, spec.dtype, elements)
     return OutputError(max(plain.norm, wide.norm), max(plain.violation, wide.violation))
 
 
