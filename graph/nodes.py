@@ -82,8 +82,8 @@ async def capture(state: RunState, services: Services) -> Update:
 
 
 async def baseline(state: RunState, services: Services) -> Update:
-    """Times the reference eager and measures its own numerical error. Raises TellsNothing when the task proves nothing:
-    the ruling refuses every kernel on it."""
+    """Times the reference in eager mode and measures its own numerical error. Raises TellsNothing for a task that
+    proves nothing, because no kernel for it can be accepted."""
     if not services.device.present:
         services.log.note_once(
             "note", "no device", reason=f"no {services.device.target} device is here: nothing can run"
