@@ -32,12 +32,14 @@ KERNEL(const float* a, const float* b, float4* __restrict__ c, int n, int m) {
 #elif defined(STRIDED)  // neighbours lie STRIDED floats from each other
 KERNEL(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int n, int m) {
     int count = n / STRIDED, all = gridDim.x * 256;
-    for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += all) c[i] = a[(size_t)i * STRIDED] + 1.0f;
+    for (int turn = 0; turn < m; ++turn)
+        for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += all) c[i] = a[(size_t)i * STRIDED] + turn;
 }
 #elif defined(STRIDED_WRITE)
 KERNEL(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int n, int m) {
     int count = n / STRIDED_WRITE, all = gridDim.x * 256;
-    for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += all) c[(size_t)i * STRIDED_WRITE] = a[i] + 1.0f;
+    for (int turn = 0; turn < m; ++turn)
+        for (int i = blockIdx.x * 256 + threadIdx.x; i < count; i += all) c[(size_t)i * STRIDED_WRITE] = a[i] + turn;
 }
 #elif defined(ROWS)  // each thread walks a row of m numbers
 KERNEL(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, int n, int m) {

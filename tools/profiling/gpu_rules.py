@@ -7,6 +7,7 @@ the kernel's time against the measured ceilings is asked, then what its code sho
 from __future__ import annotations
 
 from foundry.tools.profiling.evidence import Finding, KernelEvidence, Whole, of_kinds, percent
+from foundry.tools.profiling.nsight import STALLS
 
 LAUNCH_SHARE = 0.25  # of the time that launches alone take
 BUSY_SHARE = 0.5  # of the time in which some kernel runs
@@ -15,13 +16,10 @@ FULL_PIPE = 60.0  # % of an execution unit's peak
 WARPS_A_CORE = 4  # one for each of its schedulers
 FEW_ACTIVE = 20.0  # % of the warps that fit
 LOW_OCCUPANCY = 0.2
+MANY_BARRIERS = 0.05  # of a loop's instructions
 STALLED = 0.3  # of the cycles in which a warp waits
 _WIDTHS = {"128": 16, "64": 8, "32": 4, "8": 1}
 _GLOBAL = tuple(f"{way}_{width}" for way in ("load", "store") for width in _WIDTHS)
-_STALLS = (
-    *("long_scoreboard", "short_scoreboard", "barrier", "math_pipe_throttle", "mio_throttle", "lg_throttle", "wait"),
-    *("not_selected", "gmma", "no_instruction", "membar", "sleeping", "branch_resolving"),
-)
 
 
 def gpu_cause(kernel: KernelEvidence, whole: Whole) -> Finding | None:
@@ -100,7 +98,7 @@ def _lanes(kernel: KernelEvidence) -> Finding | None:
 def _stall(kernel: KernelEvidence, *reasons: str) -> float:
     """Share of these reasons in the time that warps wait."""
     each = {
-        name: _counter(kernel, f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio") for name in _STALLS
+        name: _counter(kernel, f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio") for name in STALLS
     }
     whole = sum(each.values())
     return sum(each[name] for name in reasons) / whole if whole else 0.0
@@ -108,7 +106,9 @@ def _stall(kernel: KernelEvidence, *reasons: str) -> float:
 
 def _barriers(kernel: KernelEvidence) -> Finding | None:
     share = _stall(kernel, "barrier", "membar")
-    return ("barriers", f"{percent(share)} of the waiting is at barriers") if share >= STALLED else None
+    is_many = kernel.hot("barrier") >= MANY_BARRIERS and not kernel.hot("tensor")
+    least = STALLED / 2 if is_many else STALLED
+    return ("barriers", f"{percent(share)} of the waiting is at barriers") if share >= least else None
 
 
 def _banks(kernel: KernelEvidence) -> Finding | None:
@@ -241,7 +241,7 @@ def _synchronised(kernel: KernelEvidence) -> Finding | None:
     if atomics and atomics >= 0.3 * (atomics + others):
         return "atomics", f"{percent(atomics)} of its loops' instructions are atomic"
     barriers = kernel.hot("barrier")
-    if barriers >= 0.05 and not kernel.hot("tensor"):
+    if barriers >= MANY_BARRIERS and not kernel.hot("tensor"):
         return "barriers", f"{percent(barriers)} of its loops' instructions are barriers"
     return None
 

@@ -16,7 +16,7 @@ REMEDY = (
     "let every user read the GPU's counters: options nvidia NVreg_RestrictProfilingToAdminUsers=0 in "
     "/etc/modprobe.d/nvidia.conf and a reboot (in a container: --cap-add SYS_ADMIN)"
 )
-_STALLS = (
+STALLS = (
     *("long_scoreboard", "short_scoreboard", "barrier", "math_pipe_throttle", "mio_throttle", "lg_throttle", "wait"),
     *("not_selected", "gmma", "no_instruction", "membar", "sleeping", "branch_resolving"),
 )
@@ -47,7 +47,7 @@ METRICS = (
     "smsp__sass_inst_executed_op_local_ld.sum",
     "smsp__sass_inst_executed_op_local_st.sum",
     "smsp__average_thread_inst_executed_per_inst_executed.ratio",
-    *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in _STALLS),
+    *(f"smsp__average_warps_issue_stalled_{name}_per_issue_active.ratio" for name in STALLS),
     "launch__grid_size",
     "launch__block_size",
 )

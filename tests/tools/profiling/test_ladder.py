@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,12 @@ def test_a_function_with_most_samples_is_diagnosed_by_its_loops() -> None:
     assert (found.rung, found.cause) == ("times", "scalar_loop") and found.kernels[0].ms == pytest.approx(1.0)
     profile = told(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), found, cpu)
     assert profile.limiter == "instruction_mix" and profile.action == CAUSES["scalar_loop"].action
+
+
+def test_the_benchmark_has_forty_labelled_kernels() -> None:
+    """What `python benchmarks/limiters.py` measures the ladder against."""
+    folder = Path(__file__).resolve().parents[3] / "benchmarks" / "limiters"
+    plan = tomllib.loads((folder / "kernels.toml").read_text())
+    assert len(plan) == 40 and {facts["cause"] for facts in plan.values()} <= set(CAUSES)
+    assert all((folder / facts["file"]).is_file() for facts in plan.values())
+    assert len({CAUSES[facts["cause"]].limiter for facts in plan.values()}) == 7
