@@ -425,7 +425,7 @@ def verify(
     ] = False,
 ) -> None:
     """Judge one candidate: build, correctness, audit, timing; exit 0 accepted, 1 not, 2 bad input, 4 not comparable."""
-    from foundry.tools.verify.command import Request, run
+    from foundry.tools.verify.command import VerifyRequest, run
     from foundry.tools.verify.verdict_lines import verdict_lines
 
     wanted = _choice("--target", target, ("cpu", "cuda", "auto"))
@@ -436,7 +436,7 @@ def verify(
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
     rules = _policy(policy)
-    request = Request(task, candidate, receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
+    request = VerifyRequest(task, candidate, receipt, wanted, rules, scale, seed, min_speedup, compiled, write_receipt)
     document, code = run(request)
     if as_json:
         print_json(document)
@@ -456,9 +456,12 @@ def profile(
     as_json: JsonOption = False,
 ) -> None:
     """Say what limits a kernel and what to do about it: floor, compiler, machine code, kernel times, counters."""
-    from foundry.tools.verify.profile_command import Request, show
+    from foundry.tools.verify.profile_command import ProfileRequest, show
 
-    show(Request(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung), as_json=as_json)
+    show(
+        ProfileRequest(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung),
+        as_json=as_json,
+    )
 
 
 def _self_test(

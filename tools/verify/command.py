@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class VerifyRequest:
     """The arguments. `seed` None draws a fresh one, so that nobody can prepare for the inputs."""
 
     task: Path
@@ -44,7 +44,7 @@ class Request:
     write_receipt: Path | None = None
 
 
-def run(request: Request) -> tuple[dict[str, Any], int]:
+def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     """The document of the verification and the exit code: 0 accepted (or confirmed), 1 not.
 
     Raises FoundryError with the exit code of its kind: 1 for a pair that is not the receipt's, 2 for bad input, 3
@@ -80,7 +80,7 @@ def run(request: Request) -> tuple[dict[str, Any], int]:
     return document, 0 if is_enough and standing == "confirmed" else 1
 
 
-def command_line(request: Request, task: Task) -> str:
+def command_line(request: VerifyRequest, task: Task) -> str:
     """Measures the pair of a receipt again and compares, from the folder in which this was called."""
     words = ["foundry", "verify", str(request.task), str(request.candidate)]
     if request.write_receipt:
@@ -92,13 +92,13 @@ def command_line(request: Request, task: Task) -> str:
     return shlex.join(words)
 
 
-def _scale(request: Request, claimed: Receipt | None) -> int | None:
+def _scale(request: VerifyRequest, claimed: Receipt | None) -> int | None:
     if request.scale is None and claimed is not None:
         return claimed.task.overrides.get("SCALE")
     return request.scale
 
 
-def _check_claim(request: Request, claimed: Receipt, task: Task, text: str) -> None:
+def _check_claim(request: VerifyRequest, claimed: Receipt, task: Task, text: str) -> None:
     """Raises FoundryError if the files, the target, the policy or the machine are not those of the receipt."""
     if changed := check_same_pair(claimed, task, text):
         raise FoundryError(f"not confirmed: {changed}")

@@ -33,7 +33,7 @@ TIMES = RUNGS.index("times") + 1
 
 
 @dataclass(frozen=True)
-class Request:
+class ProfileRequest:
     """The arguments. `rung` is the highest to climb, counted from 1."""
 
     task: Path
@@ -43,7 +43,7 @@ class Request:
     rung: int = TIMES
 
 
-def show(request: Request, *, as_json: bool) -> None:
+def show(request: ProfileRequest, *, as_json: bool) -> None:
     """Prints the profile as one JSON document, or in words."""
     document = run(request)
     if as_json:
@@ -52,7 +52,7 @@ def show(request: Request, *, as_json: bool) -> None:
         print("\n".join(profile_lines(document)))
 
 
-def run(request: Request) -> dict[str, Any]:
+def run(request: ProfileRequest) -> dict[str, Any]:
     """The document of a profile. Raises FoundryError for bad input, a missing environment, or a kernel that does not
     build or run. Nothing is proven of the kernel: `foundry verify` does that."""
     task = read_task(request.task, scale=request.scale)

@@ -80,7 +80,7 @@ class TimedInputs:
 
 
 @dataclass
-class Samples:
+class PairSamples:
     """Samples of both sides, in pairs (baseline, candidate). Times are ms a call."""
 
     own: list[tuple[float, float]] = field(default_factory=list)  # by the runners' own clocks, or device events
@@ -199,7 +199,7 @@ def time_pairs(
     seed: int,
     alone: Sequence[float] = (),
     check: str = "none",
-) -> Samples:
+) -> PairSamples:
     """Blocks of two pairs of opposite order until the effort's time for one pair of processes is spent.
 
     How many is settled by what the first block costs, not by what it shows: a rule that stops when the result looks
@@ -212,7 +212,7 @@ def time_pairs(
     sides, order = (baseline, candidate), [baseline, candidate]
     timed.changes = timed.changes or _find_changes(baseline, timed, stream)
     calls = _warm_up(sides, len(timed.inputs))
-    samples = Samples(alone=list(alone), by_events=not cache.on_cpu)
+    samples = PairSamples(alone=list(alone), by_events=not cache.on_cpu)
     for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
         _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream))
         _peek(baseline, candidate, timed, number, stream)

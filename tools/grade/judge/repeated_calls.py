@@ -12,7 +12,7 @@ import random
 import statistics
 
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
-from foundry.tools.grade.judge.paired_timing import ColdCache, Samples, TimedInputs, refresh, window
+from foundry.tools.grade.judge.paired_timing import ColdCache, PairSamples, TimedInputs, refresh, window
 from foundry.tools.protocol.orders import COMPUTED_ANEW
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
@@ -20,7 +20,7 @@ REUSED = 0.6  # a repeated call below this part of a new one did not compute
 SHORTEST_MS = 0.25  # a message between processes weighs as much as a shorter call
 
 
-def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdCache, samples: Samples) -> None:
+def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdCache, samples: PairSamples) -> None:
     """Raises RunnerFailed with "cheating" when repeated calls take clearly less than new ones."""
     if not samples.pairs or min(second for _, second in samples.pairs) < SHORTEST_MS:
         return
