@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-8"
+PROTOCOL_VERSION = "foundry-9"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -35,9 +35,11 @@ Pattern = Literal[
     "constant",
     "sparse",
     "one-hot rows",
+    "few directions",
     "few changed",
     "few other signs",
     "non-finite",
+    "NaN at edges",
     "positive",
     "negative",
     "other masks",
@@ -63,9 +65,12 @@ class Distribution:
     - `constant`: all elements of an input are equal.
     - `sparse`: zeros, with spikes at random places and at the first and last element.
     - `one-hot rows`: one 1 in each row.
+    - `few directions`: matrices of rank one, with a little of the input as given added: singular values of different
+      sizes. Shows an iteration that ends too early.
     - `few changed`: the inputs of the trial "as given" with one to three elements changed.
     - `few other signs`: inputs of one sign (such as 0 to 1) with one to three elements of the other sign.
     - `non-finite`: infinities and NaN at random places.
+    - `NaN at edges`: a NaN in the first column and one in the last, next to what padding replaces.
     - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
     - `few bits`: values that bfloat16 holds exactly.
 
@@ -73,7 +78,8 @@ class Distribution:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
     - `other numbers`: Python's floats change.
     - `other indices`: integers that only select a row become any valid row, in any order; integers that are only
-      converted to floating numbers (positions, labels) are shuffled.
+      converted to floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
+      what 32 bits hold.
 
     What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
     `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
@@ -145,10 +151,12 @@ DISTRIBUTIONS = (
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
+    Distribution("few directions", pattern="few directions", is_stress=True),
     Distribution("positive", pattern="positive", is_stress=True),
     Distribution("negative", pattern="negative", is_stress=True),
     OTHER_SIGNS,
     Distribution("non-finite", pattern="non-finite", is_stress=True),
+    Distribution("NaN at edges", pattern="NaN at edges", is_stress=True),
     Distribution("few elements changed again", pattern="few changed"),
 )
 SCREEN = (AS_GIVEN, RANDOMISED, MIXED)

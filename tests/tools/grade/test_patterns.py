@@ -10,11 +10,12 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.cases import cases_of
-from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
+from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
     Structure,
     break_structure,
+    enlarge,
     nudge,
     reindex,
     shuffle_rows,
@@ -303,3 +304,26 @@ def test_numbers_that_change_places_keep_their_strides() -> None:
 def test_which_integers_are_places_only(run: Callable[[torch.Tensor, torch.Tensor], object], count: int | None) -> None:
     tensors = [torch.randn(20, 4), torch.randint(0, 20, (20,))]
     assert index_ranges(lambda: run(*tensors), tensors) == [None, count]
+
+
+def test_few_directions_have_singular_values_of_very_different_sizes() -> None:
+    values = torch.linalg.svdvals(drawn("few directions").double())
+    assert values[0] > 20 * values[1] > 0
+
+
+def test_edges_of_rows_get_a_nan() -> None:
+    special = drawn("NaN at edges")
+    assert int(special.isnan().sum()) == 2 and bool(special[:, 0].isnan().any()) and bool(special[:, -1].isnan().any())
+
+
+def test_integers_that_are_only_added_up_grow_beyond_32_bits() -> None:
+    sizes, small, mixed = torch.arange(12).reshape(3, 4), torch.arange(4, dtype=torch.int32), torch.arange(4)
+
+    def run() -> None:
+        sizes.cumsum(-1)
+        small.cumsum(-1)
+        mixed.sum()
+        torch.randn(9)[mixed]
+
+    assert index_ranges(run, [sizes, small, mixed]) == [TOTALS, None, 9]
+    assert int(enlarge(sizes).cumsum(-1).max()) > 2**35

@@ -17,7 +17,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import patterns
-from foundry.tools.grade.judge.index_ranges import NUMBERS, index_ranges
+from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
 from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
@@ -241,9 +241,11 @@ class Case:
         if distribution == AS_GIVEN:
             self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
-            any_nan = distribution.pattern in ("non-finite", "few other signs")
+            may_spread = distribution.pattern in ("non-finite", "few other signs")
+            any_nan = may_spread or distribution.pattern == "NaN at edges"
             expected = [
-                _count_in_usual_units(item, usual, any_nan) for item, usual in zip(expected, self._usual, strict=False)
+                replace(_count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
+                for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         if distribution.may_be_unstable:
@@ -398,6 +400,8 @@ class Case:
                 count = next(ranges)
                 if count == NUMBERS:
                     return patterns.shuffle_rows(tensor, generator)
+                if count == TOTALS:
+                    return patterns.enlarge(tensor)
                 return patterns.reindex(tensor, count, generator) if count else tensor
 
             return list(_map_tensors(list(inputs), other))
@@ -452,10 +456,10 @@ def _scale_only(expected: Expected) -> Expected:
     return replace(expected, truth=torch.empty(0), eager=None)
 
 
-def _count_in_usual_units(expected: Expected, usual: Expected, any_nan: bool) -> Expected:
+def _count_in_usual_units(expected: Expected, usual: Expected) -> Expected:
     """`expected` with errors counted in units of the usual output, because under stress the output may be all zeros."""
     spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
-    return replace(expected, spread=spread, norm=norm, any_nan=any_nan)
+    return replace(expected, spread=spread, norm=norm)
 
 
 def _worse(one: OutputError, other: OutputError) -> OutputError:

@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # Operators whose results hold the elements of their first argument.
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
 NUMBERS = 0  # any order of them will do, and no other values
+TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
+_ADD_UP = frozenset({"cumsum", "sum"})
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
 # Operators that ask which of several things a value means; any value has an answer.
 _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -23,7 +25,7 @@ _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
-    numbers; None otherwise.
+    numbers; TOTALS if it holds 64-bit integers that are only added up; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -41,12 +43,16 @@ class _Watcher(TorchDispatchMode):
         self._owners = {_place(item): _place(item) for item in tensors if _is_integer(item)}
         self._ranges: dict[int, int | None] = {}
         self._numbers: set[int] = set()
+        self._totals: set[int] = set()
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
     def range_of(self, tensor: torch.Tensor) -> int | None:
         if not _is_integer(tensor):
             return None
-        return self._ranges.get(_place(tensor), NUMBERS if _place(tensor) in self._numbers else None)
+        place = _place(tensor)
+        if place in self._totals and not (place in self._ranges or place in self._numbers):
+            return TOTALS
+        return self._ranges.get(place, NUMBERS if place in self._numbers else None)
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -66,6 +72,8 @@ class _Watcher(TorchDispatchMode):
             self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
         elif name in _ASK:
             return
+        elif name in _ADD_UP and item.dtype == torch.int64 and _is_integer(result):
+            self._totals.add(owner)
         elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._numbers.add(owner)
         elif name in _PASS_ON and _is_integer(result):

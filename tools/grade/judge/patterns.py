@@ -21,6 +21,7 @@ SPIKE_EVERY = 256  # elements to one spike of a sparse input
 NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
 ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
+OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
 FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
@@ -179,6 +180,13 @@ def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torc
     return _keep_layout(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
+def enlarge(value: torch.Tensor) -> torch.Tensor:
+    """64-bit integers times a power of two, so that the largest is about 2**36: totals no longer fit 32 bits, and those
+    of 2**26 of them still fit 64."""
+    largest = int(value.abs().max()) if value.numel() else 0
+    return value * (1 << max(0, 36 - largest.bit_length()))
+
+
 def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Shuffles each row by itself, in the same layout; a row of booleans keeps its number of true elements."""
     if value.dim() == 0:
@@ -198,6 +206,10 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return _sparse(value, generator)
     if pattern == "one-hot rows":
         return _one_hot(value, generator)
+    if pattern == "NaN at edges":
+        return _nan_at_edges(value, generator)
+    if pattern == "few directions":
+        return _few_directions(value)
     return _non_finite(value, generator)
 
 
@@ -257,6 +269,16 @@ def _one_hot(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return _replace_at(changed, places, torch.ones(len(rows), dtype=value.dtype, device=value.device))
 
 
+def _few_directions(value: torch.Tensor) -> torch.Tensor:
+    """The last two dimensions as products of a column and a row of the input, and a little of the input."""
+    if value.dim() < 2 or min(value.shape[-2:]) < 2:
+        return value
+    matrix = value[..., :, :1] * value[..., :1, :]
+    size = _size(matrix)
+    factor = _size(value) / size if size > 0 else 0.0
+    return (matrix * factor + value * OFF_DIRECTION).to(value.dtype)
+
+
 def _few_changed(
     value: torch.Tensor, generator: torch.Generator, structure: Structure, *, limited: bool
 ) -> torch.Tensor:
@@ -282,6 +304,16 @@ def _non_finite(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor
     places = _whole(0, value.numel(), (3 * each,), generator)
     kinds = torch.tensor([math.inf, -math.inf, math.nan], dtype=value.dtype, device=value.device).repeat(each)
     return _replace_at(value.clone(), places, kinds)
+
+
+def _nan_at_edges(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A NaN in the first column and one in the last, each in a row of its own."""
+    if value.dim() < 2 or value.shape[-1] < 3 or value.numel() < SMALLEST:
+        return value
+    width = value.shape[-1]
+    rows = _whole(0, value.numel() // width, (2,), generator)
+    places = rows * width + torch.tensor([0, width - 1], device=rows.device)
+    return _replace_at(value.clone(), places, torch.full((2,), math.nan, dtype=value.dtype, device=value.device))
 
 
 def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
