@@ -81,6 +81,7 @@ DRIVER = """
 extern "C" {
 int cuInit(unsigned) { return 0; }
 int cuDeviceGet(int* device, int) { return *device = 0; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
 int cuDeviceGetName(char* name, int, int) { strcpy(name, "NVIDIA H200"); return 0; }
 int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = 1 << 30; return 0; }
 int cuDeviceGetAttribute(int* value, int, int) { *value = 9; return 0; }
