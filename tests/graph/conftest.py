@@ -201,7 +201,10 @@ class FakeWorkbench:
         floor = 1.0 / timing.candidate_ms
         return Profiled(Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates)
 
-    async def observe(self, text: str, build: Build, seconds: float) -> Seen:
+    async def sanitize(self, text: str) -> list[Gate]:
+        return []
+
+    async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
         return Seen(problem="nothing runs here")
 
     async def aclose(self) -> None:

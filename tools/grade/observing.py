@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 from foundry.knowledge.candidate import Baseline, Build
 from foundry.knowledge.device import Device
+from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Grader
-from foundry.tools.profiling.gather import Seen, seen_launches
+from foundry.tools.grade.sanitizing import under_tool
+from foundry.tools.profiling import nsight
+from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
 from foundry.tools.profiling.sampling import Samples, sampled
 from foundry.tools.targets.base import build_cache
+from foundry.tools.targets.disassembly import tool_path
+
+COUNT_S = 240.0
+COUNTED_LAUNCHES = 64
 
 
 def observe(grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float) -> Seen:
@@ -24,3 +34,20 @@ def observe(grader: Grader, device: Device, text: str, build: Build, baseline: B
         notes = ("the profiler of PyTorch saw no kernels on this device (CUPTI is missing, or another tool holds it)",)
     builds = str(build_cache().absolute())
     return Seen(float(answer["ms"]), launches, samples.counts, builds, notes=notes)
+
+
+def count(seen: Seen, task: Task, text: str, device: Device) -> Seen:
+    """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. The tool starts the program
+    itself: it is limited, but not confined as a candidate's process is."""
+    if device.target != "cuda":
+        return replace(seen, notes=(*seen.notes, "counters of a CPU are not read: rung 4 is the highest here"))
+    ncu = tool_path("ncu")
+    if ncu is None:
+        return replace(seen, notes=(*seen.notes, "Nsight Compute (ncu) is not installed: rung 4 is the highest here"))
+    plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
+    names = "|".join(sorted(map(re.escape, plain)))
+    argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
+    done = under_tool(argv, task, text, device.target, COUNT_S)
+    found = nsight.read_counters(done.output)
+    problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
+    return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

@@ -23,7 +23,8 @@ from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.grader import Allowance, Grader, Notes, decode_record, digest_of, no_timing, thread_count
-from foundry.tools.grade.observing import observe
+from foundry.tools.grade.observing import count, observe
+from foundry.tools.grade.sanitizing import sanitize, with_gates
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.lock import DeviceLock
@@ -87,7 +88,10 @@ class Workbench(Protocol):
         self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None
     ) -> Profiled: ...
 
-    async def observe(self, text: str, build: Build, seconds: float) -> Seen: ...
+    async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
+
+    async def sanitize(self, text: str) -> list[Gate]:
+        """What compute-sanitizer says of a winner; nothing on a CPU."""
 
     async def aclose(self) -> None: ...
 
@@ -179,6 +183,8 @@ class LocalWorkbench:
                 accuracy=verdict.accuracy_class,
             )
         )
+        if found.clean and verdict.stage == "final":
+            found = with_gates(found, await self.sanitize(text))
         if not found.clean and (begun := self._readying.pop(text, None)) is not None:
             await begun
             await self._in_thread(lambda: self._grader.dismiss(text))
@@ -214,12 +220,19 @@ class LocalWorkbench:
         )
         return Profiled(made, read_coordinates(text, build, lowered))
 
-    async def observe(self, text: str, build: Build, seconds: float) -> Seen:
-        """Where the time of a candidate's forward goes, kernel by kernel; `profile` knows it from then on. Nothing is
-        proven of the candidate by it."""
+    async def sanitize(self, text: str) -> list[Gate]:
+        async with self._shared():
+            return await self._in_thread(lambda: sanitize(self._task, text, self.device.target))
+
+    async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+        """Where the time of a candidate's forward goes, kernel by kernel, and what the hardware `counted`; `profile`
+        knows it from then on. Nothing is proven of the candidate by it."""
         baseline = await self.baseline()
         async with self._exclusively():
             seen = await self._in_thread(lambda: observe(self._grader, self.device, text, build, baseline, seconds))
+            if counted and not seen.problem:
+                before = seen
+                seen = await self._in_thread(lambda: count(before, self._task, text, self.device))
         self.notes.seen[digest_of(text)] = seen
         return seen
 

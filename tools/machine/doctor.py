@@ -123,6 +123,11 @@ def _profilers() -> list[Capability]:
         findings.append(Capability("profiler: Nsight Compute", "ok", ncu))
     else:
         findings.append(Capability("profiler: Nsight Compute", "missing", "needs a GPU and the ncu command"))
+    if shutil.which("perf"):
+        findings.append(Capability("profiler: functions on the CPU", "ok", "perf"))
+    else:
+        climb = "sudo apt-get install linux-perf"
+        findings.append(Capability("profiler: functions on the CPU", "missing", "needs perf", climb))
     return findings
 
 

@@ -22,6 +22,7 @@ from foundry.tools.grade.grader import no_timing
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import INSTALL
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_source as read_text
@@ -52,24 +53,24 @@ def show(request: ProfileRequest, *, as_json: bool) -> None:
         print("\n".join(profile_lines(document)))
 
 
-def run(request: ProfileRequest) -> dict[str, Any]:
+def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]:
     """The document of a profile. Raises FoundryError for bad input, a missing environment, or a kernel that does not
     build or run. Nothing is proven of the kernel: `foundry verify` does that."""
     task = read_task(request.task, scale=request.scale)
     text = read_text(request.candidate)
     device = with_known_ceilings(describe(request.target))
-    profile, ms = asyncio.run(_profiled(task, text, device, request.rung))
+    profile, ms = asyncio.run(_profiled(task, text, device, request.rung, zygote))
     facts = dataclasses.asdict(profile)
     place = {"task": task.name, "candidate_sha256": sha256(text), "target": device.target, "device": device.key}
     return {**place, "rung_number": RUNGS.index(profile.rung) + 1, "ms": ms or None, **facts}
 
 
-async def _profiled(task: Task, text: str, device: Device, rung: int) -> tuple[Profile, float]:
+async def _profiled(task: Task, text: str, device: Device, rung: int, zygote: Zygote | None) -> tuple[Profile, float]:
     build = await asyncio.to_thread(target_of(device).build, text)
     if not build.ok:
         raise FoundryError(f"the kernel does not build: {build.first_error}")
     with tempfile.TemporaryDirectory(prefix="foundry-profile-") as scratch:
-        bench = await open_workbench(task, device, Path(scratch), seed=0)
+        bench = await open_workbench(task, device, Path(scratch), seed=0, zygote=zygote)
         try:
             return await profile_in(bench, text, build, rung)
         finally:
@@ -80,7 +81,7 @@ async def profile_in(bench: Workbench, text: str, build: Build, rung: int) -> tu
     """The profile of a built kernel, and the time of its forward in ms, 0 where none was taken."""
     timing = no_timing("screen", "")
     if rung >= TIMES and bench.device.present:
-        seen = await bench.observe(text, build, SECONDS)
+        seen = await bench.observe(text, build, SECONDS, counted=rung > TIMES)
         if seen.problem:
             raise FoundryError(f"the kernel does not run: {seen.problem}")
         timing = dataclasses.replace(timing, candidate_ms=seen.ms)

@@ -16,10 +16,11 @@ from typing import Any, Literal, TypeVar, cast
 from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Gate, Stage, Timing
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.ruling import Ruling, RulingWord, rule
+from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.examine import Step, examine
 from foundry.tools.grade.grader import Notes
+from foundry.tools.grade.sanitizing import with_gates
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.lock import DeviceLock
@@ -215,6 +216,9 @@ async def verify_in(
     await bench.intake()
     clock.note("intake")
     evaluation = await examine(_candidate_of(bench.device, text), text, stage, policy, ask)
+    if stage != "final" and evaluation.audit and not objection(evaluation):  # a final audit has asked already
+        evaluation = replace(evaluation, audit=with_gates(evaluation.audit, await bench.sanitize(text)))
+        clock.note("sanitize")
     baseline = await bench.baseline() if evaluation.build.ok else None
     if baseline and compile_baseline and evaluation.timing and not evaluation.timing.problem:
         baseline = await bench.compile_baseline(baseline)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.disassembly import INSTALL, tool_path
+from foundry.tools.verify.profile_command import ProfileRequest, profile_lines, run
 
-FOUNDRY = [sys.executable, "-c", "from foundry.cli import app; app()"]
 TASK = """
 import torch
 
@@ -57,36 +58,35 @@ extern "C" __global__ void rows(const float* x, float* y, int m) {
 """
 
 
+Profiled = Callable[..., dict[str, Any]]
+
+
 @pytest.fixture
 def profiled(
-    tmp_path: Path, make_home: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., tuple[int, dict[str, Any], str]]:
+    tmp_path: Path, make_home: Callable[[], Path], zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> Profiled:
+    """The document of a kernel's profile."""
     monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "build"))
     (tmp_path / "task.py").write_text(TASK)
 
-    def run(text: str, *options: str) -> tuple[int, dict[str, Any], str]:
+    def document(text: str, target: TargetName, rung: int = 4) -> dict[str, Any]:
         (tmp_path / "kernel.py").write_text(text)
-        command = [*FOUNDRY, "profile", str(tmp_path / "task.py"), str(tmp_path / "kernel.py"), "--json", *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        return done.returncode, json.loads(done.stdout) if done.stdout.startswith("{") else {}, done.stderr
+        return run(ProfileRequest(tmp_path / "task.py", tmp_path / "kernel.py", target, None, rung), zygote)
 
-    return run
+    return document
 
 
 def cpu_kernel() -> str:
     """A kernel file that loads the library that the target built."""
-    from foundry.tools.targets.cpu import CpuTarget
-
     text = CPU_KERNEL.replace("{loading}", "LIBRARY = None")
     artifact = CpuTarget().build(text).artifact
     return CPU_KERNEL.replace("{loading}", f"LIBRARY = ctypes.CDLL({artifact!r})")
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="times of single functions need perf")
-def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Any) -> None:
-    code, found, said = profiled(cpu_kernel(), "--target", "cpu")
-    assert code == 0, said
+def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled) -> None:
+    found = profiled(cpu_kernel(), "cpu")
     if found["notes"]:
         pytest.skip(found["notes"][0])  # perf is here and may not look
     assert (found["rung"], found["rung_number"]) == ("times", 4)
@@ -98,25 +98,24 @@ def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Any) -> None:
     assert 0 < found["fraction_of_floor"] < 1 and found["ms"] > 0
 
 
-def test_the_lower_rungs_run_nothing_and_a_kernel_that_fails_is_said_in_one_line(profiled: Any) -> None:
+def test_the_lower_rungs_run_nothing_and_a_kernel_that_fails_is_said_in_one_line(profiled: Profiled) -> None:
     text = cpu_kernel().replace("LIBRARY = ", "raise SystemExit('it ran')  # LIBRARY = ")
-    code, found, said = profiled(text, "--target", "cpu", "--rung", "3")
-    assert code == 0, said
+    found = profiled(text, "cpu", 3)
     assert found["ms"] is None and found["rung"] == "instructions" and found["limiter"] is None
     assert {kernel["name"]: kernel["cause"] for kernel in found["kernels"]}["idle"] == "scalar_loop"
-    code, _, said = profiled(text, "--target", "cpu")
-    assert code == 1 and "it ran" in said and len(said.strip().splitlines()) == 1
+    with pytest.raises(FoundryError, match="the kernel does not run: SystemExit: it ran"):
+        profiled(text, "cpu")
 
 
 @pytest.mark.skipif(
     shutil.which("nvcc") is None or tool_path("nvdisasm") is None, reason=f"needs nvcc and a disassembler: {INSTALL}"
 )
-def test_a_cuda_kernel_is_profiled_without_a_gpu(profiled: Any) -> None:
+def test_a_cuda_kernel_is_profiled_without_a_gpu(profiled: Profiled) -> None:
     if describe("cuda").present:
         pytest.skip("a GPU is here")
     about = dict(target="cuda", compiler="nvcc", flags=list(FLAGS))
     text = f"import torch\nFOUNDRY = {about!r}\nSOURCE = r'''{CUDA_SOURCE}'''\nclass ModelNew: pass\n"
-    code, found, said = profiled(text, "--target", "cuda")
-    assert code == 0, said
+    found = profiled(text, "cuda")
     assert (found["rung"], found["limiter"], found["cause"]) == ("instructions", "memory_latency", "uncoalesced")
+    assert profile_lines(found)[0].startswith("memory_latency (uncoalesced) on cuda:")
     assert found["kernels"][0]["name"] == "rows" and "no cuda device is here" in found["notes"][0]

@@ -1,0 +1,109 @@
+"""compute-sanitizer on winners: what its output means as a gate, and the program that it watches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Timing, Verdict
+from foundry.knowledge.ruling import Ruling, rule
+from foundry.tools.grade.sanitizing import read_check, sanitize, under_tool, with_gates
+from foundry.tools.process.child import Finished
+from foundry.tools.targets.disassembly import tool_path
+from foundry.tools.task.file import read_task
+
+HEAD = "========= COMPUTE-SANITIZER\n"
+OUTSIDE = (
+    "========= Invalid __global__ write of size 4 bytes\n"
+    "=========     at probe(float *)+0x90\n"
+    "=========     by thread (31,0,0) in block (7,0,0)\n"
+)
+RACE = "========= Error: Race reported between Write access at probe+0x50 and Read access at probe+0xa0 [124 hazards]\n"
+CASES = {
+    "nothing": ("memcheck", HEAD + "replayed\n========= ERROR SUMMARY: 0 errors\n", "", True, "found nothing"),
+    "no race": ("racecheck", HEAD + "replayed\n========= RACECHECK SUMMARY: 0 hazards displayed\n", "", True, "found"),
+    "outside": ("memcheck", HEAD + OUTSIDE + "========= ERROR SUMMARY: 3 errors\n", "", False, "Invalid __global__"),
+    "a race": (
+        "racecheck",
+        HEAD + RACE + "replayed\n========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n",
+        "",
+        False,
+        "Race reported between",
+    ),
+    "refused": ("memcheck", HEAD + "========= Error: Device not supported\n", "", True, "Device not supported"),
+    "slow": ("memcheck", HEAD, "did not finish in 90 s", True, "not decided: under compute-sanitizer it did not"),
+    "silent": ("memcheck", "", "", True, "it said nothing"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_tool_says_is_a_gate(name: str) -> None:
+    check, output, reason, passed, words = CASES[name]
+    gate = read_check(check, Finished(0, output, 1.0, reason))
+    assert (gate.gate, gate.passed) == (check, passed) and words in gate.evidence
+
+
+def test_a_failed_check_rejects_a_kernel_that_all_else_accepts() -> None:
+    timing = Timing("full", 1.0, 2.0, 2.0, (1.9, 2.1), 20, 0.01, 1.0)
+    candidate = Candidate("c1", -1, 0, "cuda", "user", "0" * 64)
+    passed, failed = Gate("memcheck", True, "found nothing"), Gate("memcheck", False, "Invalid __global__ write")
+
+    def ruled(gate: Gate) -> Ruling:
+        audit = with_gates(Audit(True, "fair"), [gate])
+        return rule(Evaluation(candidate, Build(True, 0.1), Verdict("correct", "full"), audit, timing))
+
+    assert ruled(passed).accepted
+    found = ruled(failed)
+    assert not found.accepted and "memcheck" in [gate.gate for gate in found.reasons]
+
+
+def test_the_replayed_program_calls_the_kernel_and_gets_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+        "def get_inputs():\n  return [torch.rand(4)]\n"
+    )
+    text = (
+        "import os, torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
+        "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'))\n    return x\n"
+    )
+    done = under_tool([], read_task(path), text, "cpu", 60.0)
+    assert done.output.split("\n")[:3] == ["called 4 None", "called 4 None", "replayed"]
+
+
+def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text("import torch\nclass Model(torch.nn.Module):\n  def forward(self, x): ...\ndef get_inputs(): ...\n")
+    assert sanitize(read_task(path), "", "cpu") == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(tool_path("compute-sanitizer") is None, reason="compute-sanitizer is not here")
+def test_a_write_outside_of_memory_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x + 1\n"
+        "def get_inputs():\n  return [torch.rand(1024)]\n"
+    )
+    text = """
+import torch, triton
+import triton.language as tl
+
+@triton.jit
+def add(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, tl.load(x + at % n) + 1)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        add[(SIZE,)](x, y, 1024, BLOCK=1024)
+        return y
+"""
+    pytest.importorskip("triton")
+    for size, passed in (("1", True), ("8", False)):
+        gates = {gate.gate: gate for gate in sanitize(read_task(path), text.replace("SIZE", size), "cuda")}
+        assert gates["memcheck"].passed is passed, gates["memcheck"].evidence
+        assert "not decided" not in gates["memcheck"].evidence
