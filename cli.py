@@ -458,10 +458,8 @@ def profile(
     """Say what limits a kernel and what to do about it: floor, compiler, machine code, kernel times, counters."""
     from foundry.tools.verify.profile_command import ProfileRequest, show
 
-    show(
-        ProfileRequest(task, candidate, _choice("--target", target, ("cpu", "cuda", "auto")), scale, rung),
-        as_json=as_json,
-    )
+    place = _choice("--target", target, ("cpu", "cuda", "auto"))
+    show(ProfileRequest(task, candidate, place, scale, rung), as_json=as_json)
 
 
 def _self_test(
