@@ -89,3 +89,15 @@ def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch
         names[key] = same[0]
         del free[same[0]]
     return names
+
+
+def tensors_in_result(result: Any, device: torch.device) -> list[torch.Tensor]:
+    """The tensors that forward returned, in order, on `device`. Raises Refused for subclasses, other objects and other
+    devices; numbers and None are no outputs to compare."""
+    leaves = [leaf for leaf in loading.flatten(result) if leaf is not None and not isinstance(leaf, int | float)]
+    for index, leaf in enumerate(leaves):
+        if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:
+            raise Refused("wrong_result", f"forward returned a {type(leaf).__name__}, not a tensor")
+        if leaf.device.type != device.type:
+            raise Refused("wrong_result", f"output {index} lies on {leaf.device}, the reference's on {device}")
+    return leaves

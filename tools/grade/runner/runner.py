@@ -30,6 +30,7 @@ from foundry.tools.grade.runner.models import (
     match_names,
     plain_state,
     reference_maker,
+    tensors_in_result,
 )
 from foundry.tools.grade.runner.record import profiled, record_launches, record_ops
 from foundry.tools.grade.runner.sentry import Sentry
@@ -451,14 +452,7 @@ class Runner:
         return {}
 
     def _output_tensors(self, result: Any) -> list[torch.Tensor]:
-        leaves = [leaf for leaf in loading.flatten(result) if leaf is not None and not isinstance(leaf, int | float)]
-        for index, leaf in enumerate(leaves):
-            if type(leaf) is not torch.Tensor and type(leaf) is not nn.Parameter:
-                raise Refused("wrong_result", f"forward returned a {type(leaf).__name__}, not a tensor")
-            if leaf.device.type != self._device.type:
-                raise Refused(
-                    "wrong_result", f"output {index} lies on {leaf.device}, the reference's on {self._device}"
-                )
+        leaves = tensors_in_result(result, self._device)
         tensors: list[torch.Tensor] = self._guard("wrong_result", lambda: [plain_output(leaf) for leaf in leaves])
         return tensors
 
