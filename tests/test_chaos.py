@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARK = Path(__file__).resolve().parents[1] / "benchmarks/chaos.py"
 
 
+@pytest.mark.slow  # each family is tested by itself in tests/tools/grade/test_hostile.py
 def test_nothing_is_lost_misjudged_or_left(tmp_path: Path) -> None:
     out = tmp_path / "chaos.json"
     command = [sys.executable, str(BENCHMARK), "--evaluations", "60", "--out", str(out)]  # every family once
