@@ -327,3 +327,15 @@ def test_integers_that_are_only_added_up_grow_beyond_32_bits() -> None:
 
     assert index_ranges(run, [sizes, small, mixed]) == [TOTALS, None, 9]
     assert int(enlarge(sizes).cumsum(-1).max()) > 2**35
+
+
+def test_totals_that_are_used_further_are_left_alone() -> None:
+    """Larger lengths would lead outside of a table: on a GPU that ends the judge's process."""
+    lengths, counts, sizes = (torch.full((4,), 2) for _ in range(3))
+
+    def run() -> None:
+        torch.randn(9)[lengths.cumsum(0)]
+        counts.sum().item()
+        sizes.cumsum(0).clone()
+
+    assert index_ranges(run, [lengths, counts, sizes]) == [None, None, TOTALS]

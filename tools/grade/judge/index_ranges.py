@@ -25,7 +25,8 @@ _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
-    numbers; TOTALS if it holds 64-bit integers that are only added up; None otherwise.
+    numbers; TOTALS if it holds 64-bit integers that are only added up, and nothing is done with the sums; None
+    otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -44,6 +45,7 @@ class _Watcher(TorchDispatchMode):
         self._ranges: dict[int, int | None] = {}
         self._numbers: set[int] = set()
         self._totals: set[int] = set()
+        self._sums: dict[int, int] = {}  # place of a sum -> place of the input that it adds up
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
     def range_of(self, tensor: torch.Tensor) -> int | None:
@@ -64,6 +66,8 @@ class _Watcher(TorchDispatchMode):
             owner = self._owners.get(_place(item))
             if owner is not None:
                 self._note(owner, item, name, sizes, result)
+            elif _place(item) in self._sums:
+                self._note_sum(self._sums[_place(item)], name, result)
         return result
 
     def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
@@ -74,6 +78,7 @@ class _Watcher(TorchDispatchMode):
             return
         elif name in _ADD_UP and item.dtype == torch.int64 and _is_integer(result):
             self._totals.add(owner)
+            self._keep_sum(owner, result)
         elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._numbers.add(owner)
         elif name in _PASS_ON and _is_integer(result):
@@ -81,6 +86,17 @@ class _Watcher(TorchDispatchMode):
             self._owners[_place(result)] = owner
         elif not (isinstance(result, torch.Tensor) and _place(result) == _place(item)):  # a view is no use yet
             self._ranges[owner] = None
+
+    def _note_sum(self, owner: int, name: str, result: Any) -> None:
+        """A sum may be copied; anything else, an index above all, may refuse or misread a larger one."""
+        if name in _PASS_ON and _is_integer(result):
+            self._keep_sum(owner, result)
+        else:
+            self._ranges[owner] = None
+
+    def _keep_sum(self, owner: int, result: torch.Tensor) -> None:
+        self._kept.append(result)
+        self._sums[_place(result)] = owner
 
 
 def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]]:
