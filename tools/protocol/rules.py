@@ -242,6 +242,13 @@ def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputEr
     return OutputError(max(plain.norm, TOLERANCE[dtype]), plain.violation) if is_steady else None
 
 
+def worst_of(one: OutputError, other: OutputError) -> OutputError:
+    """Of each kind of error, the larger one."""
+    return OutputError(
+        max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
+    )
+
+
 def accepts(error: OutputError, limit: OutputError) -> bool:
     """Whether an error is within its limit. A NaN error is not: every comparison with it is false."""
     return error.misplaced == 0 and error.norm <= limit.norm and error.violation <= limit.violation

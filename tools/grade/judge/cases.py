@@ -21,7 +21,7 @@ from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
 from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
-from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters
+from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters, worst_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
 
@@ -249,7 +249,9 @@ class Case:
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         if distribution.may_be_unstable:
-            ieee = [_worse(*pair) for pair in zip(ieee, self._errors_when_nudged(kind, placed, expected), strict=True)]
+            ieee = [
+                worst_of(*pair) for pair in zip(ieee, self._errors_when_nudged(kind, placed, expected), strict=True)
+            ]
         tf32 = self._tf32_errors(kind, placed, expected)
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
@@ -460,12 +462,6 @@ def _count_in_usual_units(expected: Expected, usual: Expected) -> Expected:
     """`expected` with errors counted in units of the usual output, because under stress the output may be all zeros."""
     spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
     return replace(expected, spread=spread, norm=norm)
-
-
-def _worse(one: OutputError, other: OutputError) -> OutputError:
-    return OutputError(
-        max(one.norm, other.norm), max(one.violation, other.violation), max(one.misplaced, other.misplaced)
-    )
 
 
 def _clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
