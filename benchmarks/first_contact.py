@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,7 +68,8 @@ def main() -> None:
     chosen = [pair for pair in every if not arguments.files or str(pair[0].relative_to(HERE)) in arguments.files]
     right: Counter[str] = Counter()
     with ThreadPoolExecutor(arguments.workers) as pool:
-        for ruling in pool.map(lambda pair: judge(pair, arguments.target), chosen):
+        for done in as_completed([pool.submit(judge, pair, arguments.target) for pair in chosen]):
+            ruling = done.result()
             right[ruling.file.split("/")[0]] += ruling.is_right
             mark = "" if ruling.is_right else "WRONG "
             print(f"{mark}{ruling.verdict:10} {ruling.file:42} {'; '.join(ruling.reasons)}", flush=True)
