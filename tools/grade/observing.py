@@ -13,7 +13,6 @@ from foundry.tools.grade.sanitizing import under_tool
 from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
 from foundry.tools.profiling.sampling import Samples, sampled
-from foundry.tools.targets.base import build_cache
 from foundry.tools.targets.disassembly import tool_path
 
 COUNT_S = 240.0
@@ -32,8 +31,7 @@ def observe(grader: Grader, device: Device, text: str, build: Build, baseline: B
     launches = seen_launches(answer.get("launches", ()))
     if device.target == "cuda" and not launches:
         notes = ("the profiler of PyTorch saw no kernels on this device (CUPTI is missing, or another tool holds it)",)
-    builds = str(build_cache().absolute())
-    return Seen(float(answer["ms"]), launches, samples.counts, builds, notes=notes)
+    return Seen(float(answer["ms"]), launches, samples.counts, samples.instructions, notes=notes)
 
 
 def count(seen: Seen, task: Task, text: str, device: Device) -> Seen:

@@ -22,7 +22,7 @@ class Seen:
     ms: float = 0.0
     launches: tuple[tuple[str, float, int, int], ...] = ()
     samples: Mapping[tuple[str, str], int] | None = None
-    builds: str = ""  # the folder of libraries that are candidates'
+    instructions: Mapping[str, Mapping[str, float]] | None = None  # loops of libraries it built itself
     counters: tuple[tuple[str, dict[str, float]], ...] = ()
     notes: tuple[str, ...] = ()
     problem: str = ""  # why nothing was seen
@@ -39,13 +39,13 @@ def seen_launches(rows: Sequence[Sequence[Any]]) -> tuple[tuple[str, float, int,
 
 def evidence(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
     """Every kernel of a forward, with all that is known of it."""
-    found = _built(build, device, lowered)
+    found = _built(build, device, lowered, seen)
     if seen is None:
         return found
     if seen.launches:
         found = _launched(found, seen.launches)
     elif seen.samples:
-        found = _sampled(found, by_function(seen.samples, seen.builds), seen.ms)
+        found = _sampled(found, by_function(seen.samples), seen.ms)
     return _counted(found, seen.counters) if seen.counters else found
 
 
@@ -59,13 +59,14 @@ def whole(device: Device, seen: Seen | None, ms: float, launches: int) -> Whole:
     return Whole(ms, started, ceilings.launch_ms, device.cores, *rates)
 
 
-def _built(build: Build, device: Device, lowered: Lowered | None) -> list[KernelEvidence]:
+def _built(build: Build, device: Device, lowered: Lowered | None, seen: Seen | None) -> list[KernelEvidence]:
     resources = build.resources
-    names = [*resources.kernels, *(name for name in resources.instructions if name not in resources.kernels)]
+    instructions = {**((seen.instructions if seen else None) or {}), **resources.instructions}
+    names = [*resources.kernels, *(name for name in instructions if name not in resources.kernels)]
     summaries = {kernel.name: kernel for kernel in lowered.kernels} if lowered else {}
     found = []
     for name in names:
-        report = {**resources.kernels.get(name, {}), **resources.instructions.get(name, {})}
+        report = {**resources.kernels.get(name, {}), **instructions.get(name, {})}
         if device.target == "cpu":
             report["machine_vector_bytes"] = float(device.vector_bytes)
         summary = summaries.get(plan_name(name))

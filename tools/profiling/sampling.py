@@ -10,22 +10,28 @@ import signal
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from foundry.tools.machine.installed import is_installed
 from foundry.tools.profiling.cpu_rules import WAITING
+from foundry.tools.targets.cpu import read_library
 
 RATE_HZ = 997  # no multiple of what programs do by the clock
 START_S, END_S = 10.0, 20.0
+MOST_LIBRARIES = 8  # of the candidate's, whose machine code is read
+UNKNOWN = "[unknown]"  # perf, of an address for which a library has no name
 REMEDY = "apt-get install linux-perf, and sudo sysctl kernel.perf_event_paranoid=2"
 _LINE = re.compile(r"^\s*[0-9a-f]+\s+(.+?)(?:\+0x[0-9a-f]+)?\s+\((.*)\)\s*$")
 
 
 class Samples:
-    """How often each (function, library) was met; `problem` says why nothing was seen."""
+    """How often each (function, library) was met, and what the loops of each function in a library of the candidate's
+    consist of; `problem` says why nothing was seen."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
+        self.instructions: dict[str, dict[str, float]] = {}
         self.problem = ""
 
 
@@ -52,6 +58,7 @@ def sampled(pid: int, into: Samples) -> Iterator[None]:
             [tool, "script", "-i", data, "-F", "ip,sym,dso"], capture_output=True, text=True, timeout=END_S
         )
         into.counts = read_samples(listed.stdout)
+        into.instructions = _instructions({place for _, place in into.counts})
         if not into.counts:
             first = next((line.strip() for line in said.splitlines() if line.strip()), "it saw nothing")
             into.problem = f"perf cannot look at another process ({first[:160]}): {REMEDY}"
@@ -66,19 +73,33 @@ def read_samples(text: str) -> Counter[tuple[str, str]]:
     return found
 
 
-def by_function(counts: Mapping[tuple[str, str], int], builds: str) -> dict[str, float]:
-    """Shares of the samples: functions of libraries below the folder `builds` by their name in the source text, those
-    of OpenMP by theirs, all others by their library."""
+def by_function(counts: Mapping[tuple[str, str], int]) -> dict[str, float]:
+    """Shares of the samples: functions of OpenMP by their name, those of the system and of installed packages by their
+    library; all others were built by the candidate and have their name in the source text."""
     whole = sum(counts.values())
     shares: Counter[str] = Counter()
     for (symbol, place), count in counts.items():
-        if place.startswith(builds):
-            shares[plain_name(symbol)] += count
-        elif symbol.startswith(WAITING) or "libgomp" in place:
+        if symbol.startswith(WAITING) or "libgomp" in place:
             shares[f"gomp_{symbol.removeprefix('gomp_')}"] += count
-        else:
+        elif not _is_own(place):
             shares[f"({Path(place).name})"] += count
+        else:  # stripped of its names, it is one kernel
+            shares[Path(place).stem if symbol == UNKNOWN else plain_name(symbol)] += count
     return {name: count / whole for name, count in shares.most_common()} if whole else {}
+
+
+def _is_own(place: str) -> bool:
+    """Whether a mapped file is a library that the candidate built; `[vdso]` and `//anon` are no files."""
+    return place.startswith("/") and not place.startswith("//") and not is_installed(place)
+
+
+def _instructions(places: Iterable[str]) -> dict[str, dict[str, float]]:
+    """What the loops of each function consist of, for the libraries of the candidate's that are still there."""
+    found: dict[str, dict[str, float]] = {}
+    for place in sorted(filter(_is_own, places))[:MOST_LIBRARIES]:
+        if Path(place).is_file():
+            found.update(read_library(Path(place)).instructions)
+    return found
 
 
 def plain_name(symbol: str) -> str:

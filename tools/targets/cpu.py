@@ -7,6 +7,7 @@ import functools
 import hashlib
 import platform
 import re
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -150,6 +151,18 @@ def _resources(library: str) -> Resources:
     except FileNotFoundError:
         return Resources()
     return disassembly_resources(text)
+
+
+def read_library(library: Path) -> Resources:
+    """The same of a library that anybody may have built: the tool is confined to a copy of it."""
+    limits = Limits(wall_s=20.0, memory_bytes=2 << 30, tasks=16)
+    with tempfile.TemporaryDirectory(prefix="read-") as folder:
+        try:
+            copy = shutil.copy(library, folder)
+            done = run_command(["objdump", "-d", "--no-show-raw-insn", copy], limits, confined_to=Path(folder))
+        except OSError:
+            return Resources()
+    return disassembly_resources(done.output)
 
 
 @dataclass(frozen=True)

@@ -183,13 +183,13 @@ SAMPLES = """
      7f1c2b4011f4 rows(float const*, float*) [clone ._omp_fn.0] (/cache/build/ab12.so)
      7f1c2b401200 _Z4rowsPKfPf._omp_fn.0 (/cache/build/ab12.so)
      7f1c2c000000 gomp_team_barrier_wait_end (/usr/lib/libgomp.so.1.0.0)
-     7f1c2d000000 at::native::empty (/site/torch/lib/libtorch_cpu.so)
+     7f1c2d000000 at::native::empty (/venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so)
      7f1c2d000010 [unknown] ([unknown])
 """
 
 
 def test_samples_are_shared_out_by_function() -> None:
-    shares = by_function(read_samples(SAMPLES), "/cache/build")
+    shares = by_function(read_samples(SAMPLES))
     assert shares["rows"] == pytest.approx(0.5)
     assert set(shares) == {"rows", "gomp_team_barrier_wait_end", "(libtorch_cpu.so)", "([unknown])"}
 
@@ -200,7 +200,7 @@ def test_a_function_with_most_samples_is_diagnosed_by_its_loops() -> None:
     build = Build(True, 0.1, resources=Resources(vector_bytes=64, instructions={"rows": loops, "columns": loops}))
     static = climb(evidence(build, cpu, None, None), Whole(), "cpu")
     assert (static.rung, static.cause) == ("instructions", "") and static.kernels[0].cause == "scalar_loop"
-    seen = Seen(2.0, samples=read_samples(SAMPLES), builds="/cache/build")
+    seen = Seen(2.0, samples=read_samples(SAMPLES))
     found = climb(evidence(build, cpu, None, seen), Whole(2.0), "cpu")
     assert (found.rung, found.cause) == ("times", "scalar_loop") and found.kernels[0].ms == pytest.approx(1.0)
     profile = told(Profile("roofline", 0.0, 0.0, 0.0, 0.0, 1), found, cpu)

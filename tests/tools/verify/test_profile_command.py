@@ -84,9 +84,21 @@ def cpu_kernel() -> str:
     return CPU_KERNEL.replace("{loading}", f"LIBRARY = ctypes.CDLL({artifact!r})")
 
 
+def compiles_itself() -> str:
+    """The same kernel in a file that builds its library into a temporary folder, and says nothing of how."""
+    loading = """
+import subprocess, tempfile
+LIBRARY = tempfile.mktemp(suffix=".so")
+subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-x", "c++", "-", "-o", LIBRARY], input=SOURCE.encode(), check=True)
+LIBRARY = ctypes.CDLL(LIBRARY)
+"""
+    return CPU_KERNEL.replace("{loading}", loading).replace("FOUNDRY = ", "ABOUT = ")
+
+
 @pytest.mark.skipif(shutil.which("perf") is None, reason="times of single functions need perf")
-def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled) -> None:
-    found = profiled(cpu_kernel(), "cpu")
+@pytest.mark.parametrize("kernel", [cpu_kernel, compiles_itself])
+def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled, kernel: Callable[[], str]) -> None:
+    found = profiled(kernel(), "cpu")
     if found["notes"]:
         pytest.skip(found["notes"][0])  # perf is here and may not look
     assert (found["rung"], found["rung_number"]) == ("times", 4)
@@ -94,6 +106,7 @@ def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled) -> No
     assert found["evidence"].startswith(("slow", "(libm"))
     names = [kernel["name"] for kernel in found["kernels"]]
     assert "slow" in names[:2] and "idle" not in names
+    assert {one["name"]: one["cause"] for one in found["kernels"]}["slow"] == "scalar_loop"
     assert 0 < found["achieved_bytes_per_s"] < found["possible_bytes_per_s"]
     assert 0 < found["fraction_of_floor"] < 1 and found["ms"] > 0
 

@@ -7,7 +7,6 @@ Free of torch.
 from __future__ import annotations
 
 import re
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from foundry.tools.audit.acts.looks import LOOKS_AWAY
 from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.machine.installed import is_installed, is_of_system
 from foundry.tools.protocol.orders import PROCESS_EVENTS
 from foundry.tools.protocol.reasons import make_gate
 from foundry.tools.words import words
@@ -42,7 +42,6 @@ _OWN_FILES = re.compile(
     r"/proc/(?:cpuinfo|meminfo|stat|loadavg|version|sys/kernel/.*|self/(?:maps|status|cgroup|cpuset|mountinfo))"
 )
 _GRADER = str(Path(tools.__file__).parent) + "/"
-_SYSTEM_PLACES = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/", "/usr/local/cuda", "/usr/local/lib/")
 _SYSTEM_LIBRARIES = re.compile(
     r"(?:libm|libc|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libgomp|libomp|libiomp5|libmvec|libatomic|libffi|libz|"
     r"liblzma|libbz2|libcrypto|libssl|libexpat|libuuid|libsqlite3|libreadline|libtinfo|libncursesw?|libnsl|libnuma|"
@@ -152,7 +151,7 @@ def _symbol_reason(what: str) -> str:
     library, _, name = what.rpartition(" ")
     if not library or not name or _RUNTIME.match(library.rsplit("/", 1)[-1]):
         return why_not(name, only_known_bad=True)
-    if _is_installed(library) or library == "None" or "/" not in library:
+    if is_installed(library) or library == "None" or "/" not in library:
         return why_not(name, only_known_bad=False)
     return ""
 
@@ -230,27 +229,21 @@ def _sorted_libraries(
     own: list[str] = []
     for path, line in opened.items():
         name = path.rsplit("/", 1)[-1]
-        is_foreign = _is_installed(path) or ("/" not in path and path != "None")
+        is_foreign = is_installed(path) or ("/" not in path and path != "None")
         if is_foreign and not _SYSTEM_LIBRARIES.fullmatch(name):
             reasons.append(Reason(ReasonKind.LOADED, path, line))
     for path in libraries:
         if path in written:
             reasons.append(Reason(ReasonKind.WRITTEN, path, written[path]))
-        if not _is_installed(path):
+        if not is_installed(path):
             own.append(path)
-        elif path.startswith(_SYSTEM_PLACES) and not _SYSTEM_LIBRARIES.fullmatch(path.rsplit("/", 1)[-1]):
+        elif is_of_system(path) and not _SYSTEM_LIBRARIES.fullmatch(path.rsplit("/", 1)[-1]):
             reasons.append(Reason(ReasonKind.MAPPED, path))
     return list(dict.fromkeys(reasons)), own
 
 
 def _writes(what: str) -> bool:
     return bool(re.search(r"[wax+]", what.rsplit(" ", 1)[-1])) and what.rsplit(" ", 1)[-1] != "None"
-
-
-def _is_installed(path: str) -> bool:
-    """A file of the system or of an installed package, rather than one that the candidate built."""
-    places = {sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return path.startswith((*_SYSTEM_PLACES, *(place + "/" for place in places))) or "/site-packages/" in path
 
 
 def _unnamed(sizes: Mapping[str, int], prepared_by: set[str]) -> list[Reason]:
