@@ -16,10 +16,10 @@ from foundry.tools.grade import timed_groups
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.judge.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.grade.timed_groups import Groups
 from foundry.tools.machine.device import describe
 from foundry.tools.process.procfs import cpu_ns
+from foundry.tools.process.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.orders import OUT_OF_TURN, UNDISTURBED
 from foundry.tools.protocol.statistics import ScreenHistory

@@ -30,9 +30,9 @@ from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
-from foundry.tools.grade.judge.turns import describe_rescheduling, scheduling_of
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
+from foundry.tools.process.turns import describe_rescheduling, scheduling_of
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle

@@ -15,8 +15,6 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.carriers import Sent, carrier_for
 from foundry.tools.grade.judge.cases import Case
-from foundry.tools.grade.judge.idleness import Idleness
-from foundry.tools.grade.judge.turns import Turns
 from foundry.tools.process.channel import (
     Channel,
     ChannelClosed,
@@ -25,6 +23,8 @@ from foundry.tools.process.channel import (
     Message,
     close_all,
 )
+from foundry.tools.process.idleness import Idleness
+from foundry.tools.process.turns import Turns
 from foundry.tools.protocol.rules import Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel

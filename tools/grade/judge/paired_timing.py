@@ -20,8 +20,8 @@ import torch
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
-from foundry.tools.grade.judge.turns import out_of_turn
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
+from foundry.tools.process.turns import out_of_turn
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
 from foundry.tools.protocol.statistics import TimingEffort

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from foundry.tools.grade.judge import idleness
-from foundry.tools.grade.judge.idleness import Idleness
+from foundry.tools.process import idleness
+from foundry.tools.process.idleness import Idleness
 
 SPINS = "while True: pass"
 SLEEPS = "import time\ntime.sleep(60)"
