@@ -49,10 +49,10 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
         builds = extension_folder(text)
         locks.append(lock_folder(builds))
     environment = {
-        "HOME": str(scratch),
+        "HOME": str(builds),  # people keep what they compiled in ~/.cache, by a hash of its text
         "USER": "candidate",
         "TMPDIR": str(temporary),
-        "XDG_CACHE_HOME": str(scratch / ".cache"),
+        "XDG_CACHE_HOME": str(builds / ".cache"),
         "FOUNDRY_BUILD_CACHE": str(cache),
         "TORCH_EXTENSIONS_DIR": str(builds),
         "TORCHINDUCTOR_CACHE_DIR": str(builds / "inductor"),

@@ -29,7 +29,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, RandomTask, TaskError, UsageError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
-from foundry.tools.grade.folders import TASK
+from foundry.tools.grade.folders import TASK, compiles_itself
 from foundry.tools.grade.runners import Runners
 from foundry.tools.grade.timed_groups import SLOWED, Groups
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -216,6 +216,12 @@ class Grader:
         verdict = decode_record(Verdict, answer["verdict"])
         gates = tuple(replace(gate, evidence=_name_death(gate.evidence, ended)) for gate in verdict.gates)
         return replace(verdict, evidence=_name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
+
+    def compile_ahead(self, text: str, build: Build) -> None:
+        """Lets a candidate for a GPU that compiles itself do so now: the caller need not hold the device."""
+        if compiles_itself(text) and self._device.target == "cuda":
+            digits = self._device.arch.removeprefix("sm_")
+            self._runners.compile_ahead(text, f"{digits[:-1]}.{digits[-1]}+PTX", self._load_limit(text, build))
 
     def make_ready(self, text: str, stage: Stage) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it."""

@@ -28,6 +28,7 @@ from foundry.tools.process.zygote import Worker
 RUNNER = "foundry.tools.grade.runner.runner:serve"
 LIFE_S = 900.0  # of a runner, at most
 READY_S = 30.0
+GLANCE_S = 0.5  # how often a process is looked at that works by itself
 STALE_S = 60.0  # who was not timed by then is not timed at all
 
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
@@ -119,6 +120,25 @@ class Runners:
         for pair in left:
             for worker in pair:
                 self.bury(worker)
+
+    def compile_ahead(self, text: str, architecture: str, limit_s: float) -> None:
+        """Lets a file that compiles itself at import do so once, before anybody holds the device for it: the processes
+        that follow find the library in the file's build folder. This one sees no GPU, so that it disturbs no timing;
+        what it says counts for nothing, and whatever is wrong with the file shows when it is loaded in earnest.
+
+        `architecture`: what PyTorch would ask the GPU for, "9.0+PTX": with other flags it would compile again."""
+        worker = self.fresh(text, {"CUDA_VISIBLE_DEVICES": "", "TORCH_CUDA_ARCH_LIST": architecture})
+        deadline = time.monotonic() + limit_s
+        try:
+            ours, theirs = Channel.pair()
+            with contextlib.closing(ours), contextlib.suppress(ChannelClosed, ChannelGarbled):
+                worker.channel.send({**self._options, "device": "cpu"}, [theirs.fileno()])
+                theirs.close()
+                ours.send({"do": "load", "text": text, "device": "cpu", "number": 0})
+                while not ours.ready(GLANCE_S) and time.monotonic() < deadline and not worker.excess():
+                    pass
+        finally:
+            self.discard(worker)
 
     # ------------------------------------------------------------ links and ends
 

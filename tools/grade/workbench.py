@@ -108,6 +108,7 @@ class LocalWorkbench:
         self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="workbench")
         self._target: Target | None = None
         self._measured: Device | None = None  # with its ceilings
+        self._compiled: set[str] = set()  # texts that compile themselves, and have
         self._intake: asyncio.Future[Intake] | None = None
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._baseline: asyncio.Future[Baseline] | None = None
@@ -148,7 +149,7 @@ class LocalWorkbench:
             return Verdict("compile_error", stage, evidence=build.first_error)
         if not self.device.present:
             return Verdict("unproven", stage, evidence=self._absent("run it on"))
-        baseline = await self.baseline()
+        baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
         async with self._shared():
             return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline))
 
@@ -264,6 +265,12 @@ class LocalWorkbench:
         if digest_of(text) not in self.notes.operators:
             await self.verify(text, build, "screen")
         return self.notes.operators.get(digest_of(text))
+
+    async def _compile_ahead(self, text: str, build: Build) -> None:
+        """Once for each text; nobody waits for the device meanwhile."""
+        if digest_of(text) not in self._compiled:
+            self._compiled.add(digest_of(text))
+            await self._in_thread(lambda: self._grader.compile_ahead(text, build))
 
     async def _take_in(self) -> Intake:
         async with self._shared():  # the truth of large inputs keeps a device busy, and another run may be timing

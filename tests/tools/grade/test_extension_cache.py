@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from foundry.knowledge.candidate import Build
 from foundry.tools.grade import folders as extension_cache
 from foundry.tools.grade.folders import KEPT, extension_folder, lock_folder, prepare_folders
+from foundry.tools.grade.grader import Grader
+from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.task.file import read_task
 
 SELF_BUILDING = "from torch.utils.cpp_extension import load_inline\n"
 FOUNDRYS_OWN = 'import torch, cupy\nFOUNDRY = {"target": "cpu"}\nSOURCE = "int f();"\n'
+COMPILING = (
+    SELF_BUILDING
+    + """
+import json, os
+with open(os.environ["TORCH_EXTENSIONS_DIR"] + "/made.json", "w") as made:
+    seen = {"gpus": os.environ["CUDA_VISIBLE_DEVICES"], "architectures": os.environ["TORCH_CUDA_ARCH_LIST"]}
+    made.write(json.dumps(seen))
+class ModelNew: pass
+"""
+)
+TASK = read_task(Path(__file__).parents[3] / "examples" / "softmax.py")
+GPU = replace(describe("cuda"), arch="sm_90")
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +78,20 @@ def test_builds_unused_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch
         os.utime(folder, (age, age))
     os.close(lock_folder(extension_folder("last")))
     assert [folder.exists() for folder in folders] == [False, False, False, True, True]
+
+
+def test_a_file_that_compiles_itself_does_so_before_the_device_is_held(tmp_path: Path, zygote: Zygote) -> None:
+    """Its process sees no GPU, is asked for the GPU's architecture, and ends at its limit; what it made stays."""
+    grader = Grader(TASK, GPU, tmp_path, seed=0, zygote=zygote, owns_zygote=False, load_limit_s=20.0)
+    try:
+        grader.compile_ahead(COMPILING, Build(True, 0.0))
+        made = json.loads((extension_folder(COMPILING) / "made.json").read_text())
+        assert made == {"gpus": "", "architectures": "9.0+PTX"}
+        start = time.monotonic()
+        hanging = Grader(TASK, GPU, tmp_path, seed=0, zygote=zygote, owns_zygote=False, load_limit_s=0.5)
+        hanging.compile_ahead(COMPILING + "while True: pass\n", Build(True, 0.0))
+        assert time.monotonic() - start < 10
+        grader.compile_ahead(FOUNDRYS_OWN, Build(True, 0.0))
+        assert not list(tmp_path.glob("workers-*/runner-*"))
+    finally:
+        grader.close()
