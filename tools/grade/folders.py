@@ -48,6 +48,7 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
     if compiles_itself(text):
         builds = extension_folder(text)
         locks.append(lock_folder(builds))
+    builds.mkdir(exist_ok=True)
     environment = {
         "HOME": str(builds),  # people keep what they compiled in ~/.cache, by a hash of its text
         "USER": "candidate",
