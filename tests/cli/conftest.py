@@ -43,6 +43,7 @@ def get_init_inputs():
 SHORT_END = ("--finalists", "1", "--no-compile")  # the winner is proven all the same; the rest of the end is left out
 TINY = ("--evaluations", "3", "--minutes", "0.2", "--islands", "2")
 LIMIT_S = 300.0
+COMMAND = Path(__file__).with_name("command.py")
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Cli:
 
     def start(self, *words: object, **env: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "foundry.cli", *map(str, words)],
+            [sys.executable, COMMAND, *map(str, words)],
             cwd=self.folder,
             env={**self.environment, **env},
             stdin=subprocess.PIPE,
@@ -134,8 +135,8 @@ def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
 
 @dataclass(frozen=True)
 class Solved:
-    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; the first has the
-    whole end of a run, a chat model drove the second."""
+    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; the first has
+    torch.compile at its end, a chat model drove the second."""
 
     cli: Cli
     first: Done
@@ -156,7 +157,8 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Sol
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
     model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1", *SHORT_END)
-    children = [cli.start(*words, *more) for more in (("--evaluations", "3", "--minutes", "0.5"), model)]
+    playbook = ("--evaluations", "3", "--minutes", "0.5", "--finalists", "1")
+    children = [cli.start(*words, *more) for more in (playbook, model)]
     try:
         ends = [child.communicate(timeout=LIMIT_S) for child in children]
         done = [Done(child.returncode, *end) for child, end in zip(children, ends, strict=True)]
