@@ -49,19 +49,22 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
         builds = extension_folder(text)
         locks.append(lock_folder(builds))
     builds.mkdir(exist_ok=True)
-    environment = {
-        "HOME": str(builds),  # people keep what they compiled in ~/.cache, by a hash of its text
-        "USER": "candidate",
-        "TMPDIR": str(temporary),
+    environment = {"USER": "candidate", "TMPDIR": str(temporary), "FOUNDRY_BUILD_CACHE": str(cache)}
+    environment |= keep_builds_in(builds)
+    writable = (str(scratch), str(builds)) if locks else (str(scratch),)
+    return CandidateFolders(environment, Sandbox("candidate", (), (str(cache),), writable, str(temporary)), locks)
+
+
+def keep_builds_in(builds: Path) -> dict[str, str]:
+    """The environment with which torch, Triton, CUDA and people's own caches keep what they compile in a folder."""
+    return {
+        "HOME": str(builds),  # ~/.cache, where people look for a library by a hash of its text
         "XDG_CACHE_HOME": str(builds / ".cache"),
-        "FOUNDRY_BUILD_CACHE": str(cache),
         "TORCH_EXTENSIONS_DIR": str(builds),
         "TORCHINDUCTOR_CACHE_DIR": str(builds / "inductor"),
         "TRITON_CACHE_DIR": str(builds / "triton"),
         "CUDA_CACHE_PATH": str(builds / "nv"),
     }
-    writable = (str(scratch), str(builds)) if locks else (str(scratch),)
-    return CandidateFolders(environment, Sandbox("candidate", (), (str(cache),), writable, str(temporary)), locks)
 
 
 def compiles_itself(text: str) -> bool:

@@ -19,6 +19,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Audit, Gate
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
+from foundry.tools.grade.folders import compiles_itself, extension_folder, keep_builds_in, lock_folder
 from foundry.tools.process.child import Finished, Limits, run_command
 from foundry.tools.process.zygote import ALLOWED
 from foundry.tools.targets.base import build_cache
@@ -64,7 +65,14 @@ def under_tool(tool: Sequence[str], task: Task, text: str, target: TargetName, s
         environment |= {"HOME": name, "TMPDIR": name, "FOUNDRY_BUILD_CACHE": str(build_cache().absolute())}
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
         argv = [*tool, sys.executable, "-m", "foundry.tools.grade.replay", name]
-        return run_command(argv, Limits(wall_s=seconds, memory_bytes=64 << 30, cpu_s=3600), cwd=folder, env=environment)
+        limits = Limits(wall_s=seconds, memory_bytes=64 << 30, cpu_s=3600)
+        if not compiles_itself(text):
+            return run_command(argv, limits, cwd=folder, env=environment)
+        handle = lock_folder(extension_folder(text))
+        try:  # it was compiled when it was verified
+            return run_command(argv, limits, cwd=folder, env=environment | keep_builds_in(extension_folder(text)))
+        finally:
+            os.close(handle)
 
 
 def read_check(check: str, done: Finished) -> Gate:

@@ -8,6 +8,7 @@ import pytest
 
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Timing, Verdict
 from foundry.knowledge.ruling import Ruling, rule
+from foundry.tools.grade.folders import extension_folder
 from foundry.tools.grade.sanitizing import read_check, sanitize, under_tool, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.targets.disassembly import tool_path
@@ -66,11 +67,13 @@ def test_the_replayed_program_calls_the_kernel_and_gets_no_key(tmp_path: Path, m
         "def get_inputs():\n  return [torch.rand(4)]\n"
     )
     text = (
-        "import os, torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
-        "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'))\n    return x\n"
+        "import os, torch\nclass ModelNew(torch.nn.Module):  # a load_inline of its own\n  def forward(self, x):\n"
+        "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'), os.environ['TORCH_EXTENSIONS_DIR'])\n"
+        "    return x\n"
     )
     done = under_tool([], read_task(path), text, "cpu", 60.0)
-    assert done.output.split("\n")[:3] == ["called 4 None", "called 4 None", "replayed"]
+    said = f"called 4 None {extension_folder(text)}"  # what it has compiled already is there
+    assert done.output.split("\n")[:3] == [said, said, "replayed"]
 
 
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
