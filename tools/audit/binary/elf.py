@@ -57,7 +57,7 @@ class _Library:
             self._elf = ELFFile(io.BytesIO(self.data))
             self.machine = str(self._elf["e_machine"])
             self.loads, self.dynamic = self._segments()
-        except ELFError as error:
+        except (ELFError, OverflowError) as error:
             raise ValueError(f"it is cut off or broken: {error}".rstrip(": ")) from error
 
     def _segments(self) -> tuple[list[_Load], list[int]]:
@@ -125,7 +125,7 @@ def is_device_code(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return bool(ELFFile(file)["e_machine"] == "EM_CUDA")
-    except (OSError, ELFError):
+    except (OSError, ELFError, OverflowError):
         return False
 
 
@@ -180,5 +180,5 @@ def read_code(path: Path) -> Code:
     parts = [library.data[load.offset :][: load.size_bytes] for load in library.loads if load.is_code]
     try:
         return Code(library.machine, b"".join(parts), library.sections_of_code())
-    except ELFError as error:
+    except (ELFError, OverflowError) as error:
         raise ValueError(f"its section headers cannot be read: {error}".rstrip(": ")) from error
