@@ -54,6 +54,8 @@ def audit(
         gates = _without_tuning(gates, source)
     gates.append(_lead_gate(leads, watched or ()))
     labels = {spelled(label) for label in declared}
+    if any(reason.kind == ReasonKind.FLUSHES for gate in gates for reason in gate.reasons):
+        labels.add("flushes-denormals")
     if op_log is not None:
         provenance = provenance_gates(op_log, graph, policy, reference_work=reference_work)
         gates = [_weighed(gate, op_log, graph, reference_work) for gate in gates] + provenance

@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-9"
+PROTOCOL_VERSION = "foundry-10"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -29,7 +29,18 @@ ILL_CONDITIONED = 0.1  # PyTorch's own norm error above which a task proves noth
 STEADY_NORM = 256.0  # PyTorch's norm error, in units of the dtype's epsilon
 STEADY_VIOLATION = 0.2  # PyTorch's largest elementwise error, in units of the tolerance
 
-Parameters = Literal["seeded", "randomised", "few changed", "few more", "large", "high", "low", "few bits", "as before"]
+Parameters = Literal[
+    "seeded",
+    "randomised",
+    "few changed",
+    "few more",
+    "large",
+    "high",
+    "low",
+    "few bits",
+    "other buffers",
+    "as before",
+]
 Pattern = Literal[
     "",
     "constant",
@@ -80,6 +91,10 @@ class Distribution:
     - `other indices`: integers that only select a row become any valid row, in any order; integers that are only
       converted to floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
       what 32 bits hold.
+
+    Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
+    elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
+    here.
 
     What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
     `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
@@ -139,6 +154,7 @@ DISTRIBUTIONS = (
     Distribution("few more parameters changed", parameters="few more"),
     Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
+    Distribution("other buffers", parameters="other buffers"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),

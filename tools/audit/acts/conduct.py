@@ -22,7 +22,7 @@ from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, 
 from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
 from foundry.tools.machine.installed import is_installed, is_of_system
 from foundry.tools.protocol.orders import PROCESS_EVENTS
-from foundry.tools.protocol.reasons import make_gate
+from foundry.tools.protocol.reasons import in_words, make_gate
 from foundry.tools.words import words
 
 MAPPED_CODE = "mapped code"
@@ -68,6 +68,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
         _gate(PROCESS_EVENTS, bad, honest + "forward touched no file, process, network or code"),
         _gate("steady calls", list(_call_findings(seen.get("calls", ()), policy)), "forward calls its own kernels"),
     ]
+    gates += _arithmetic_gates(seen.get("arithmetic", {}), policy)
     libraries = [str(path) for path in seen.get("libraries", ())]
     foreign, own = _sorted_libraries(libraries, events)
     if policy == "open":
@@ -96,6 +97,14 @@ def apply_policy(gate: Gate, policy: Policy) -> Gate:
     if gate.passed or policy != "open" or not is_others:
         return gate
     return Gate(gate.gate, True, f"allowed under open: {gate.evidence}")
+
+
+def _arithmetic_gates(found: Mapping[str, Any], policy: Policy) -> list[Gate]:
+    """Only where denormal numbers are lost. Flags do that which many authors use without knowing: fair names it."""
+    if found.get("denormal numbers") in (None, "kept"):
+        return []
+    reason = Reason(ReasonKind.FLUSHES, "")
+    return [Gate("denormal numbers", policy != "strict", in_words(reason), (reason,))]
 
 
 def _gate(name: str, bad: Sequence[str], good: str) -> Gate:

@@ -19,15 +19,12 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import patterns
 from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
 from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
+from foundry.tools.grade.runner.tensors import shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected
 from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters, worst_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
-
-FEW_MORE = 3  # elements changed in each parameter, however large it is
-LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
-OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
 
 
 @dataclass(frozen=True)
@@ -104,12 +101,13 @@ class Case:
         self._shapes: list[torch.Size] = []  # of the outputs
         self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
+        self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
 
     @property
     def name(self) -> str:
         """In words, "" for the file's own shapes and dtypes."""
-        changed = [f"{name}={value}" for name, value in self.overrides.items()]
-        return ", ".join([*changed, *([self.dtype] if self.dtype else [])])
+        changed = [*(f"{name}={value}" for name, value in self.overrides.items()), self.dtype or ""]
+        return ", ".join(filter(None, changed))
 
     @property
     def init(self) -> Parcel:
@@ -126,6 +124,8 @@ class Case:
         """Whether a distribution changes anything here; known after the trial "as given"."""
         if distribution.pattern == "few bits":
             return self._uses_tf32
+        if distribution.parameters == "other buffers":
+            return bool(self._tables())
         if distribution.parameters != "seeded":
             return self.has_parameters()
         if distribution.pattern == "other masks":
@@ -157,21 +157,12 @@ class Case:
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
         """Draws the parameters of kind `kind` for the trials to come."""
         seeded = self._states["seeded"]
-        chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
-        changed = patterns.randomise_parameters(seeded, chosen, seed)
-        if kind in ("few changed", "few more"):
-            stream = torch.Generator(self._device).manual_seed(seed ^ 0xFE3)
+        if kind == "other buffers":
+            changed = patterns.other_buffers(seeded, self._tables(), seed)
+        else:
+            chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded
-            most = FEW_MORE if kind == "few more" else None
-            changed = {key: patterns.few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
-        elif kind == "few bits":
-            changed = {key: patterns.in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
-        elif kind == "large":
-            changed = {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
-        elif kind in ("high", "low"):
-            offset = OFFSET if kind == "high" else -OFFSET
-            vectors = {key for key in chosen & self._learned if seeded[key].squeeze().dim() < 2}
-            changed = {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
+            changed = patterns.draw_parameters(kind, seeded, last, chosen, chosen & self._learned, seed)
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
             old.parcel.close()
@@ -228,7 +219,9 @@ class Case:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copy(placed))
             self._is_bounded = not overflowing(eager)
             self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
-        elif kind in ("large", "high", "low") and not all(bool(torch.isfinite(item).all()) for item in eager):
+        elif kind in ("large", "high", "low", "other buffers") and not all(
+            bool(torch.isfinite(item).all()) for item in eager
+        ):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")
@@ -295,6 +288,7 @@ class Case:
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
         if self._mutable is None:
             self.returns_views = _share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
+            self.shared_elements = [shared_elements(output) for output in outputs]
             before = self._states[kind]
             self._mutable = [
                 index
@@ -375,6 +369,12 @@ class Case:
         """Parameters and running statistics; other buffers (tables, masks) belong to the model's code."""
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
         return tensor.is_floating_point() and (is_statistic or key in self._learned)
+
+    def _tables(self) -> set[str]:
+        """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
+        state = list(self._without_counters(self._states["seeded"]).items())
+        fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
+        return {key for key, item in fixed.items() if patterns.is_table(item) and not self._is_randomised(key, item)}
 
     def _index_ranges(self, inputs: Any) -> list[int | None]:
         tensors = bundle.tensors_in(inputs)

@@ -23,7 +23,15 @@ from foundry.tools.grade.runner.integrity import GATES
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, SPOILED
-from foundry.tools.protocol.rules import OutputError, Parameters, Pattern, accepts, error_limit, failure, stress_limit
+from foundry.tools.protocol.rules import (
+    Distribution,
+    OutputError,
+    Parameters,
+    accepts,
+    error_limit,
+    failure,
+    stress_limit,
+)
 
 SLOTS = (0, 1)
 REST_S = 0.06  # pause after a call, in which work that was put off beyond the call's end gets done
@@ -161,7 +169,7 @@ class Examination:
         try:
             outputs = self._call(question, NAN_BYTES, record=is_first and question.number == 0)
         except _Failed as failed:
-            excuse = _excuse(failed, question.trial.distribution.pattern)
+            excuse = _excuse(failed, question.trial.distribution)
             if not excuse:
                 raise
             self.gates.append(Gate(question.gate, True, f"{excuse}: {failed.evidence}"))
@@ -208,6 +216,14 @@ class Examination:
             raise _Failed(f"{gate}: inputs unchanged", "wrong_result", f"forward changed its input {which} in place")
         if answer.get("alias") and not case.returns_views:
             raise _Failed(f"{gate}: outputs own their memory", "wrong_result", str(answer["alias"])[:300])
+        for index, (shared, usual) in enumerate(zip(answer.get("shared", ()), case.shared_elements, strict=False)):
+            if shared > usual:
+                raise _Failed(
+                    f"{gate}: outputs own their memory",
+                    "wrong_result",
+                    f"{shared} elements of output {index} have no memory of their own ({usual} of PyTorch's): it is a "
+                    "view that repeats itself (stride 0). Write every element",
+                )
 
     def _check_buffers(self, updated: list[torch.Tensor], question: _Question) -> None:
         """Fails unless buffers that the reference's forward updates (running statistics) hold the right values."""
@@ -379,11 +395,15 @@ class Examination:
         self.gates.append(Gate(gate, True, f"after {calls} calls in a row the answer is still the same"))
 
 
-def _excuse(failed: _Failed, pattern: Pattern) -> str:
+def _excuse(failed: _Failed, distribution: Distribution) -> str:
     """Why a failure is noted but does not reject the candidate; "" if it does."""
-    if pattern == "other numbers" and failed.has_raised:
+    if distribution.pattern == "other numbers" and failed.has_raised:
         return "made for the numbers of get_inputs: with others it raises an error"
-    if pattern == "no structure" and (failed.has_raised or failed.outcome in ("wrong_result", "inaccurate")):
+    if distribution.parameters == "other buffers" and failed.has_raised:
+        return "made for the buffers that the constructor registers: with others it raises an error"
+    if distribution.pattern == "no structure" and (
+        failed.has_raised or failed.outcome in ("wrong_result", "inaccurate")
+    ):
         return "relies on what every draw of get_inputs has in common (zeros, symmetry)"
     return ""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from foundry.tools.protocol.rules import Distribution, Pattern
+from foundry.tools.protocol.rules import Distribution, Parameters, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
 SPIKE_EVERY = 256  # elements to one spike of a sparse input
@@ -22,6 +22,9 @@ NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
 ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
 OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
+FEW_MORE = 3  # elements changed in each parameter, however large it is
+LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
+OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
 FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
@@ -326,6 +329,32 @@ def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tenso
 # ---------------------------------------------------------------- parameters
 
 
+def draw_parameters(
+    kind: Parameters,
+    seeded: dict[str, torch.Tensor],
+    last: dict[str, torch.Tensor],
+    chosen: set[str],
+    learned: set[str],
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
+    are the ones of which only a few elements change."""
+    changed = randomise_parameters(seeded, chosen, seed)
+    if kind in ("few changed", "few more"):
+        stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
+        most = FEW_MORE if kind == "few more" else None
+        return {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+    if kind == "few bits":
+        return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
+    if kind == "large":
+        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+    if kind in ("high", "low"):
+        offset = OFFSET if kind == "high" else -OFFSET
+        vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
+        return {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
+    return changed
+
+
 def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
     """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
     biases of zero) become different elements. Running variances stay positive."""
@@ -343,6 +372,36 @@ def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed:
         else:
             value = tensor.float() * (1.0 + 0.5 * noise)
         changed[key] = value.to(tensor.dtype)
+    return changed
+
+
+def is_table(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds floating numbers, and not only zeros and one other value, which say what counts."""
+    values = torch.unique(tensor)
+    return (
+        tensor.is_floating_point() and bool(tensor.numel()) and not (values.numel() == 2 and bool((values == 0).any()))
+    )
+
+
+def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone
+    become other numbers. What is sorted stays sorted, what is symmetric symmetric."""
+    generator = torch.Generator(_place_of(state)).manual_seed(seed)
+    changed = dict(state)
+    for key in sorted(chosen):
+        tensor = state[key].float()
+        factors = 0.5 + _uniform(tensor.shape, generator)
+        if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):
+            factors = (factors + factors.mT) / 2
+        value = tensor * factors if bool(tensor.any()) else 0.3 * factors
+        for descending in (False, True):
+            if (
+                tensor.dim() == 1
+                and not is_constant(tensor)
+                and torch.equal(tensor, tensor.sort(descending=descending)[0])
+            ):
+                value = value.sort(descending=descending)[0]
+        changed[key] = value.to(state[key].dtype)
     return changed
 
 

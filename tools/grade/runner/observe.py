@@ -22,6 +22,7 @@ from typing import Any, Literal
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.sentry import line_of
+from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
 
 Phase = Literal["load", "build", "first", "steady"]
@@ -194,6 +195,7 @@ class Observer:
             "kept": self._kept,
             "tritons": sorted(self._tritons),
             "unnamed": self._unnamed,
+            "arithmetic": procfs.arithmetic(),
         }
 
 

@@ -39,11 +39,11 @@ from foundry.tools.grade.runner.tensors import (
     GpuBlocks,
     Slot,
     State,
-    alias,
     changed,
     fewer_rows,
     find_drifted_parameters,
     many_calls,
+    memory_facts,
     overwrite,
     plain_output,
     poison,
@@ -291,7 +291,7 @@ class Runner:
         answer: Message = {
             "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
             "changed": changed(slot),
-            "alias": alias(tensors, slot, state.tensors, self._kept),
+            **memory_facts(tensors, slot, state.tensors, self._kept),
             "operators": operators,
             "written": written,
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import weakref
 from collections.abc import Callable, Sequence
@@ -194,6 +195,29 @@ def alias(outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], ke
                 if _overlap(output, other):
                     return f"output {index} shares memory with {name} {place}"
     return ""
+
+
+def memory_facts(
+    outputs: list[torch.Tensor], slot: Slot, state: list[torch.Tensor], kept: list[list[torch.Tensor]]
+) -> Message:
+    """Whose memory the outputs lie in, and how many of their elements share it with each other."""
+    return {"alias": alias(outputs, slot, state, kept), "shared": [shared_elements(output) for output in outputs]}
+
+
+def shared_elements(tensor: torch.Tensor) -> int:
+    """How many elements of a tensor have no memory of their own: those of a view that repeats itself (stride 0)."""
+    steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+    own = [(stride, size) for stride, size in steps if stride]
+    reach, is_apart = 0, True
+    for stride, size in own:
+        is_apart &= stride > reach
+        reach += stride * (size - 1)
+    if is_apart or not tensor.numel():
+        return tensor.numel() - math.prod(size for _, size in own) if tensor.numel() else 0
+    places = torch.zeros((), dtype=torch.int64)
+    for stride, size in own:
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return tensor.numel() - int(torch.unique(places).numel())
 
 
 def many_calls(
