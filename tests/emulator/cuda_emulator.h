@@ -129,7 +129,7 @@ struct Block {
     dim3 index, dim, grid;
     int threads = 0, started = 0, alive = 0, arrived = 0, line = 0;
     unsigned generation = 0;
-    uint64_t idle = 0;
+    uint64_t idle = 0, number = 0;  // number: of blocks that this one was, itself included
     char* shared = nullptr;
     const std::function<void()>* kernel = nullptr;
     Fiber* current = nullptr;
@@ -336,6 +336,7 @@ inline void run_block(int64_t number, dim3 grid, dim3 dim, size_t shared_bytes, 
     b.threads = b.alive = static_cast<int>(dim.x * dim.y * dim.z);
     b.started = b.arrived = 0;
     b.idle = 0;
+    ++b.number;
     b.kernel = &kernel;
     for (int w = 0; w * 32 < b.threads; ++w) {
         const int lanes = std::min(32, b.threads - w * 32);

@@ -89,6 +89,8 @@ inline void product_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (
 }
 inline unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 inline unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+inline float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
+inline float value_bf16(unsigned short bits) { return __bfloat162float({bits}); }
 
 }  // namespace mma
 
@@ -187,3 +189,47 @@ inline void copy(void* to, const void* from, int bytes, unsigned long long* barr
 }
 
 }  // namespace bulk
+
+// ---------------------------------------------------------------- copies of 16 bytes in groups
+
+namespace copies {
+
+// What a thread has asked for and not yet waited for: a copy is made no sooner than it must be, so that reading before
+// waiting shows.
+struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+};
+inline std::vector<std::vector<Copy>>& open() {
+    struct Own {
+        uint64_t block = 0;
+        std::vector<std::vector<Copy>> groups;
+    };
+    static thread_local Own all[emulator::kMaxThreads];
+    Own& own = all[emulator::block().current->thread];
+    if (own.block != emulator::block().number) own.groups.clear(), own.block = emulator::block().number;
+    return own.groups;
+}
+template <bool NEAR> void start(void* to, const void* from, int bytes) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16)
+        emulator::violation("a copy that is not aligned to 16 bytes");
+    if (open().empty()) open().emplace_back();
+    open().back().push_back({to, from, bytes});
+}
+inline void close() {
+    if (open().empty()) open().emplace_back();
+    open().emplace_back();
+}
+template <int OPEN> void wait() {
+    auto& groups = open();  // the last one is not closed yet
+    while (groups.size() > OPEN + 1) {
+        for (const Copy& copy : groups.front()) {
+            std::memset(copy.to, 0, 16);
+            std::memcpy(copy.to, copy.from, copy.bytes);
+        }
+        groups.erase(groups.begin());
+    }
+}
+
+}  // namespace copies

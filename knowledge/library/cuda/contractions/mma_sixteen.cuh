@@ -14,6 +14,8 @@ FOUNDRY_PRODUCT_16(product_f16, "f16")
 FOUNDRY_PRODUCT_16(product_bf16, "bf16")
 DEVICE unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 DEVICE unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+DEVICE float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
+DEVICE float value_bf16(unsigned short bits) { return __bfloat162float(__ushort_as_bfloat16(bits)); }
 #endif
 
 struct Sixteen {

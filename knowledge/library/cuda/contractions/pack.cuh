@@ -16,8 +16,20 @@ DEVICE int exponent_for(float largest) {
     return 127 + 13 - (field < 14 ? 14 : field);
 }
 DEVICE float power(int exponent) { return __int_as_float((exponent + 127) << 23); }  // of two, -126 <= exponent <= 127
-// x 2^exponent for exponents of two factors together: in halves, which neither overflow nor vanish by themselves.
+// x with its last bits cut off, so that what is left (`rest`) has the same sign: together they meet an infinity as x does.
+template <class P> DEVICE typename P::Element cut(float x) {
+    const typename P::Element near = P::pack(x);
+    return math::abs(P::value(near)) > math::abs(x) ? (typename P::Element)(near - P::UNIT) : near;
+}
+// What of x an element of precision P does not hold; an infinity or NaN is held whole.
+template <class P> DEVICE float rest(float x, typename P::Element held) {
+    const float left = x - P::value(held);
+    return left - left == 0.0f ? left : 0.0f;
+}
+// x 2^exponent for exponents of two factors together: where one power does not hold them in halves, which neither overflow
+// nor vanish by themselves.
 DEVICE float scaled(float x, int exponent) {
+    if ((unsigned)(exponent + 126) <= 253u) return x * power(exponent);
     const int half = exponent / 2;
     return x * power(half) * power(exponent - half);
 }

@@ -25,10 +25,14 @@ IEEE = "ieee"
 PRECISION = "precision"
 PATH = "path"
 HALF = "half"
+HALF3 = "half3"
 PACKED = "packed"
 # Of each precision: its name in *.cuh, and the bytes of an element.
-TYPES = {"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", "float16": "Float16", "bfloat16": "Bfloat16"}
-SIZES = {"tf32": 4, "tf32x3": 4, HALF: 2, "float16": 2, "bfloat16": 2}
+TYPES = {
+    **{"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", HALF3: "Float16"},
+    **{"float16": "Float16", "bfloat16": "Bfloat16"},
+}
+SIZES = {"tf32": 4, "tf32x3": 4, HALF: 2, HALF3: 2, "float16": 2, "bfloat16": 2}
 _COMMON: dict[str, tuple[str, str]] = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
     "tile_n": ("tile", "columns of a block's tile: larger reads a less often"),
@@ -73,7 +77,7 @@ class Ways:
             return (self.dtype, IEEE)
         if self.ieee_only:
             return (IEEE,)
-        if not self.packs or not _has_wgmma(arch):
+        if not self.packs or not has_wgmma(arch):
             return ("tf32", "tf32x3", IEEE)
         return (HALF, "tf32x3", "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, IEEE)
 
@@ -81,7 +85,7 @@ class Ways:
         """Ways to multiply in this precision, the default first."""
         if precision == HALF:
             return (PACKED,)
-        if not _has_wgmma(arch) or precision == "tf32x3":
+        if not has_wgmma(arch) or precision == "tf32x3":
             return ("mma",)
         staged = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
         if not self.packs:
@@ -89,7 +93,7 @@ class Ways:
         return (PACKED, *staged) if self.packing_pays else (*staged, PACKED)
 
 
-def _has_wgmma(arch: str) -> bool:
+def has_wgmma(arch: str) -> bool:
     return arch.rstrip("af") == "sm_90"
 
 

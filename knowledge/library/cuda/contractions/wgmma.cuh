@@ -2,7 +2,7 @@
 // memory, are described by one 64-bit word each, and are multiplied while the warps go on (PTX ISA, "Asynchronous
 // warpgroup level matrix instructions"). Where no NVIDIA compiler reads this, whoever compiles it supplies the functions
 // of the first part. A precision (wgmma_tf32.cuh, wgmma_sixteen.cuh) says how many `BYTES` an element has, and the `DEPTH`
-// of one product in k, 32 bytes of a row.
+// of one product in k, 32 bytes of a row; `UNIT` is what bits differ by between neighbours.
 namespace wgmma {
 
 #if defined(__CUDACC__)
@@ -13,24 +13,37 @@ DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memo
 template <int PENDING> DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
 
 #define FOUNDRY_FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define FOUNDRY_SIXTEEN(d, i) FOUNDRY_FOUR(d, i), FOUNDRY_FOUR(d, i + 4), FOUNDRY_FOUR(d, i + 8), FOUNDRY_FOUR(d, i + 12)
-// d += a b for a of 64 x DEPTH and b of DEPTH x 128 (or 64).
-#define FOUNDRY_WGMMA(name, depth, type, flags)                                                                \
-    DEVICE void name(float (&d)[64], unsigned long long a, unsigned long long b) {                                    \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128" depth ".f32." type "." type " {"                          \
-                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
-                     "%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,"   \
-                     "%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, %64, %65, 1, 1, 1" flags ";"      \
-                     : FOUNDRY_SIXTEEN(d, 0), FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48)  \
-                     : "l"(a), "l"(b));                                                                               \
-    }                                                                                                                 \
-    DEVICE void name(float (&d)[32], unsigned long long a, unsigned long long b) {                                    \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n64" depth ".f32." type "." type " {"                           \
-                     "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25," \
-                     "%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1" flags ";"                                          \
-                     : FOUNDRY_SIXTEEN(d, 0), FOUNDRY_SIXTEEN(d, 16)                                                  \
-                     : "l"(a), "l"(b));                                                                               \
+#define FOUNDRY_EIGHT(d, i) FOUNDRY_FOUR(d, i), FOUNDRY_FOUR(d, i + 4)
+#define FOUNDRY_SIXTEEN(d, i) FOUNDRY_EIGHT(d, i), FOUNDRY_EIGHT(d, i + 8)
+// Places of the sums in the instruction's text, so many of them.
+#define FOUNDRY_AT_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define FOUNDRY_AT_12 FOUNDRY_AT_8 ",%8,%9,%10,%11"
+#define FOUNDRY_AT_16 FOUNDRY_AT_12 ",%12,%13,%14,%15"
+#define FOUNDRY_AT_24 FOUNDRY_AT_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define FOUNDRY_AT_32 FOUNDRY_AT_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define FOUNDRY_AT_48 FOUNDRY_AT_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define FOUNDRY_AT_64 FOUNDRY_AT_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+// d += a b for a of 64 x DEPTH and b of DEPTH x `columns`; `a` and `b` are the places of the descriptors in the text.
+#define FOUNDRY_WGMMA_OF(name, depth, type, flags, columns, sums, at, a, b, ...)                                       \
+    DEVICE void name(float (&d)[sums], unsigned long long left, unsigned long long right) {                           \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" columns depth ".f32." type "." type " {" at "}, %" a ", %" b  \
+                     ", 1, 1, 1" flags ";"                                                                            \
+                     : __VA_ARGS__                                                                                    \
+                     : "l"(left), "l"(right));                                                                        \
     }
+#define FOUNDRY_WGMMA(name, depth, type, flags)                                                                       \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "16", 8, FOUNDRY_AT_8, "8", "9", FOUNDRY_EIGHT(d, 0))                  \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "24", 12, FOUNDRY_AT_12, "12", "13", FOUNDRY_EIGHT(d, 0),              \
+                     FOUNDRY_FOUR(d, 8))                                                                              \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "32", 16, FOUNDRY_AT_16, "16", "17", FOUNDRY_SIXTEEN(d, 0))            \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "48", 24, FOUNDRY_AT_24, "24", "25", FOUNDRY_SIXTEEN(d, 0),            \
+                     FOUNDRY_EIGHT(d, 16))                                                                            \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "64", 32, FOUNDRY_AT_32, "32", "33", FOUNDRY_SIXTEEN(d, 0),            \
+                     FOUNDRY_SIXTEEN(d, 16))                                                                          \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "96", 48, FOUNDRY_AT_48, "48", "49", FOUNDRY_SIXTEEN(d, 0),            \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32))                                                  \
+    FOUNDRY_WGMMA_OF(name, depth, type, flags, "128", 64, FOUNDRY_AT_64, "64", "65", FOUNDRY_SIXTEEN(d, 0),           \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48))
 template <int N> DEVICE void hold(float (&d)[N]) {  // what is read after it is not read before it
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");

@@ -2,8 +2,10 @@
 
 `direct` keeps outputs in registers and walks the input that reaches them: the default where a group has at most
 DIRECT_CHANNELS output channels (depthwise, small groups, a last layer of three colours), for which a matrix product
-would fill at most half of its smallest tile. `implicit_gemm` is the tiled matrix product over gathered inputs, for the
-rest. Both run a transposed convolution by the phases of its stride, so that no product with an inserted zero is made.
+would fill at most half of its smallest tile. `channels_last` is a matrix product of warpgroups from a packed copy of
+the input, where channels and window are large enough to win the copy back. `implicit_gemm` is the tiled matrix product
+over gathered inputs, for the rest. All run a transposed convolution by the phases of its stride: no product with an
+inserted zero is made.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Protocol
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.convolutions import direct, product
+from foundry.knowledge.library.cuda.convolutions import channels_last, direct, product
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace, conv_space
 from foundry.knowledge.library.cuda.space import pick, tunable
 from foundry.knowledge.library.ir.kernels import ConvKernel, Plan, PrintedKernel
@@ -33,34 +35,41 @@ class Algorithm(Protocol):
     def print_algorithm(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel: ...
 
 
-ALGORITHMS: Mapping[str, Algorithm] = {"implicit_gemm": product, "direct": direct}
+ALGORITHMS: Mapping[str, Algorithm] = {"implicit_gemm": product, "direct": direct, "channels_last": channels_last}
 
 
-def default_algorithm(space: ConvSpace, offered: tuple[str, ...]) -> str:
+def default_algorithm(space: ConvSpace, offered: tuple[str, ...], choices: dict[str, Choice]) -> str:
     small = space.found.out_per_group <= DIRECT_CHANNELS
-    return "direct" if small and "direct" in offered else "implicit_gemm"
+    if small and "direct" in offered:
+        return "direct"
+    packs = "channels_last" in offered and channels_last.pays(space) and channels_last.takes(space, choices)
+    return "channels_last" if packs else "implicit_gemm"
 
 
-def _offered(space: ConvSpace) -> tuple[str, ...]:
-    worth = {"direct": space.found.out_per_group <= DIRECT_LIMIT}
+def _offered(space: ConvSpace, arch: str) -> tuple[str, ...]:
+    worth = {"direct": space.found.out_per_group <= DIRECT_LIMIT, "channels_last": channels_last.runs_on(arch)}
     return tuple(name for name, kind in ALGORITHMS.items() if worth.get(name, True) and kind.fits(space))
 
 
 def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of a convolution or transposed convolution with its epilogue.
 
-    `choices` may hold "algorithm" ("implicit_gemm" or "direct") and what that algorithm takes. `direct`: "outputs" (of
-    a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread) and "threads"
-    (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". A value that is not legal for this
-    kernel gives way to the default.
+    `choices` may hold "algorithm" ("implicit_gemm", "direct", "channels_last") and what that algorithm takes. `direct`:
+    "outputs" (of a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread)
+    and "threads" (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". `channels_last`:
+    "precision", "near" (whether the first cache keeps lines), and those of its tiles. A value that is not legal for
+    this kernel gives way to the default.
     """
     space = conv_space(kernel, plan)
-    offered = _offered(space)
-    default = default_algorithm(space, offered)
+    offered = _offered(space, device.arch)
+    default = default_algorithm(space, offered, choices)
     name = str(pick(choices, "algorithm", offered, default))
     printed = ALGORITHMS[name].print_algorithm(space, device, choices)
     if len(offered) == 1:
         return printed
-    meaning = "outputs kept in registers by threads of their own, or tiles of a matrix product shared by a block"
+    meaning = (
+        "direct: outputs kept in registers by threads of their own; implicit_gemm: tiles of a matrix product shared by "
+        "a block; channels_last: the same from a packed copy of the input"
+    )
     choice = tunable("algorithm", offered, default, "algorithm", meaning)
     return replace(printed, choices={"algorithm": name, **printed.choices}, tunables=(choice, *printed.tunables))

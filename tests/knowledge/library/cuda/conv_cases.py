@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from foundry.knowledge.opgraph import DType, contiguous_strides
 
 Sizes = int | tuple[int, ...]
 TILED = "implicit_gemm"
+PACKED = "channels_last"
 
 
 def conv(
@@ -106,6 +108,31 @@ def infinite_weight(**choices: Any) -> Case:
     return case
 
 
+@dataclass
+class EachChannel(Case):
+    """Every channel of every image is compared by its own magnitude."""
+
+    def check(self, found: dict[str, torch.Tensor], label: str = "") -> None:
+        truth = self.outputs["y"]
+        size = truth.where(truth.isfinite(), 0).amax(dim=(2, 3), keepdim=True).clamp(min=1e-37)
+        whole = Case(self.kernel, {}, {"y": truth / size}, tolerance=self.tolerance)
+        whole.check({"y": found["y"].cpu() / size}, label)
+
+
+def far_scales(**choices: Any) -> Case:
+    """Images and channels of all magnitudes, an image of zeros, an infinity: each image finds a scale of its own."""
+    case = conv(7, 9, 20, (6, 7), (3, 3), padding=1, **choices)
+    x, weight, bias = (case.inputs[name] for name in ("x", "w", "bias"))
+    bias.zero_()
+    x *= (10.0 ** torch.tensor([-30.0, -8, -1, 0, 2, 5, 0]))[:, None, None, None]
+    x[6] = 0.0
+    weight *= (10.0 ** torch.linspace(-4, 4, 20))[:, None, None, None]
+    x[3, 4, 2, 3] = torch.inf
+    truth = torch.nn.functional.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    case.outputs["y"] = truth.relu().float()
+    return EachChannel(**vars(case))
+
+
 # Transposed: strides 1 to 3 (and mixed ones), output padding, dilation, groups, all ranks, odd sizes, batch 1.
 _TRANSPOSED: dict[str, Callable[..., Case]] = {
     "one": partial(conv, 2, 6, 4, (13,), (4,), padding=1),
@@ -172,8 +199,31 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     **{f"conv_t_{name}": partial(make, transposed=True, algorithm="direct") for name, make in _TRANSPOSED.items()},
     **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
     **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
+    # Through a packed copy: phases, groups, strides, one and several tiles of channels, both sides of a tile's edges.
+    **{
+        f"last_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=PACKED, precision="half3")
+        for name in ("two_odd", "two_gaps", "three_two")
+    },
+    "last": lambda: conv(
+        3, 20, 64, (13, 11), (3, 3), padding=1, algorithm=PACKED, precision="half", tile_pixels=256, group_pixels=128
+    ),
+    "last_odd": lambda: conv(2, 12, 33, (9, 7), (3, 3), padding=1, residual=True, algorithm=PACKED, precision="tf32"),
+    "last_strided": lambda: conv(
+        *(2, 6, 20, (11, 9), (3, 2)),
+        stride=2,
+        dilation=2,
+        padding=2,
+        groups=2,
+        last=True,
+        algorithm=PACKED,
+        precision="half3",
+        near="no",
+        stages=5,
+    ),
+    "last_wide": lambda: conv(1, 70, 150, (6, 7), (3, 3), padding=1, algorithm=PACKED, precision="half"),
+    "last_scales": lambda: far_scales(algorithm=PACKED, precision="half"),
     # On tensor cores: stores of four and of one, edges of all kinds, phases, groups, an infinite weight.
-    "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", path="mma"),
+    "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", algorithm=TILED, path="mma"),
     "mma_conv_odd": lambda: conv(2, 5, 33, (9, 7), (3, 3), padding=1, residual=True, precision="tf32x3"),
     "mma_conv_strided": lambda: conv(
         2, 6, 20, (11, 9), (3, 2), stride=2, dilation=2, padding=2, groups=2, last=True, precision="tf32x3"
@@ -181,11 +231,13 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     "mma_conv_three": lambda: conv(
         1, 3, 24, (5, 6, 7), (2, 3, 2), precision="tf32x3", tile_m=64, tile_n=64, warp_m=32, warp_n=32
     ),
-    "mma_conv_81_taps": lambda: conv(1, 3, 12, (9, 7), (9, 9), padding=4, precision="tf32", path="mma"),
+    "mma_conv_81_taps": lambda: conv(
+        1, 3, 12, (9, 7), (9, 9), padding=4, precision="tf32", algorithm=TILED, path="mma"
+    ),
     "mma_conv_infinite": lambda: infinite_weight(algorithm=TILED, precision="tf32x3"),
-    "wgmma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", path="wgmma"),
+    "wgmma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", algorithm=TILED, path="wgmma"),
     "wgmma_conv_odd": lambda: conv(
-        2, 5, 65, (9, 7), (3, 3), padding=1, residual=True, precision="tf32", path="wgmma", stages=3
+        2, 5, 65, (9, 7), (3, 3), padding=1, residual=True, precision="tf32", algorithm=TILED, path="wgmma", stages=3
     ),
     "wgmma_conv_strided": lambda: conv(
         *(2, 6, 20, (11, 9), (3, 2)),
@@ -195,6 +247,7 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         groups=2,
         last=True,
         precision="tf32",
+        algorithm=TILED,
         path="wgmma",
     ),
     "wgmma_conv_t_two_two": partial(
@@ -212,10 +265,10 @@ CONVOLUTIONS_SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "conv_half": lambda: conv(2, 5, 12, (9, 8), (3, 3), padding=1, dtype="float16"),
     "conv_t_bfloat16": lambda: conv(2, 6, 24, (5, 8), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16"),
     "mma_conv_half": lambda: conv(
-        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", path="mma"
+        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", algorithm=TILED, path="mma"
     ),
     "wgmma_conv_half": lambda: conv(
-        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", path="wgmma"
+        2, 8, 40, (9, 8), (3, 3), padding=1, dtype="float16", precision="float16", algorithm=TILED, path="wgmma"
     ),
     "mma_conv_t_bfloat16": lambda: conv(
         2,
@@ -228,7 +281,11 @@ CONVOLUTIONS_SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
         transposed=True,
         dtype="bfloat16",
         precision="bfloat16",
+        algorithm=TILED,
         path="mma",
+    ),
+    "last_t_bfloat16": lambda: conv(
+        2, 6, 24, (5, 7), (4, 4), stride=2, padding=1, transposed=True, dtype="bfloat16", algorithm=PACKED
     ),
     "conv_depthwise_half": lambda: conv(2, 6, 6, (9, 16), (3, 3), padding=1, groups=6, dtype="float16", residual=True),
     "conv_t_depthwise_bfloat16": lambda: conv(

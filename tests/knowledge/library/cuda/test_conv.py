@@ -16,7 +16,7 @@ import pytest
 import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
-from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, TILED, conv
+from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, PACKED, TILED, conv
 from tests.knowledge.library.cuda.emulated import SIXTEEN, check_emulated
 from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
@@ -159,10 +159,20 @@ def test_the_algorithm_follows_from_the_channels_of_a_group(shape: tuple[Any, ..
         assert item.default in item.values and printed.choices[item.name] == item.default
 
 
+@pytest.mark.parametrize(
+    ("precision", "algorithm"), [("half", PACKED), ("half3", PACKED), ("tf32x3", TILED), ("ieee", TILED)]
+)
+def test_the_default_algorithm_computes_in_the_precision_that_was_chosen(precision: str, algorithm: str) -> None:
+    case = conv(2, 32, 64, (16, 16), (3, 3), padding=1, precision=precision)
+    printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+    assert (printed.choices["algorithm"], printed.choices["precision"]) == (algorithm, precision)
+
+
 def test_every_value_of_every_tunable_is_taken() -> None:
     """What the search may choose is what it gets, whichever algorithm it starts from."""
     case = conv(4, 8, 16, (30, 32), (3, 3), padding=1, stride=2, groups=2, transposed=True)
-    for algorithm in (TILED, "direct"):
+    case.ieee_only = False
+    for algorithm in (TILED, "direct", PACKED):
         first = print_kernel(case.kernel, case.plan(), H200, {"algorithm": algorithm})
         for item in first.tunables:
             for value in item.values:

@@ -1,0 +1,470 @@
+"""Convolutions in CUDA through a channels-last copy of the input, padding included, as products of warpgroups.
+
+One launch brings the input into the order (image, position, channel), in 16 bits times a power of two an image (`half`,
+`half3`) or rounded to TF32; weights that are parameters are packed once. The main loop then reads 16 bytes of channels
+of a tap at a time and never asks where an image ends. Phases of a transposed convolution are products of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda import launches as cuda_launch
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, HALF3, PRECISION, TYPES, has_wgmma
+from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
+from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
+from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
+from foundry.knowledge.library.cuda.dialect import element
+from foundry.knowledge.library.cuda.launches import Launch, max_shared_bytes
+from foundry.knowledge.library.cuda.space import (
+    body_leaves,
+    buffers_of,
+    decompose,
+    indent,
+    number,
+    parameters,
+    pick,
+    tunable,
+)
+from foundry.knowledge.library.file.assemble import fill
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
+
+_THREADS = 256  # of a packing launch
+_AXES = range(3)
+_PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
+_MOST_PIECES = 8192  # of the tables
+_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
+_GUESS = 6  # power of two that brings the largest element of most inputs into half's range
+_LOWEST = 2  # and the least exponent that the largest element may then have
+_DRAINED = 4  # steps of three products after which sums leave the tensor cores
+_ALIGN = 1024
+_LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",)}
+_NEAR = ("no", "yes")
+_PRECISION_MEANING = (
+    "half: operands scaled to 16 bits, 11 significant ones as TF32 has; half3: three products of such halves, as "
+    "accurate as float32; tf32: as PyTorch with TF32 allowed, at half the rate"
+)
+
+
+@dataclass(frozen=True)
+class PixelTiling:
+    """The tunables' values."""
+
+    tile_pixels: int
+    tile_channels: int
+    group_pixels: int
+    stages: int
+
+    @property
+    def group_channels(self) -> int:
+        return min(128, self.tile_channels)
+
+    @property
+    def threads(self) -> int:
+        return (self.tile_pixels // self.group_pixels) * (self.tile_channels // self.group_channels) * 128
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 8)
+
+    def registers(self, precision: str) -> int:
+        sums = self.group_pixels * self.group_channels // 128
+        rows = self.tile_pixels * 8 // self.threads + self.group_pixels // 64 * 12
+        return sums * (2 if precision == HALF3 else 1) + rows + 40
+
+    def legal(self, precision: str, arch: str) -> bool:
+        if self.tile_pixels % self.group_pixels or not 128 <= self.threads <= 512:
+            return False
+        if self.registers(precision) > min(255, 65536 // self.threads):
+            return False
+        return self.shared_bytes <= max_shared_bytes(arch)
+
+    def resident_blocks(self, precision: str, arch: str) -> int:
+        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        by_registers = 65536 // (self.threads * self.registers(precision))
+        return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes + 1024)))
+
+
+_VALUES: dict[str, tuple[int, ...]] = {
+    "tile_pixels": (64, 128, 256),
+    "tile_channels": (*_COLUMNS, 256),
+    "group_pixels": (64, 128),
+    "stages": (3, 4, 5, 6),
+}
+_MEANING = {
+    "tile_pixels": ("tile", "output positions of a block: larger reads weights less often"),
+    "tile_channels": ("tile", "output channels of a block: larger reads the input less often"),
+    "group_pixels": ("tile", "output positions that a warpgroup adds up: fewer threads, more registers each"),
+    "stages": ("memory", "tiles in flight: more latency is hidden, fewer blocks fit a multiprocessor"),
+}
+
+
+def fits(space: ConvSpace) -> bool:
+    """Wide integers and doubles are for others, and so is an input whose packed form has too many pieces to count."""
+    if space.plan.buffers[space.kernel.x].dtype == "float64" or space.kernel.dtype != "float32":
+        return False
+    dtype = _dtype(space)
+    if dtype == "float32" and space.plan.ieee_only:
+        return False
+    for precision in _precisions(space):
+        found = packed_input(space, precision)
+        if found.pieces >= 2**31 - 2**16 or len(found.reads) > _MOST_PIECES:
+            return False
+    return True
+
+
+def runs_on(arch: str) -> bool:
+    return has_wgmma(arch)
+
+
+def pays(space: ConvSpace) -> bool:
+    """Whether the packed input is read often enough, and its channels fill 16-byte pieces."""
+    channels, out = space.found.in_per_group, space.found.out_per_group
+    return out >= 16 and channels * space.taps >= 64
+
+
+def _dtype(space: ConvSpace) -> str:
+    stored = {space.plan.buffers[name].dtype for name in (space.kernel.x, space.kernel.weight)}
+    found = stored.pop() if len(stored) == 1 else "float32"
+    return found if found in ("float16", "bfloat16") else "float32"
+
+
+def _precisions(space: ConvSpace) -> tuple[str, ...]:
+    dtype = _dtype(space)
+    return (HALF, HALF3, "tf32") if dtype == "float32" else (dtype,)
+
+
+def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
+    """Whether a precision that was asked for is one of these."""
+    return choices.get(PRECISION, _precisions(space)[0]) in _precisions(space)
+
+
+def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
+    out = space.found.out_per_group
+    columns = min((n for n in _COLUMNS if n >= out), default=128)
+    shape = PixelTiling(128, columns, 64, 4 if columns <= 64 else 3)
+    if not shape.legal(precision, arch):
+        shape = replace(shape, tile_channels=64)
+    return shape
+
+
+def _choose(
+    space: ConvSpace, precision: str, device: Device, choices: dict[str, Choice]
+) -> tuple[PixelTiling, tuple[Tunable, ...]]:
+    default = _default(space, precision, device.arch)
+    most = max(16, 2 * space.found.out_per_group)
+    values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
+    wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
+    shape = PixelTiling(**wanted)
+    if not shape.legal(precision, device.arch):
+        shape = default
+    tunables = []
+    for name, (aspect, meaning) in _MEANING.items():
+        legal = [v for v in values[name] if replace(shape, **{name: v}).legal(precision, device.arch)]
+        legal = sorted({*legal, getattr(default, name)})
+        if len(legal) > 1:
+            tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    return shape, tuple(tunables)
+
+
+class _ChannelsLast:
+    def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
+        self.space, self.found, self.kernel = space, space.found, space.kernel
+        self.arch = device.arch
+        precisions = _precisions(space)
+        self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
+        self.near = str(pick(choices, "near", _NEAR, "yes"))
+        self.shape, self.tunables = _choose(space, self.precision, device, choices)
+        self.packed: PackedInput = packed_input(space, self.precision)
+        self.n = self.found.out_per_group
+        self.counts = tuple(axis.count for axis in self.found.axes)
+        self.m = self.kernel.batch * math.prod(self.counts)
+        self.tiles = math.ceil(self.m / self.shape.tile_pixels), math.ceil(self.n / self.shape.tile_channels)
+        self.phases = self.found.parts
+        self.padded_n = self.tiles[1] * self.shape.tile_channels
+        self.weight_rows = self.kernel.groups * self.padded_n
+        self.is_prepared = space.plan.buffers[self.kernel.weight].role == "parameter"
+        self._place()
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.precision in (HALF, HALF3)
+
+    def _place(self) -> None:
+        """Where things lie in the workspace and in prepared memory."""
+        weights = self.weight_rows * len(self.packed.reads) * 16
+        self.prepared_bytes = weights + (_aligned(4 * self.weight_rows) if self.is_scaled else 0)
+        self.workspace_bytes = 0 if self.is_prepared else _aligned(self.prepared_bytes)
+        memory = cuda_launch.prepared if self.is_prepared else cuda_launch.workspace
+        self.weights, self.exponents_w = memory(0), memory(weights)
+        image = self.workspace_bytes
+        self.image = cuda_launch.workspace(image)
+        self.exponents_x = cuda_launch.workspace(image + _aligned(self.packed.pieces * 16))
+        peaks = image + _aligned(self.packed.pieces * 16) + _aligned(4 * self.kernel.batch)
+        self.peaks = cuda_launch.workspace(peaks)
+        self.workspace_bytes = peaks + (_aligned(4 * self.kernel.batch * self.pack_blocks) if self.is_scaled else 0)
+
+    # ------------------------------------------------------------ packing
+
+    @property
+    def part(self) -> int:
+        """Pieces that a thread packs: two fill a sector of the memory."""
+        return 2 if self.packed.point % 2 == 0 else 1
+
+    @property
+    def chunks(self) -> int:
+        return self.packed.point // self.part
+
+    @property
+    def spot_blocks(self) -> int:
+        return math.ceil(self.packed.spots / _THREADS)
+
+    @property
+    def pack_blocks(self) -> int:
+        """Blocks that pack an image."""
+        return self.spot_blocks * self.chunks
+
+    @property
+    def repairers(self) -> int:
+        """Blocks that look whether an image must be packed again."""
+        return max(1, min(8, self.pack_blocks))
+
+    def _x(self) -> str:
+        return f"const {self.space.x_type}* __restrict__ b_{self.kernel.x}"
+
+    def _packing(self) -> list[tuple[str, Launch]]:
+        space, packed, kernel = self.space, self.packed, self.kernel
+        name = space.name
+        weight_at = f"((group * {self.n} + n) * {self.found.in_per_group} + c) * {space.taps} + {name}_taps[at]"
+        if kernel.transposed:
+            weight_at = f"((group * {self.found.in_per_group} + c) * {self.n} + n) * {space.taps} + {name}_taps[at]"
+        if kernel.in_channels * self.n * space.taps >= 2**31:
+            weight_at = f"(long long){weight_at}"
+        values: dict[str, object] = {
+            "NAME": name,
+            "X": kernel.x,
+            "X_TYPE": space.x_type,
+            "INSIDE": space.inside,
+            "PRECISION": TYPES[self.precision],
+            "PIECES": len(packed.reads),
+            "READS": ", ".join(map(str, packed.reads)),
+            "TAPS": ", ".join(map(str, packed.taps)),
+            "CHANNELS": ", ".join(map(str, packed.channels)),
+            **{"PART": self.part, "SPOTS": packed.spots, "POINT": packed.point, "PIECES_GROUP": packed.pieces_group},
+            **{f"P{d}": packed.size[d] for d in _AXES},
+            **{f"LEAD{d}": self.found.axes[d].lead for d in _AXES},
+            **{f"IN{d}": kernel.input_size[d] for d in _AXES},
+            **{f"STRIDE{d}": kernel.x_strides[2 + d] for d in _AXES},
+            "STRIDE_C": kernel.x_strides[1],
+            "ORIGIN": space.origin("photo", "0"),
+            "C": self.found.in_per_group,
+            "FOUND": space.x_value("found"),
+            "PACK": "pack::cut<Precision>" if packed.low else "Precision::pack",
+            "HAS_LOW": str(packed.low > 0).lower(),
+            "LOW_BYTES": packed.low * 16,
+            "GUESS": _GUESS if self.is_scaled else 0,
+            **{"SPOT_BLOCKS": self.spot_blocks, "CHUNKS": self.chunks},
+            **{"REPAIRERS": self.repairers, "LOWEST": _LOWEST},
+            "W_TYPE": element(space.plan.buffers[kernel.weight].dtype),
+            "FOUND_WEIGHT": space.weight_value("found"),
+            "WEIGHT_AT": weight_at,
+            **{"WEIGHT_ROWS": self.weight_rows, "PADDED_N": self.padded_n, "N": self.n},
+            **{"BN": self.shape.tile_channels, "TILES_N": self.tiles[1], "ALL_STEPS": packed.all_steps},
+            **self._scaling(),
+        }
+        if packed.low:
+            table = ", ".join(str(int(low)) for low in packed.low_weights)
+            values["LOW_TABLE"] = f"__device__ const bool {name}_low[{len(packed.reads)}] = {{{table}}};"
+            values["IS_LOW"] = f"{name}_low[at]"
+        names = ["pack", *(["repair"] if self.is_scaled else [])]
+        texts = {key: _text(f"channels_last_{key}.cu", values | {"REPAIR": ""}) for key in names}
+        images = kernel.batch
+        arguments = [kernel.x, self.image, *([self.peaks] if self.is_scaled else [])]
+        block = (_THREADS, 1, 1)
+        found = [(texts["pack"], Launch(f"{name}_pack", (self.pack_blocks * images, 1, 1), block, tuple(arguments)))]
+        if self.is_scaled:
+            arguments = [kernel.x, self.image, self.peaks, self.exponents_x]
+            found.append(
+                (texts["repair"], Launch(f"{name}_repair", (self.repairers * images, 1, 1), block, tuple(arguments)))
+            )
+        return [*found, ("", self._weights_launch())]
+
+    def _weights_launch(self) -> Launch:
+        arguments = (self.kernel.weight, self.weights, *([self.exponents_w] if self.is_scaled else []))
+        blocks = math.ceil(self.weight_rows / 8)
+        name = f"{self.space.name}_weights"
+        return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), arguments, prepares=self.is_prepared)
+
+    def _scaling(self) -> dict[str, object]:
+        """What differs where operands are scaled to 16 bits."""
+        weight = f"const {element(self.space.plan.buffers[self.kernel.weight].dtype)}* __restrict__ weight"
+        packs = f"{self._x()}, unsigned char* __restrict__ packed"
+        fills = f"{weight}, unsigned char* __restrict__ weights"
+        plain: dict[str, object] = {
+            "LOW_TABLE": "",
+            "IS_LOW": "false",
+            "KEEP_PEAK": "",
+            "TIMES": "",
+            "WEIGHT_SCALE": "",
+        }
+        if not self.is_scaled:
+            return {**plain, "PACK_PARAMETERS": packs, "WEIGHT_PARAMETERS": fills}
+        keep = [
+            "using Largest = Extreme<float, true>;",
+            "SHARED_STATES(Largest, partials, 8);",
+            "largest = reduce_block<8>(largest, partials);",
+            "if (threadIdx.x == 0) peaks[blockIdx.x] = largest.value;",
+        ]
+        scale = [
+            "float largest = 0.0f;",
+            f"for (int at = lane; at < {len(self.packed.reads)}; at += 32)",
+            "    for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(read(at, e)));",
+            "#pragma unroll",
+            "for (int mask = 16; mask; mask /= 2)",
+            "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",
+            "const int exponent = pack::exponent_for(largest);",
+            "const float scale = pack::power(exponent);",
+            "if (lane == 0) exponents_w[row] = -exponent;",
+        ]
+        return plain | {
+            "PACK_PARAMETERS": f"{packs}, float* __restrict__ peaks",
+            "WEIGHT_PARAMETERS": f"{fills}, int* __restrict__ exponents_w",
+            "KEEP_PEAK": indent(keep),
+            "WEIGHT_SCALE": indent(scale),
+            "TIMES": " * scale",
+        }
+
+    # ------------------------------------------------------------ main loop
+
+    def _block(self) -> list[str]:
+        """Which phase, group and tile a block computes: phases vary fastest, then tiles of channels."""
+        shape, phases = self.shape, len(self.phases)
+        lines = []
+        if phases > 1:
+            table = f"{self.space.name}_phases[(int)blockIdx.x % {phases}]"
+            lines += [f"const int phase = (int)blockIdx.x % {phases};"]
+            lines += [f"const int steps = {table}[3], first_step = {table}[4];"]
+        else:
+            lines += [f"const int steps = {self.packed.all_steps}, first_step = 0;"]
+        all_tiles = self.tiles[0] * self.tiles[1]
+        lines += [f"const int tile = (int)(blockIdx.x / {phases} % {all_tiles});"]
+        if self.kernel.groups > 1:
+            lines += [f"const int group_index = (int)(blockIdx.x / {phases * all_tiles});"]
+        lines += [f"const int tile_m = tile / {self.tiles[1]}, tile_n = tile % {self.tiles[1]};"]
+        return [*lines, f"const int first_m = tile_m * {shape.tile_pixels}, first_n = tile_n * {shape.tile_channels};"]
+
+    def _output(self) -> tuple[list[str], str]:
+        """Statements that define an output's place from `m`, and when it exists."""
+        lines = decompose("m", (self.kernel.batch, *self.counts), _PIXEL, "int")
+        tests = [f"m < {self.m}"] if self.m % self.shape.tile_pixels else []
+        for d in _AXES:
+            axis = self.found.axes[d]
+            start = f" + {self.space.name}_phases[phase][{d}]" if len(axis.parts) > 1 else ""
+            lines.append(f"const int {POSITION[d]} = j{d} * {axis.parts[0].step}{start};")
+            if any(part.count < axis.count for part in axis.parts):
+                tests.append(f"{POSITION[d]} < {self.kernel.output_size[d]}")
+        return lines, " && ".join(tests) or "true"
+
+    def _main(self) -> tuple[str, Launch]:
+        kernel, shape, packed, space = self.kernel, self.shape, self.packed, self.space
+        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
+        signature, arguments = parameters(space.plan, reads, writes)
+        more = ["const unsigned char* __restrict__ packed", "const unsigned char* __restrict__ weights"]
+        slots = [self.image, self.weights]
+        acc, exponent, channel_scale = "acc[i][h * 4 + r * 2 + side]", "0", []
+        if self.is_scaled:
+            more += ["const int* __restrict__ exponents_x", "const int* __restrict__ exponents_w"]
+            slots += [self.exponents_x, self.exponents_w]
+            exponent = f"m < {self.m} ? exponents_x[photo] : 0"
+            channel_scale = [f"const int channel_exponent = exponents_w[{self._group} * {self.padded_n} + n];"]
+            acc = f"pack::scaled({acc}, place[i][r].exponent + channel_exponent)"
+        output, exists = self._output()
+        size, step = packed.size, [axis.in_step for axis in self.found.axes]
+        begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
+        own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
+        body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, 1, "", "")
+        values: dict[str, object] = {
+            "NAME": space.name,
+            "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
+            "PRECISION": TYPES[self.precision],
+            "THREADS": shape.threads,
+            "MIN_BLOCKS": shape.resident_blocks(self.precision, self.arch),
+            **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "GM": shape.group_pixels},
+            **{"GN": shape.group_channels, "STAGES": shape.stages},
+            "DRAINED": _DRAINED if self.precision == HALF3 else 0,
+            "NEAR": str(self.near == "yes").lower(),
+            "BLOCK": indent(self._block()),
+            "M": self.m,
+            "N": self.n,
+            "GROUP": self._group,
+            "PIXEL": indent(decompose("m", (kernel.batch, *self.counts), _PIXEL, "int"), 2),
+            "BEGIN": f"({begin}) * {packed.point}{own_group}",
+            **{"ALL_STEPS": packed.all_steps, "TILES_N": self.tiles[1]},
+            "IMAGE": space.image,
+            "OUTPUT": indent(output, 3),
+            "EXPONENT": exponent,
+            "EXISTS": exists,
+            "CHANNEL_SCALE": indent(channel_scale, 3),
+            "CHANNEL_EXISTS": f"n < {self.n}" if self.n % shape.tile_channels else "true",
+            "EPILOGUE": indent(body, 7),
+        }
+        blocks = self.tiles[0] * self.tiles[1] * len(self.phases) * kernel.groups
+        launch = Launch(
+            space.name, (blocks, 1, 1), (shape.threads, 1, 1), (*slots, *arguments), shared_bytes=shape.shared_bytes
+        )
+        return self._phases() + _text("channels_last.cu", values), launch
+
+    def _phases(self) -> str:
+        if len(self.phases) == 1:
+            return ""
+        rows = ", ".join(f"{{{', '.join(map(str, row))}}}" for row in self.packed.phases)
+        about = "// Phases of the stride: first output along each axis, number of steps, first of them.\n"
+        return f"{about}__device__ const int {self.space.name}_phases[{len(self.phases)}][5] = {{{rows}}};\n\n"
+
+    @property
+    def _group(self) -> str:
+        return "group_index" if self.kernel.groups > 1 else "0"
+
+    def print(self) -> PrintedKernel:
+        parts = [*self._packing(), self._main()]
+        kind = "tf32" if self.precision == "tf32" else "sixteen"
+        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "copies", "pack")
+        precisions = _precisions(self.space)
+        tunables = [tunable("near", _NEAR, "yes", "memory", "whether the first cache keeps lines for the next tap")]
+        if len(precisions) > 1:
+            tunables.insert(0, tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
+        values: dict[str, Choice] = {PRECISION: self.precision, "near": self.near, **asdict(self.shape)}
+        every = (*tunables, *self.tunables)
+        return PrintedKernel(
+            functions="\n".join(text for text, _ in parts),
+            call=cuda_launch.encode([launch for _, launch in parts]),
+            template="conv",
+            choices={item.name: values[item.name] for item in every},
+            tunables=every,
+            d_mem=3,
+            d_algo=1 if len(self.kernel.ops) > 1 else 0,
+            d_sync=2,
+            workspace_bytes=self.workspace_bytes,
+            prepared_bytes=self.prepared_bytes if self.is_prepared else 0,
+            launches=len(parts) - self.is_prepared,
+            labels=_LABELS.get(self.precision, ()),
+            arch_feature="a",
+            shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in shared),
+        )
+
+
+def _aligned(size: int) -> int:
+    return math.ceil(size / _ALIGN) * _ALIGN
+
+
+def _text(name: str, holes: dict[str, object]) -> str:
+    text = read_library_text(f"cuda/convolutions/{name}")
+    return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})
+
+
+def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    return _ChannelsLast(space, device, choices).print()

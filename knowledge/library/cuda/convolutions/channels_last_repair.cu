@@ -1,0 +1,19 @@
+// Where 2^@GUESS@ does not bring an image's largest element into range, packs the image again with a scale that does.
+extern "C" __global__ void __launch_bounds__(256) @NAME@_repair(
+    const @X_TYPE@* __restrict__ b_@X@, unsigned char* __restrict__ packed, const float* __restrict__ peaks,
+    int* __restrict__ exponents_x) {
+    using Largest = Extreme<float, true>;
+    SHARED_STATES(Largest, partials, 8);
+    const int photo = (int)(blockIdx.x / @REPAIRERS@), part = (int)(blockIdx.x % @REPAIRERS@);
+    Extreme<float, true> largest;
+    largest.value = 0.0f;
+    for (int i = threadIdx.x; i < @SPOT_BLOCKS@ * @CHUNKS@; i += 256)
+        largest.add(peaks[(long long)photo * (@SPOT_BLOCKS@ * @CHUNKS@) + i]);
+    const float peak = reduce_block<8>(largest, partials).value;
+    const bool fits = peak == 0.0f || (peak >= pack::power(@LOWEST@ - @GUESS@) && peak < pack::power(15 - @GUESS@));
+    const int exponent = fits ? @GUESS@ : pack::exponent_for(peak);
+    if (part == 0 && threadIdx.x == 0) exponents_x[photo] = -exponent;
+    if (fits) return;
+    for (long long item = (long long)part * 256 + threadIdx.x; item < (long long)@SPOTS@ * @CHUNKS@; item += @REPAIRERS@ * 256)
+        @NAME@_part(b_@X@, packed, photo, (int)(item / @SPOTS@), (int)(item % @SPOTS@), pack::power(exponent));
+}
