@@ -44,6 +44,7 @@ ROOMS = (
     "tools.profiling",
     "tools.grade.runner",
     "tools.grade.judge",
+    "tools.tune",
     "tools.grade",
     "tools.verify",
     "tools.selftest.faults",

@@ -1,0 +1,120 @@
+"""The machine side of the tuner: a real compiler, a real warm process, and kernels that are wrong, hang and die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.knowledge.library.lowering import graph_of
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.codec import encode
+from foundry.knowledge.library.file.assemble import build_key
+from foundry.tools.machine.device import describe
+from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.child import Limits
+from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.base import read_literals
+from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
+from foundry.tools.tune.alone import Subject, subjects
+from foundry.tools.tune.session import ENTRY, Crew, Session
+from foundry.tools.tune.space import KernelSpace, Setting, neighbours
+from foundry.tools.tune.sweep import Job
+from foundry.tools.tune.tuner import TunedPlan, tune
+
+
+@pytest.fixture
+def crew(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+    """One kernel of 64 KB, and builds of this test only."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "build"))
+    device = describe("cpu")
+    graph = graph_of(lambda x: torch.relu(x) * 2.0 + 1.0, torch.zeros(128, 128))
+    yield Crew(graph, Recipe("cpu"), device, zygote, CpuTarget(), DeviceLock(device, tmp_path), device.cores)
+
+
+@pytest.fixture
+def subject(crew: Crew) -> Subject:
+    (found,) = subjects(crew.graph, crew.recipe, crew.device)
+    return found
+
+
+def plant(subject: Subject, space: KernelSpace, setting: Setting, old: str, new: str) -> None:
+    """Puts another build into the cache under the name of a configuration's own."""
+    text = subject.file(space.printed(setting))
+    assert old in text
+    built = CpuTarget().build(text.replace(old, new))
+    assert built.ok, built.first_error
+    literals = read_literals(text)
+    assert literals is not None
+    key = build_key(literals.source, literals.about["flags"], compiler_version("g++"), machine())
+    Path(built.artifact).rename(Path(built.artifact).with_name(f"{key}.so"))
+
+
+def test_bad_configurations_cost_themselves(crew: Crew, subject: Subject) -> None:
+    space = KernelSpace(subject)
+    present, wrong, hanging, fine, after = [space.present, *neighbours(space, space.present)][:5]
+    entry = "int foundry_forward(void** buffers) {"
+    plant(subject, space, wrong, "return 0;", "((float*)buffers[1])[5] += 0.5f; return 0;")
+    plant(subject, space, hanging, entry, f"{entry} for (volatile int i = 0;; i = 1) {{}}")
+
+    def job(setting: Setting) -> Job:
+        return Job(subject.name, setting)
+
+    async def work() -> None:
+        session = Session(crew, {subject.name: subject}, {subject.name: space})
+        try:
+            jobs = [job(setting) for setting in (present, wrong, hanging, fine)]
+            assert await session.build(jobs) == {}
+            found = await session.run(jobs, 2, 60.0)
+            assert found[job(wrong)] == "wrong: output 0: 1 of 16384 elements differ"
+            assert str(found[job(hanging)]).startswith("timeout")
+            for good in (present, fine):
+                assert found[job(good)] and all(0 < float(ms) < 1e3 for ms in found[job(good)])
+            assert session.restarts == 1
+
+            assert session.worker_pid is not None
+            os.kill(session.worker_pid, signal.SIGKILL)
+            assert await session.build([job(after)]) == {}
+            found = await session.run([job(after), job(fine)], 1, 60.0)
+            assert "SIGKILL" in str(found[job(after)]), "the configuration that met the end is lost"
+            assert len(found[job(fine)]) == 1, "and no other"
+        finally:
+            await session.aclose()
+
+    asyncio.run(work())
+
+
+def test_a_text_that_the_library_does_not_print_is_refused(crew: Crew, subject: Subject) -> None:
+    text = subject.file(subject.print(subject.present))
+    worker = crew.zygote.fork(ENTRY, Limits(), environment={"FOUNDRY_BUILD_CACHE": os.environ["FOUNDRY_BUILD_CACHE"]})
+    try:
+        opened = {"device": crew.device, "recipe": crew.recipe, "graph": crew.graph}
+        worker.request({**{name: encode(value) for name, value in opened.items()}, "threads": 1})
+        order = {"do": "load", "kernel": subject.name, "choices": dict(subject.present)}
+        answer, _ = worker.request({**order, "text": text.replace("# Foundry kernel", "#  Foundry kernel")})
+        assert answer["problem"] == "refused: the library prints another text for these choices"
+        assert worker.request({**order, "text": text})[0] == {}
+    finally:
+        worker.end()
+
+
+def test_a_plan_is_tuned(crew: Crew, subject: Subject) -> None:
+    lines: list[str] = []
+
+    async def work() -> TunedPlan:
+        hints = {f"{subject.print(subject.present).template}:set:threads=1": 1.5}
+        return await tune(crew, 3.0, hints=hints, say=lines.append)
+
+    tuning = asyncio.run(work())
+    (kernel,) = tuning.kernels
+    assert tuning.tried == kernel.tried >= 2 and tuning.failed == 0
+    assert kernel.best_ms <= kernel.present_ms
+    changed = kernel.best_ms < kernel.present_ms
+    assert tuning.recipe.choices == ({subject.name: kernel.choices} if changed else {})
+    assert lines[0].startswith("round 1: ") and lines[-1].startswith(f'best: {{"{subject.name}": {{')
+    assert subject.print(kernel.choices).choices == kernel.choices

@@ -1,0 +1,97 @@
+"""One kernel of a plan as a candidate file of its own, so that it is built, launched and timed without the others.
+
+What the kernel reads of other kernels becomes an input, what it writes an output; parameters stay parameters, so that
+layouts which are prepared once stay prepared. The kernel's own text is the one that the whole candidate holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice, Recipe
+from foundry.knowledge.device import Device, Precision
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.access import step_buffers
+from foundry.knowledge.library.ir.cost import flops, traffic_bytes
+from foundry.knowledge.library.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.lower import print_plan
+from foundry.knowledge.library.printers import module_file, print_kernel
+from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.roofline import used_precision
+
+# The file's model: whoever runs it registers the parameters.
+BARE_MODEL = "import torch\n\n\nclass Model(torch.nn.Module):\n    pass\n"
+_HALF = ("float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel to tune, within its plan."""
+
+    kernel: Kernel
+    whole: Plan
+    device: Device
+    present: Mapping[str, Choice]  # its choices in the recipe
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    def print(self, choices: Mapping[str, Choice]) -> PrintedKernel:
+        """The kernel with these choices; what is not legal takes its default. Raises CannotLower."""
+        return print_kernel(self.kernel, self.whole, self.device, dict(choices))
+
+    def file(self, printed: PrintedKernel) -> str:
+        """The candidate file that runs this kernel and nothing else."""
+        return module_file(BARE_MODEL, [Entry(self.plan(), (printed,))], self.device)
+
+    def plan(self) -> Plan:
+        """The plan of this kernel alone."""
+        reads, writes = step_buffers(self.kernel)
+        buffers: dict[str, Buffer] = {}
+        inputs = 0
+        for name in dict.fromkeys([*reads, *writes]):
+            buffer = self.whole.buffers[name]
+            if name in writes:
+                buffers[name] = replace(buffer, role="output", source="")
+            elif buffer.role in ("parameter", "constant"):
+                buffers[name] = buffer if buffer.data is not None else replace(buffer, source=f"p{len(buffers)}")
+            else:
+                buffers[name] = replace(buffer, role="input", source=str(inputs))
+                inputs += 1
+        outputs = tuple(OutputView(name, buffers[name].shape, buffers[name].strides) for name in writes)
+        return Plan(buffers, (self.kernel,), outputs, "tuple", ieee_only=self.whole.ieee_only)
+
+    def signature(self) -> str:
+        """Equal for kernels that differ in names only: tuning one of them tunes all."""
+        names = {name: f"v{index}" for index, name in enumerate([self.name, *self.plan().buffers])}
+        text = self.file(self.print(self.present))
+        found = re.sub(r"[A-Za-z_]\w*", lambda word: _renamed(word[0], names), text)
+        geometry = [(b.shape, b.strides, b.dtype, b.role) for b in self.plan().buffers.values()]
+        return f"{found}{geometry}"
+
+    def floor_ms(self, printed: PrintedKernel) -> float | None:
+        """The time that the device's ceilings allow at best, at the arithmetic this printing uses."""
+        precision: Precision = used_precision(None, printed.labels)
+        if precision == "ieee" and any(self.whole.buffers[name].dtype in _HALF for name in self.plan().buffers):
+            precision = "half"
+        return self.device.floor_ms(flops(self.kernel), traffic_bytes(self.kernel, self.whole), precision)
+
+
+def _renamed(word: str, names: Mapping[str, str]) -> str:
+    for prefix in ("", "b_", "foundry_"):
+        if word.startswith(prefix) and (short := names.get(word.removeprefix(prefix))):
+            return prefix + short
+    return word
+
+
+def subjects(graph: OpGraph, recipe: Recipe, device: Device) -> list[Subject]:
+    """The kernels of a recipe's plan that are ours, in their order. Raises CannotLower."""
+    printed = print_plan(graph, recipe, device)
+    return [
+        Subject(step, printed.plan, device, text.choices)
+        for step, text in zip(printed.plan.steps, printed.kernels, strict=True)
+        if not isinstance(step, TorchCall) and text is not None
+    ]

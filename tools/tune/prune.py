@@ -1,0 +1,26 @@
+"""Which configurations are not worth a compiler: those that the device cannot start, by its limits."""
+
+from __future__ import annotations
+
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.launches import decode, max_shared_bytes
+from foundry.knowledge.library.ir.kernels import PrintedKernel
+from foundry.tools.targets.cuda import occupancy
+
+MOST_THREADS = 1024  # of a block
+FEWEST_REGISTERS = 16  # a thread of any kernel
+
+
+def unfit(printed: PrintedKernel, device: Device) -> str:
+    """Why no block of a kernel would fit a multiprocessor, "" when one does. A CPU takes everything."""
+    if device.target != "cuda":
+        return ""
+    for launch in decode(printed.call):
+        threads = launch.block[0] * launch.block[1] * launch.block[2]
+        if threads > MOST_THREADS:
+            return f"{threads} threads a block"
+        if launch.shared_bytes > max_shared_bytes(device.arch):
+            return f"{launch.shared_bytes} bytes of shared memory a block"
+        if occupancy(device.arch, FEWEST_REGISTERS, launch.shared_bytes, threads).blocks < 1:
+            return f"no block of {threads} threads with {launch.shared_bytes} bytes shared fits"
+    return ""

@@ -1,0 +1,184 @@
+"""The machine behind a sweep: compilers on every core, and one warm process that runs what they built.
+
+A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that
+somebody kills. What had been loaded is loaded again by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.codec import encode
+from foundry.knowledge.device import Device
+from foundry.knowledge.opgraph import OpGraph
+from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.channel import Message
+from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
+from foundry.tools.targets.base import Target, build_cache
+from foundry.tools.tune.alone import Subject
+from foundry.tools.tune.prune import unfit
+from foundry.tools.tune.space import KernelSpace
+from foundry.tools.tune.sweep import Job
+
+Result = TypeVar("Result")
+ENTRY = "foundry.tools.tune.worker:serve"
+OPEN_S = 60.0  # a context, and the plan printed
+LOAD_S = 20.0  # inputs drawn, the library loaded, one call of the present configuration and one of the new
+HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
+SLOW = 3.0  # times the present time: one sample says enough
+
+
+@dataclass
+class Crew:
+    """What a session works with, the same for all kernels of a plan."""
+
+    graph: OpGraph
+    recipe: Recipe
+    device: Device
+    zygote: Zygote
+    target: Target
+    lock: DeviceLock
+    threads: int
+    compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+
+class Session:
+    """Implements Bench on this machine."""
+
+    def __init__(self, crew: Crew, subjects: Mapping[str, Subject], spaces: Mapping[str, KernelSpace]) -> None:
+        self._crew, self._subjects, self._spaces = crew, subjects, spaces
+        self.overlaps = crew.device.target == "cuda"
+        self.restarts = 0
+        self.built = 0
+        self._texts: dict[Job, str] = {}
+        self._present_ms: dict[str, float] = {}
+        self._loaded: set[Job] = set()
+        self._worker: Worker | None = None
+        self._pool = ThreadPoolExecutor(crew.compilers, thread_name_prefix="tuner-build")
+        self._runner = ThreadPoolExecutor(1, thread_name_prefix="tuner-run")
+        self._started = time.monotonic()
+        self._closed = False
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    @property
+    def worker_pid(self) -> int | None:
+        return self._worker.pid if self._worker else None
+
+    # ------------------------------------------------------------ building
+
+    async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
+        async with self._crew.lock.compiling():
+            found = await asyncio.gather(*(self._in(self._pool, self._build, job) for job in jobs))
+        return {job: problem for job, problem in zip(jobs, found, strict=True) if problem}
+
+    def _build(self, job: Job) -> str:
+        if self._closed:
+            return "the session is closed"
+        printed = self._spaces[job.kernel].printed(job.setting)
+        if reason := unfit(printed, self._crew.device):
+            return f"pruned: {reason}"
+        text = self._texts[job] = self._subjects[job.kernel].file(printed)
+        build = self._crew.target.build(text)
+        self.built += not build.cached
+        return "" if build.ok else f"does not compile: {build.first_error}"
+
+    # ------------------------------------------------------------ running
+
+    async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
+        problems: dict[Job, str] = {}
+        async with self._crew.lock.shared():
+            for job in jobs:
+                if problem := await self._in(self._runner, self._load, job):
+                    problems[job] = problem
+        times: dict[Job, list[float]] = {job: [] for job in jobs if job not in problems}
+        async with self._crew.lock.exclusive():
+            await self._in(self._runner, self._take_turns, times, problems, samples, limit_s)
+        return {**times, **problems}
+
+    def _load(self, job: Job) -> str:
+        """Makes a configuration ready in the warm process; what is wrong with it, or ""."""
+        if job in self._loaded and self._worker is not None:
+            return ""
+        message = {"do": "load", "choices": dict(job.setting)}
+        answer = self._ask(job, message, LOAD_S)
+        if problem := str(answer.get("problem", "")):
+            return problem
+        self._loaded.add(job)
+        return ""
+
+    def _take_turns(
+        self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, limit_s: float
+    ) -> None:
+        """One sample of each configuration after the other, so that a slow spell of the machine meets them all."""
+        end = time.monotonic() + limit_s
+        for turn in range(samples):
+            if turn and time.monotonic() > end:
+                break
+            for job in list(times):
+                limit_ms = SLOW * self._present_ms.get(job.kernel, float("inf"))
+                if times[job] and times[job][0] > limit_ms:
+                    continue
+                problem = self._load(job)
+                answer: Message = {"problem": problem} if problem else self._sample(job)
+                if problem := str(answer.get("problem", "")):
+                    problems[job] = problem
+                    del times[job]
+                else:
+                    times[job] += answer["ms"]
+                    self._present_ms.setdefault(job.kernel, answer["ms"][0])  # the first of all is the present one
+
+    def _sample(self, job: Job) -> Message:
+        seconds = HANG_S + HANG_TIMES * self._present_ms.get(job.kernel, 0.0) / 1e3
+        return self._ask(job, {"do": "time", "samples": 1}, seconds)
+
+    def _ask(self, job: Job, message: Message, seconds: float) -> Message:
+        """The warm process's answer; a problem where it died of the question."""
+        try:
+            worker = self._worker or self._start()
+            order = {**message, "kernel": job.kernel, "text": self._texts[job]}
+            answer, _ = worker.request(order, timeout_s=seconds)
+        except WorkerDied as died:
+            self._lose()
+            return {"problem": f"{died.outcome}: {died.evidence}"}
+        if answer.get("is_lost"):
+            self._lose()
+        return answer
+
+    def _start(self) -> Worker:
+        crew = self._crew
+        limits = Limits(wall_s=OPEN_S, memory_bytes=machine_memory_bytes(), cpu_s=36_000)
+        worker = crew.zygote.fork(ENTRY, limits, environment={"FOUNDRY_BUILD_CACHE": str(build_cache())})
+        message: Message = {"device": encode(crew.device), "recipe": encode(crew.recipe), "graph": encode(crew.graph)}
+        worker.request({**message, "threads": crew.threads})
+        self._worker = worker
+        return worker
+
+    def _lose(self) -> None:
+        """Ends the warm process; the next question starts another."""
+        if self._worker is not None:
+            self._worker.end()
+            self.restarts += 1
+        self._worker = None
+        self._loaded.clear()
+
+    async def aclose(self) -> None:
+        """Ends the warm process and waits for the compilers that still run."""
+        self._closed = True
+        if self._worker is not None:
+            await asyncio.to_thread(self._worker.end)
+            self._worker = None
+        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        self._runner.shutdown(wait=True)
+
+    async def _in(self, pool: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)

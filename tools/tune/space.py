@@ -1,0 +1,112 @@
+"""The configurations of one kernel: its tunables as the printer declares them, each configuration in one spelling."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
+from foundry.tools.tune.alone import Subject
+
+Setting = tuple[tuple[str, Choice], ...]  # every tunable with its value, by name
+HELD = ("precision",)  # aspects that decide which results are accepted: the structure has settled them
+DRAWS = 64  # tries at a configuration that is not known yet
+
+
+def setting_of(choices: Mapping[str, Choice]) -> Setting:
+    """The one spelling of a configuration."""
+    return tuple(sorted(choices.items()))
+
+
+class SettingSpace(Protocol):
+    """What a search policy sees of a kernel."""
+
+    @property
+    def present(self) -> Setting:
+        """Where the search starts."""
+        ...
+
+    def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
+        """The tunables that may change here, each with all its values."""
+        ...
+
+    def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        """The configuration that these choices lead to, None when they lead nowhere."""
+        ...
+
+
+class KernelSpace:
+    """The configurations that the printer of a kernel accepts."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._printed: dict[Setting, PrintedKernel] = {}
+        first = subject.print(subject.present)
+        self.present = setting_of(first.choices)
+        self._printed[self.present] = first
+        self._held = {item.name: first.choices[item.name] for item in first.tunables if item.aspect in HELD}
+
+    def printed(self, setting: Setting) -> PrintedKernel:
+        """The kernel's text in a configuration."""
+        return self._printed[setting]
+
+    def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
+        return {item.name: item.values for item in self._free(setting)}
+
+    def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        try:
+            text = self._subject.print({**wanted, **self._held})
+        except CannotLower:
+            return None
+        if any(text.choices.get(name) != value for name, value in self._held.items()):
+            return None
+        setting = setting_of(text.choices)
+        self._printed.setdefault(setting, text)
+        return setting
+
+    def _free(self, setting: Setting) -> Iterator[Tunable]:
+        tunables = self._printed[setting].tunables
+        return (item for item in tunables if item.aspect not in HELD and len(item.values) > 1)
+
+
+def neighbours(space: SettingSpace, setting: Setting) -> list[Setting]:
+    """Every configuration that one other value of one tunable leads to."""
+    choices = dict(setting)
+    found: dict[Setting, None] = {}
+    for name, values in space.values(setting).items():
+        for value in values:
+            if value != choices.get(name) and (other := space.legal({**choices, name: value})) is not None:
+                found[other] = None
+    found.pop(setting, None)
+    return list(found)
+
+
+def draw(space: SettingSpace, stream: random.Random, known: Collection[Setting]) -> Setting | None:
+    """A random configuration that is not known, None when there seems to be none left."""
+    for _ in range(DRAWS):
+        wanted = {name: stream.choice(list(values)) for name, values in space.values(space.present).items()}
+        found = space.legal(wanted)
+        if found is None:
+            continue
+        fresh = {name: values for name, values in space.values(found).items() if name not in wanted}
+        if fresh:  # tunables of another algorithm
+            wanted |= {name: stream.choice(list(values)) for name, values in fresh.items()}
+            found = space.legal(wanted) or found
+        if found not in known:
+            return found
+    return None
+
+
+def everything(space: SettingSpace, most: int) -> list[Setting]:
+    """All configurations that single steps reach, at most so many."""
+    found = {space.present: None}
+    queue = [space.present]
+    while queue and len(found) < most:
+        for other in neighbours(space, queue.pop(0)):
+            if other not in found and len(found) < most:
+                found[other] = None
+                queue.append(other)
+    return list(found)

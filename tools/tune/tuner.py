@@ -1,0 +1,167 @@
+"""`tune`: a recipe in, the same structure with better numbers out, and what every kernel's sweep came to."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice, Recipe
+from foundry.tools.tune.alone import Subject, subjects
+from foundry.tools.tune.policies import Evolution
+from foundry.tools.tune.session import Crew, Session
+from foundry.tools.tune.space import KernelSpace, Setting
+from foundry.tools.tune.sweep import Contest, Ended, PlanSweep
+
+BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
+HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
+
+
+@dataclass(frozen=True)
+class TunedKernel:
+    """What the sweep of one kernel came to. `alike`: the kernels of the plan that differ from it in names only."""
+
+    kernel: str
+    template: str
+    choices: dict[str, Choice]
+    present_ms: float
+    best_ms: float
+    floor_ms: float | None
+    tried: int
+    failed: int
+    ended: Ended
+    alike: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TunedPlan:
+    """`recipe` is the structure with the best numbers found; the one that was given where nothing is clearly faster."""
+
+    recipe: Recipe
+    kernels: tuple[TunedKernel, ...]
+    tried: int
+    failed: int
+    restarts: int
+    seconds: float
+    problems: tuple[str, ...] = ()  # the most frequent first
+
+    @property
+    def expected_gain(self) -> float:
+        """The present kernels' time over the best ones', each alone."""
+        present = sum(item.present_ms * (1 + len(item.alike)) for item in self.kernels)
+        best = sum(item.best_ms * (1 + len(item.alike)) for item in self.kernels)
+        return present / best if best > 0 and math.isfinite(present) else 1.0
+
+
+async def tune(
+    crew: Crew,
+    seconds: float,
+    *,
+    seed: int = 0,
+    hints: Mapping[str, float] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    watch: Callable[[Session], None] = lambda session: None,
+) -> TunedPlan:
+    """Sweeps every kernel of the recipe for about `seconds`. `hints`: the lift that earlier runs saw of a setting, by
+    a move's key. Raises CannotLower."""
+    groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
+    spaces = {first.name: KernelSpace(first) for first, _ in groups}
+    contests = [_contest(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
+    session = Session(crew, {first.name: first for first, _ in groups}, spaces)
+    sweep = PlanSweep(contests, session, seconds, BATCH[crew.device.target] * crew.compilers, say)
+    try:
+        watch(session)
+        await sweep.run()
+        took_s = session.elapsed_s()
+    finally:
+        await session.aclose()
+    found = [_result(contest, first, others) for contest, (first, others) in zip(contests, groups, strict=True)]
+    tuned = _recipe(crew.recipe, found)
+    tuning = TunedPlan(
+        recipe=tuned,
+        kernels=tuple(found),
+        tried=sum(contest.tried for contest in contests),
+        failed=sum(len(contest.problems) for contest in contests),
+        restarts=session.restarts,
+        seconds=took_s,
+        problems=_problems(contests),
+    )
+    for line in closing_lines(tuning):
+        say(line)
+    return tuning
+
+
+def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
+    """Each kernel with those that differ from it in names only."""
+    groups: dict[str, tuple[Subject, list[Subject]]] = {}
+    for subject in found:
+        groups.setdefault(subject.signature(), (subject, []))[1].append(subject)
+    return [(first, others[1:]) for first, others in groups.values()]
+
+
+def _contest(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> Contest:
+    printed = space.printed(space.present)
+    floor_ms = subject.floor_ms(printed)
+    if floor_ms is not None and subject.device.ceilings is not None:
+        floor_ms = max(floor_ms, subject.device.ceilings.launch_ms)
+    policy = Evolution(space, seed, _starts(space, printed.template, hints))
+    return Contest(subject.name, space, policy, floor_ms, weight=weight)
+
+
+def _starts(space: KernelSpace, template: str, hints: Mapping[str, float]) -> list[Setting]:
+    """Settings that helped kernels of this template before: all together, then one by one, the best first."""
+    found: list[tuple[float, str, Choice]] = []
+    for name, values in space.values(space.present).items():
+        known = [(hints.get(f"{template}:set:{name}={value}", 0.0), name, value) for value in values]
+        found += sorted((item for item in known if item[0] > 1.0), key=lambda item: -item[0])[:1]
+    best = sorted(found, key=lambda item: -item[0])[:HINTS]
+    wanted = [{name: value for _, name, value in best}] if len(best) > 1 else []
+    wanted += [{name: value} for _, name, value in best]
+    starts = [space.legal({**dict(space.present), **choices}) for choices in wanted]
+    return [setting for setting in dict.fromkeys(starts) if setting is not None]
+
+
+def _result(contest: Contest, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
+    setting, best_ms, present_ms = contest.winner()
+    return TunedKernel(
+        kernel=contest.kernel,
+        template=subject.print(subject.present).template,
+        choices=dict(setting),
+        present_ms=present_ms,
+        best_ms=best_ms,
+        floor_ms=contest.floor_ms,
+        tried=contest.tried,
+        failed=len(contest.problems),
+        ended=contest.ended or "time",
+        alike=tuple(other.name for other in others),
+    )
+
+
+def _recipe(recipe: Recipe, found: Sequence[TunedKernel]) -> Recipe:
+    choices = {name: dict(values) for name, values in recipe.choices.items()}
+    for item in found:
+        if item.best_ms < item.present_ms:
+            choices |= {name: dict(item.choices) for name in (item.kernel, *item.alike)}
+    return replace(recipe, choices=choices)
+
+
+def _problems(contests: Sequence[Contest]) -> tuple[str, ...]:
+    counts: dict[str, int] = {}
+    for contest in contests:
+        for problem in contest.problems.values():
+            counts[problem] = counts.get(problem, 0) + 1
+    return tuple(f"{count} x {said}" for said, count in sorted(counts.items(), key=lambda item: -item[1])[:8])
+
+
+def closing_lines(tuning: TunedPlan) -> list[str]:
+    """A line for each kernel, then the best choices of all as one line of JSON that can be pasted."""
+    lines = [
+        f"{item.kernel} ({item.template}): {item.present_ms:.4g} -> {item.best_ms:.4g} ms, "
+        f"{item.present_ms / item.best_ms:.2f}x, {item.tried} tried, {item.failed} failed, ended by {item.ended}"
+        for item in tuning.kernels
+        if item.best_ms > 0
+    ]
+    lines += [f"problem: {problem}" for problem in tuning.problems]
+    best = {name: item.choices for item in tuning.kernels for name in (item.kernel, *item.alike)}
+    return [*lines, f"best: {json.dumps(best, sort_keys=True)}"]
