@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from foundry.graph.run.database import BUSY_MS, storage_failure
 from foundry.graph.run.events import Event
-from foundry.graph.run.opening import Opened, Parts, create, open_services
+from foundry.graph.run.opening import Opened, Parts, WarmParts, create, open_services
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
@@ -42,9 +42,9 @@ async def solve(
     """Runs the whole graph on a task. `stop`, once set, ends it at once with its state kept: the summary's verdict is
     then "interrupted". Raises TaskError, UsageError, MissingTool, StorageFailed."""
     began = time.time()
-    parts = parts or Parts()
-    run = create(request, parts)
-    return await _work(run, parts, on_event, stop, began)
+    with _begun(parts) as parts:
+        run = create(request, parts)
+        return await _work(run, parts, on_event, stop, began)
 
 
 async def resume(
@@ -63,7 +63,21 @@ async def resume(
             return summarise(run)
         finally:
             run.close()
-    return await _work(run, parts or Parts(), on_event, stop, began)
+    with _begun(parts) as parts:
+        return await _work(run, parts, on_event, stop, began)
+
+
+@contextlib.contextmanager
+def _begun(parts: Parts | None) -> Iterator[Parts]:
+    """The caller's parts, or a run's own, which end with it."""
+    own = None if parts else WarmParts()
+    chosen = parts or own or Parts()
+    chosen.begin()
+    try:
+        yield chosen
+    finally:
+        if own is not None:
+            own.close()
 
 
 async def _work(

@@ -11,44 +11,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from foundry.graph.bench.one_task import run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
 from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
-from foundry.graph.run.opening import Parts
+from foundry.graph.run.opening import WarmParts
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.task import Task
 from foundry.tools.machine.device import describe
 
-if TYPE_CHECKING:
-    from foundry.tools.grade.workbench import Workbench
-    from foundry.tools.process.zygote import Zygote
-
 Listener = Callable[[BenchTask, TaskResult | None], None]  # None: the task begins
-
-
-class WarmParts(Parts):
-    """A run's own parts, but for one warm process that all tasks share: PyTorch's import takes seconds."""
-
-    def __init__(self) -> None:
-        self._zygote: Zygote | None = None
-
-    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
-        from foundry.tools.grade.grader import thread_count
-        from foundry.tools.grade.workbench import open_workbench
-        from foundry.tools.process.zygote import Zygote
-
-        if self._zygote is None:
-            self._zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
-        return await open_workbench(task, device, scratch, seed=seed, zygote=self._zygote)
-
-    def close(self) -> None:
-        if self._zygote is not None:
-            self._zygote.close()
 
 
 async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> None:

@@ -29,10 +29,14 @@ if TYPE_CHECKING:
     from foundry.agents.ledger import ModelLedger
     from foundry.knowledge.experience.store import ExperienceStore
     from foundry.tools.grade.workbench import Workbench
+    from foundry.tools.process.zygote import Zygote
 
 
 class Parts:
     """Where a run's parts come from: this package's own. Tests and replay bring others."""
+
+    def begin(self) -> None:
+        """The first call: starts what can start before the task is read."""
 
     def task(self, request: SolveRequest) -> Task:
         """Raises TaskError."""
@@ -109,6 +113,40 @@ class Parts:
         from foundry.knowledge.experience.store import ExperienceStore
 
         return ExperienceStore.open(request.store)
+
+
+class WarmParts(Parts):
+    """This package's own, and the warm process of all workers: it starts at the first moment, while the task is read
+    and the device is asked, and serves one run after another."""
+
+    def __init__(self) -> None:
+        self._zygote: Zygote | None = None
+
+    def begin(self) -> None:
+        from foundry.tools.machine.device import usable_cores
+        from foundry.tools.process.zygote import Zygote
+
+        if self._zygote is None:
+            self._zygote = Zygote.begin(threads=usable_cores())
+
+    async def ceilings(self, device: Device) -> Device:
+        from foundry.tools.machine.ceilings import with_known_ceilings
+
+        known = with_known_ceilings(device)
+        if known.ceilings is None and self._zygote is not None:
+            await asyncio.to_thread(self._zygote.settle)  # what it imports takes cores from what is measured
+        return await super().ceilings(known)
+
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+        from foundry.tools.grade.workbench import open_workbench
+
+        self.begin()
+        return await open_workbench(task, device, scratch, seed=seed, zygote=self._zygote)
+
+    def close(self) -> None:
+        """Ends the warm process and every worker."""
+        if self._zygote is not None:
+            self._zygote.close()
 
 
 @dataclass

@@ -112,7 +112,7 @@ class Grader:
         memory_bytes: int | None = None,
         lanes: int = LANES,
     ) -> None:
-        self.notes = Notes(isolation=zygote.isolation)
+        self._notes = Notes()
         self._task, self._device, self._seed = task, device, seed
         self._zygote, self._owns_zygote = zygote, owns_zygote
         self._scratch = scratch / f"workers-{os.getpid()}"
@@ -135,6 +135,12 @@ class Grader:
         self._plan = ROOMIEST  # of the GPU's memory, until the task's sizes are known
         self._idle: list[Worker] = []
         self._guard = threading.Lock()  # of the idle judges: requests come from several threads
+
+    @property
+    def notes(self) -> Notes:
+        if not self._notes.isolation:
+            self._notes.isolation = self._zygote.isolation
+        return self._notes
 
     def close(self) -> None:
         """Ends every process of this grader and removes their directories. A warm process that others use too goes
@@ -181,7 +187,7 @@ class Grader:
         finally:
             self._runners.discard(reference)
         self._own_errors = answer["errors"]
-        self.notes.seeds.update(answer["seeds"])
+        self._notes.seeds.update(answer["seeds"])
         return decode_record(Baseline, answer["baseline"])
 
     def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
@@ -213,9 +219,9 @@ class Grader:
             seconds = time.monotonic() - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
-        self.notes.operators[digest_of(text)] = answer["operators"]
-        self.notes.phases[digest_of(text)] = answer["phases"]
-        self.notes.seeds.update(answer["seeds"])
+        self._notes.operators[digest_of(text)] = answer["operators"]
+        self._notes.phases[digest_of(text)] = answer["phases"]
+        self._notes.seeds.update(answer["seeds"])
         verdict = decode_record(Verdict, answer["verdict"])
         gates = tuple(replace(gate, evidence=_name_death(gate.evidence, ended)) for gate in verdict.gates)
         return replace(verdict, evidence=_name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
@@ -252,7 +258,7 @@ class Grader:
                     outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
                     problem, gate = _problem(answer, ended), str(answer.get("gate", ""))
                     return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
-                before = self.notes.operators.get(digest_of(text))
+                before = self._notes.operators.get(digest_of(text))
                 if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
                     return replace(no_timing(stage, late, groups.seconds, outcome="cheating"), gate="provenance")
                 groups.add(answer)
@@ -318,20 +324,30 @@ class Grader:
         sandbox: Sandbox,
         environment: dict[str, str] | None = None,
         folder_locks: Sequence[int] = (),
+        *,
+        early: bool = False,
     ) -> Worker:
         """A worker that `close` ends too. Raises FoundryError if the grader is closed, even in the middle of a
         request."""
         if self._closed:
             raise FoundryError("the grader is closed", "resume the run")
         worker = self._zygote.fork(
-            entry, limits, directory=directory, environment=environment, sandbox=sandbox, folder_locks=folder_locks
+            entry,
+            limits,
+            directory=directory,
+            environment=environment,
+            sandbox=sandbox,
+            folder_locks=folder_locks,
+            early=early,
         )
         self._forked.add(worker)
         return worker
 
     def _about_task(self, question: str, limit_s: float) -> Message:
         limits = self._task_limits(max(limit_s, task_seconds()))
-        worker = self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK)
+        is_look = question == "check"  # it traces nothing
+        worker = self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK, early=is_look)
+        self._zygote.go_on()
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             message["device"] = self._device.target if self._device.present else "cpu"
@@ -358,7 +374,7 @@ class Grader:
 
     def _open_judge(self) -> Worker:
         limits = self._task_limits(JUDGE_S)
-        judge = self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK)
+        judge = self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK, early=True)
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         message["plan"] = asdict(self._plan)
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())

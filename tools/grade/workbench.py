@@ -347,11 +347,11 @@ async def open_workbench(
     allowance: Allowance | None = None,
     zygote: Zygote | None = None,
 ) -> Workbench:
-    """Starts the warm process (3 s), or works with the caller's `zygote`, which outlives the workbench. Raises
-    MissingTool when torch cannot be imported there, UsageError for limits that are none."""
+    """Starts the warm process (a second or more), or works with the caller's `zygote`, which outlives the workbench.
+    Raises MissingTool when torch cannot be imported there, UsageError for limits that are none."""
     check_limits()
     allowed, is_shared = vars(allowance or Allowance()), zygote is not None
-    if zygote is None:
-        zygote = await asyncio.to_thread(Zygote.start, threads=thread_count(device))
+    zygote = zygote or Zygote.begin(threads=thread_count(device))
+    await asyncio.to_thread(zygote.wait)
     grader = Grader(task, device, scratch, seed=seed, zygote=zygote, owns_zygote=not is_shared, **allowed)
     return LocalWorkbench(task, device, grader)

@@ -164,7 +164,8 @@ def prepare_gpu() -> None:
 
 
 def prepare() -> None:
-    """Works out in the warm process what all workers have in common."""
+    """Works out in the warm process what all workers have in common; again when it has imported more."""
+    _candidate_orders.cache_clear()
     _candidate_orders()
     program("task")
     program("candidate")

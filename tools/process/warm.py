@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from foundry.tools.process import child, sandbox
@@ -28,8 +29,9 @@ DEATH_S = 3.0  # a killed process may be held up in a driver; it is reaped later
 class Server:
     """The loop of the warm process: forks on request, reaps, kills what workers leave behind."""
 
-    def __init__(self, control: Channel) -> None:
+    def __init__(self, control: Channel, later: Sequence[str]) -> None:
         self._control = control
+        self._later = list(later)  # modules that are imported one by one, when asked
         self._pid = os.getpid()
         self._workers: set[int] = set()
         self._ended: dict[int, str] = {}
@@ -57,7 +59,16 @@ class Server:
             self._end(pid)
         self._kill_orphans()
 
+    def _import_next(self) -> None:
+        if self._later:
+            import_all([self._later.pop(0)])
+        if not self._later:
+            sandbox.prepare()  # candidates may read what is imported by now
+
     def _answer(self, message: Message, handles: list[int]) -> Message:
+        if message["op"] == "import":
+            self._import_next()
+            return {"left": len(self._later)}
         if message["op"] == "fork":
             return {"pid": self._fork(message, handles)}
         pid = int(message["pid"])
@@ -88,6 +99,7 @@ class Server:
             if os.getppid() != self._pid:  # it died before this process had asked to die with it
                 return
             _redirect(handles[1])
+            _leave_no_bytecode()
             os.environ.update(message["environment"])
             tempfile.tempdir = None  # found anew, in the worker's own directory
             if message["directory"]:
@@ -170,17 +182,30 @@ def _redirect(errors: int) -> None:
     os.close(nothing)
 
 
+def _leave_no_bytecode() -> None:
+    """What a worker imports, and what it starts, leaves no compiled modules: only the warm process writes those."""
+    sys.dont_write_bytecode, sys.pycache_prefix = True, None
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    os.environ.pop("PYTHONPYCACHEPREFIX", None)
+
+
+def import_all(names: Sequence[str]) -> None:
+    for name in names:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # workers do not copy pages only to count references
+
+
 def main() -> None:
-    """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE...`."""
+    """Entry of the warm process: `python -m foundry.tools.process.warm HANDLE MODULE,... MODULE,...`: the modules that
+    it begins with, and those that follow."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
     control = Channel.from_handle(int(sys.argv[1]))
     child.adopt_orphans()
-    for name in sys.argv[2:]:
-        importlib.import_module(name)
+    first, later = (names.split(",") if names else [] for names in sys.argv[2:4])
+    import_all(first)
     sandbox.prepare()
-    gc.collect()
-    gc.freeze()  # workers do not copy pages only to count references
-    Server(control).serve()
+    Server(control, later).serve()
 
 
 if __name__ == "__main__":

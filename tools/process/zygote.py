@@ -4,11 +4,16 @@ The main process holds a `Zygote` and never imports torch itself. The zygote sta
 CUDA nor OpenMP, so that forking from it is safe; each worker gets a session of its own, limits, and a channel. When
 the main process ends in any way, the zygote sees the end of its channel, kills every worker with all it started, and
 goes too. Processes that a worker left behind are adopted by the zygote and killed.
+
+Starting it takes seconds, and nobody has to wait for all of them: the main process goes on at once, `early` workers are
+forked when torch is there, and what only the others need is imported while those work.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,10 +21,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 
 from foundry.knowledge.errors import FoundryError, MissingTool
+from foundry.knowledge.home import foundry_home
 from foundry.tools.process import child as process
 from foundry.tools.process import sandbox
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all
@@ -28,6 +35,7 @@ from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
 from foundry.tools.process.sandbox import Sandbox
 
 START_S = 120.0  # import torch from a cold disk
+ANSWER_S = 60.0  # of the warm process, which may be importing the largest module
 FORK_S = 20.0
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
@@ -49,7 +57,6 @@ STEADY = {
     "GOMP_SPINCOUNT": "0",
     "OMP_DYNAMIC": "false",
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
-    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
 }
 # Nothing else of the user's environment, above all no key, reaches code that a model may have written.
@@ -59,15 +66,18 @@ ALLOWED = frozenset(
     | {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"}  # which GPU is the first: the one that is locked
     | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "TORCH_CUDA_ARCH_LIST"}
 )
-# torch._dynamo is what the first use of a dispatch mode or of export imports: a second in each worker otherwise.
-PRELOAD = (
-    "torch",
+# What looks at a task and draws its inputs.
+PRELOAD = ("torch", "foundry.tools.grade.judge.judge", "foundry.tools.task.intake")
+# What traces a task or runs a candidate. torch._dynamo is what the first use of export or of a dispatch mode imports:
+# half of all the time that importing takes, and it would be spent again in each worker. One at a time, so that nobody
+# waits long for something else.
+LATER = (
+    "sympy",
+    "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
     "torch.export",
     "foundry.tools.audit.acts.provenance",
     "foundry.tools.grade.runner.runner",
-    "foundry.tools.grade.judge.judge",
-    "foundry.tools.task.intake",
 )
 
 
@@ -177,35 +187,82 @@ class Worker:
 class Zygote:
     """The main process's handle on the warm process. Thread-safe. Close it, or leave it to die with this process.
 
-    A warm process that dies is started again by the next fork. `isolation` names the means that candidates get here.
+    A warm process that dies is started again by the next fork.
     """
 
-    def __init__(self, threads: int, preload: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, threads: int, preload: Sequence[str], later: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self._arguments = [sys.executable, "-P", "-m", "foundry.tools.process.warm"]
-        self._preload = list(preload)
-        self._settings = {**STEADY, "OMP_NUM_THREADS": str(threads), **environment}
+        self._modules = [",".join(preload), ",".join(later)]
+        self._settings = {**STEADY, "OMP_NUM_THREADS": str(threads), **environment, **_bytecode_place()}
         self._lock = threading.RLock()
         self._closed = False
-        self._means: tuple[str, ...] = ()
-        self.isolation: tuple[str, ...] = ()
-        self._child, self._control = self._launch()
+        self._imported_all = False
+        self._up: Future[None] = Future()
+        self._means: Future[tuple[str, ...]] = Future()  # of a candidate
+        self._child, self._control, self._errors = self._launch()
+        threading.Thread(target=self._come_up, name="zygote", daemon=True).start()
+
+    @classmethod
+    def begin(
+        cls,
+        *,
+        threads: int,
+        preload: Sequence[str] = PRELOAD,
+        later: Sequence[str] = LATER,
+        environment: Mapping[str, str] | None = None,
+    ) -> Zygote:
+        """Starts the process and returns at once; whoever needs it waits for it."""
+        sandbox.prepare_gpu()
+        return cls(threads, preload, later, environment or {})
 
     @classmethod
     def start(
-        cls, *, threads: int, preload: Sequence[str] = PRELOAD, environment: Mapping[str, str] | None = None
+        cls,
+        *,
+        threads: int,
+        preload: Sequence[str] = PRELOAD,
+        later: Sequence[str] = LATER,
+        environment: Mapping[str, str] | None = None,
     ) -> Zygote:
-        """Starts the process and waits until torch is imported (1.5 s warm). Raises MissingTool when it cannot be."""
-        sandbox.prepare_gpu()
-        zygote = cls(threads, preload, environment or {})
-        zygote._agree_on_means()
+        """Starts the process and waits until torch is imported (1 s warm). Raises MissingTool when it cannot be."""
+        zygote = cls.begin(threads=threads, preload=preload, later=later, environment=environment)
+        zygote.wait()
         return zygote
 
-    def _launch(self) -> tuple[subprocess.Popen[bytes], Channel]:
+    def wait(self) -> None:
+        """Returns when workers can be forked. Raises MissingTool."""
+        self._up.result()
+
+    def settle(self) -> None:
+        """Returns when the process has nothing left to do by itself, so that something can be timed. Raises
+        MissingTool, FoundryError."""
+        self.wait()
+        while not self._imported_all:
+            self._imported_all = not self._ask({"op": "import"}, again=True)["left"]
+        self._means.result()
+
+    def go_on(self) -> None:
+        """Imports what is left in the background; forks come in between."""
+        if not self._imported_all:
+            threading.Thread(target=self._settle_quietly, name="zygote", daemon=True).start()
+
+    def _settle_quietly(self) -> None:
+        with contextlib.suppress(FoundryError):  # whoever needs it hears of it
+            self.settle()
+
+    @property
+    def isolation(self) -> tuple[str, ...]:
+        """The means that candidates get here; waits until they are known."""
+        return (*ALWAYS, *self._means.result())
+
+    def _launch(self) -> tuple[subprocess.Popen[bytes], Channel, int]:
         ours, theirs = Channel.pair()
         errors = os.memfd_create("zygote")
         kept = {name: value for name, value in os.environ.items() if name in ALLOWED}
         child = subprocess.Popen(
-            [*self._arguments, str(theirs.fileno()), *self._preload],
+            [*self._arguments, str(theirs.fileno()), *self._modules],
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,
@@ -214,22 +271,36 @@ class Zygote:
             start_new_session=True,
         )
         theirs.close()
+        return child, ours, errors
+
+    def _come_up(self) -> None:
+        """In a thread: waits for the process, then finds out what a candidate's sandbox consists of here."""
+        try:
+            with self._lock:
+                self._await_ready()
+            self._up.set_result(None)
+            self._means.set_result(self._agree_on_means())
+        except Exception as error:  # whoever waits for it hears of it
+            for future in (self._up, self._means):
+                if not future.done():
+                    future.set_exception(error)
+
+    def _await_ready(self) -> None:
         sandbox.available()  # tried once, while torch is imported
         try:
-            ours.receive(START_S)
+            self._control.receive(START_S)
         except (ChannelClosed, ChannelTimeout, ChannelGarbled) as error:
-            child.kill()
-            child.wait()
-            ours.close()
-            lines = os.pread(errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
+            self._child.kill()
+            self._child.wait()
+            self._control.close()
+            lines = os.pread(self._errors, 1 << 16, 0).decode(errors="replace").strip().splitlines()
             raise MissingTool(
                 f"the worker process did not start: {lines[-1] if lines else error}", "check that torch imports"
             ) from error
         finally:
-            os.close(errors)
-        return child, ours
+            os.close(self._errors)
 
-    def _agree_on_means(self) -> None:
+    def _agree_on_means(self) -> tuple[str, ...]:
         """Tries a candidate's sandbox on a worker of its own: what works there is what every candidate gets.
 
         Means after which Python or the GPU could not be used are left out: root in a user namespace cannot read other
@@ -241,15 +312,14 @@ class Zygote:
             best = attempt if attempt[1] > best[1] else best
             if best[1] == sandbox.ALL_USABLE:
                 break
-        self._means = best[0]
-        self.isolation = (*ALWAYS, *self._means)
+        return best[0]
 
     def _try_means(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
-        self._means = tuple(means)
         with tempfile.TemporaryDirectory() as folder:
             confined = Sandbox("candidate", temporary=folder)
-            worker = self.fork("foundry.tools.process.sandbox:report", Limits(wall_s=FORK_S), sandbox=confined)
+            limits = Limits(wall_s=FORK_S)
+            worker = self._fork("foundry.tools.process.sandbox:report", limits, sandbox=confined, means=means)
             try:
                 answer, _ = worker.request({})
             except WorkerDied:
@@ -267,12 +337,44 @@ class Zygote:
         environment: Mapping[str, str] | None = None,
         sandbox: Sandbox | None = None,
         folder_locks: Sequence[int] = (),
+        early: bool = False,
     ) -> Worker:
         """A new worker running `entry` ("package.module:function", called with its Channel) in 6-9 ms.
 
         A sandbox confines it before the entry's module is imported, as far as the kernel can. `folder_locks` are open
-        files that are closed when the worker has ended.
+        files that are closed when the worker has ended. An `early` worker does not wait for the modules that only
+        others need. Raises MissingTool, FoundryError.
         """
+        self.wait()
+        if not early:
+            self.settle()
+        return self._fork(
+            entry,
+            limits,
+            directory=directory,
+            environment=environment,
+            sandbox=sandbox,
+            folder_locks=folder_locks,
+            means=self._means_of(sandbox),
+        )
+
+    def _means_of(self, asked: Sandbox | None) -> Sequence[str]:
+        """A task's own code keeps what the trial of a candidate's sandbox might show to be missing."""
+        if asked is None or asked.form == "task":
+            return sandbox.available().active
+        return self._means.result()
+
+    def _fork(
+        self,
+        entry: str,
+        limits: Limits,
+        *,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        sandbox: Sandbox | None = None,
+        folder_locks: Sequence[int] = (),
+        means: Sequence[str],
+    ) -> Worker:
         ours, theirs = Channel.pair()
         errors = os.memfd_create("worker")
         fcntl.fcntl(errors, fcntl.F_SETFL, os.O_APPEND)  # so that it can be cut short while it is written
@@ -283,7 +385,7 @@ class Zygote:
             "directory": str(directory) if directory else "",
             "environment": dict(environment or {}),
             "sandbox": asdict(sandbox) if sandbox else None,
-            "means": list(self._means),
+            "means": list(means),
         }
         try:
             answer = self._ask(message, [theirs.fileno(), errors], again=True)
@@ -309,8 +411,10 @@ class Zygote:
 
     def close(self) -> None:
         """Ends the zygote and every worker."""
+        self._closed = True
+        if not self._up.done():
+            self._child.kill()  # nobody has to wait until torch is imported to hear that it is not needed
         with self._lock:
-            self._closed = True
             self._bury()
 
     def _bury(self) -> None:
@@ -326,10 +430,28 @@ class Zygote:
         with self._lock:
             try:
                 self._control.send(message, handles)
-                return self._control.receive(FORK_S)[0]
+                return self._control.receive(ANSWER_S)[0]
             except (ChannelClosed, ChannelTimeout, ChannelGarbled, OSError, ValueError) as error:
                 if self._closed or not again:
                     raise FoundryError(f"the worker process is gone: {error}", "resume the run") from error
                 self._bury()
-                self._child, self._control = self._launch()
+                self._child, self._control, self._errors = self._launch()
+                self._await_ready()
+                self._imported_all = False
                 return self._ask(message, handles)
+
+
+def _bytecode_place() -> dict[str, str]:
+    """Where the warm process keeps compiled modules, if not beside them.
+
+    Some installers compile nothing ahead (uv), and who may not write to the installation would compile two thousand
+    modules at every start, which takes three times as long as importing them.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or not found.origin:
+        return {}
+    largest = Path(found.origin).parent / "_dynamo" / "__init__.py"
+    is_compiled = Path(importlib.util.cache_from_source(str(largest))).exists()
+    if is_compiled or os.access(largest.parent, os.W_OK):
+        return {}
+    return {"PYTHONPYCACHEPREFIX": str(foundry_home() / "bytecode")}

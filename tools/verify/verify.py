@@ -6,6 +6,7 @@ Works on any KernelBench-style pair, ours or not, alone or as a CI gate.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -23,7 +24,9 @@ from foundry.tools.grade.grader import Notes
 from foundry.tools.grade.sanitizing import with_gates
 from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
+from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import read_literals
 from foundry.tools.verify.receipt import Receipt, make_receipt, missing_means, sha256
 
@@ -123,33 +126,39 @@ def verify_pair(
 
     Raises TaskError for a task that cannot be judged, MissingTool without a compiler or a device to run on.
     """
-    from foundry.tools.machine.device import describe
+    if problem := hopeless(text):
+        device = _device_here(target)
+        return _refuse_at_once(task, text, device, policy or task.options.policy, problem)
+    with contextlib.closing(Zygote.begin(threads=usable_cores())) as zygote:  # while the device is asked
+        device = _device_here(target)
+        chosen = policy or task.options.policy
+        asked = replace(task, options=replace(task.options, policy=chosen))  # whether the baseline may use TF32
 
+        async def work() -> VerifyReport:
+            clock = Clock()
+            building = asyncio.create_task(_build_early(device, text))
+            with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
+                bench = await open_workbench(asked, device, Path(scratch), seed=seed, zygote=zygote)
+                clock.note("open")
+                try:
+                    report = await verify_in(
+                        bench, asked, text, chosen, stage, clock, compile_baseline=compile_baseline, building=building
+                    )
+                    report = _with_receipt(report, bench.device, bench.notes, task, text, command)
+                finally:
+                    await bench.aclose()
+            clock.note("close")
+            return report
+
+        return asyncio.run(work())
+
+
+def _device_here(target: TargetName | Literal["auto"]) -> Device:
+    """The device, with the ceilings that were measured before. Raises MissingTool."""
     device = with_known_ceilings(describe(target))
     if not device.present:
         raise MissingTool(f"there is no {device.target} device here, so nothing can be verified on it", "--target cpu")
-    chosen = policy or task.options.policy
-    if problem := hopeless(text):
-        return _refuse_at_once(task, text, device, chosen, problem)
-
-    async def work() -> VerifyReport:
-        clock = Clock()
-        asked = replace(task, options=replace(task.options, policy=chosen))  # whether the baseline may use TF32
-        building = asyncio.create_task(_build_early(device, text))
-        with tempfile.TemporaryDirectory(prefix="foundry-verify-") as scratch:
-            bench = await open_workbench(asked, device, Path(scratch), seed=seed)
-            clock.note("open")
-            try:
-                report = await verify_in(
-                    bench, asked, text, chosen, stage, clock, compile_baseline=compile_baseline, building=building
-                )
-                report = _with_receipt(report, bench.device, bench.notes, task, text, command)
-            finally:
-                await bench.aclose()
-        clock.note("close")
-        return report
-
-    return asyncio.run(work())
+    return device
 
 
 def hopeless(text: str) -> str:

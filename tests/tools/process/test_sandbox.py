@@ -80,7 +80,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def zygote(code: Path) -> Iterator[Zygote]:
-    warm = Zygote.start(threads=1, preload=["ctypes"], environment={"PYTHONPATH": str(code)})
+    warm = Zygote.start(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(code)})
     yield warm
     warm.close()
 
@@ -322,7 +322,7 @@ def test_where_the_kernel_refuses_everything_work_goes_on() -> None:
         "from foundry.tools.process.sandbox import Sandbox\n"
         "from foundry.tools.process.zygote import Zygote\n"
         "from pathlib import Path\n"
-        "warm = Zygote.start(threads=1, preload=['ctypes'])\n"
+        "warm = Zygote.start(threads=1, preload=['ctypes'], later=[])\n"
         "worker = warm.fork('foundry.tools.process.sandbox:report', Limits(), sandbox=Sandbox('candidate'))\n"
         "answer, _ = worker.request({})\n"
         "worker.end()\n"

@@ -179,7 +179,7 @@ def test_nothing_survives_a_killed_main_process(tmp_path: Path) -> None:
 import time
 from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import Zygote
-warm = Zygote.start(threads=1, preload=["ctypes"], environment={{"PYTHONPATH": {str(tmp_path)!r}}})
+warm = Zygote.start(threads=1, preload=["ctypes"], later=[], environment={{"PYTHONPATH": {str(tmp_path)!r}}})
 worker = warm.fork("worker_entries:serve", Limits(wall_s=30))
 left = worker.request({{"do": "leave"}})[0]["left"]
 print(warm._child.pid, worker.pid, left, flush=True)
@@ -195,9 +195,45 @@ worker.request({{"do": "hang"}})
     assert all(gone(pid) for pid in pids)
 
 
+def test_nobody_waits_for_what_only_others_need(tmp_path: Path) -> None:
+    (tmp_path / "worker_entries.py").write_text(
+        ENTRIES
+        + """
+def loaded(channel, message, handles):
+    channel.send({"loaded": sorted({"quick", "slow", "slower"} & set(sys.modules))})
+"""
+    )
+    for name in ("quick", "slow", "slower"):
+        (tmp_path / f"{name}.py").write_text("")
+    warm = Zygote.begin(
+        threads=1, preload=["quick"], later=["slow", "slower"], environment={"PYTHONPATH": str(tmp_path)}
+    )
+    early = warm.fork("worker_entries:serve", QUICK, early=True)
+    assert early.request({"do": "loaded"}, timeout_s=5.0)[0]["loaded"] == ["quick"]
+    assert fork(warm).request({"do": "loaded"}, timeout_s=5.0)[0]["loaded"] == ["quick", "slow", "slower"]
+    warm.close()
+
+
+def test_the_warm_process_keeps_compiled_modules_and_its_workers_leave_none(tmp_path: Path) -> None:
+    (tmp_path / "worker_entries.py").write_text(ENTRIES)
+    (tmp_path / "preloaded.py").write_text("")
+    warm = Zygote.start(threads=1, preload=["preloaded"], later=[], environment={"PYTHONPATH": str(tmp_path)})
+    fork(warm).request({"do": "echo"}, timeout_s=5.0)
+    warm.close()
+    assert {path.name.split(".")[0] for path in tmp_path.glob("__pycache__/*")} == {"preloaded"}
+
+
+def test_a_warm_process_that_is_not_needed_after_all_ends_at_once(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
+    warm = Zygote.begin(threads=1, preload=["endless"], later=[], environment={"PYTHONPATH": str(tmp_path)})
+    started = time.monotonic()
+    warm.close()
+    assert time.monotonic() - started < 5.0 and gone(warm.pid)
+
+
 def test_a_warm_process_that_cannot_start_says_why() -> None:
     with pytest.raises(MissingTool, match="No module named 'no_such_torch'"):
-        Zygote.start(threads=1, preload=["no_such_torch"])
+        Zygote.start(threads=1, preload=["no_such_torch"], later=[])
 
 
 def test_channels_time_out_close_and_refuse_garbage() -> None:

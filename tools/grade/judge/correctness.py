@@ -19,10 +19,9 @@ from foundry.knowledge.task import AccuracyClass
 from foundry.tools.grade.judge.cases import Case, Trial
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.stale_weights import find_stale
-from foundry.tools.grade.runner.integrity import GATES
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, SPOILED
+from foundry.tools.protocol.orders import IN_ITS_PROCESS, LARGE_BYTES, NAN_BYTES, PROCESS_EVENTS, SPOILED
 from foundry.tools.protocol.rules import (
     Distribution,
     OutputError,
@@ -114,10 +113,12 @@ class Examination:
         found = self._step("global state", lambda: self.link.inspect(thorough=thorough))
         for gate, what in found:
             raise _Failed(
-                gate if gate in (*GATES, PROCESS_EVENTS, "parameters unchanged") else "global state", "cheating", what
+                gate if gate in (*IN_ITS_PROCESS, PROCESS_EVENTS, "parameters unchanged") else "global state",
+                "cheating",
+                what,
             )
         if is_last:
-            self.gates += [Gate(gate, True, "as before the file was loaded") for gate in GATES]
+            self.gates += [Gate(gate, True, "as before the file was loaded") for gate in IN_ITS_PROCESS]
 
     def _case(self, number: int, case: Case, trials: Iterable[Trial]) -> None:
         suffix = f" ({case.name})" if case.name else ""

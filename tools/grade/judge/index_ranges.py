@@ -39,6 +39,11 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
 class _Watcher(TorchDispatchMode):
     """Notes what each operator does with integer inputs and with copies of them."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here. PyTorch would import its compiler, for a second in each judge, to switch it off."""
+        return False
+
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._owners = {_place(item): _place(item) for item in tensors if _is_integer(item)}

@@ -29,10 +29,8 @@ import torch.nn.modules.module as module_hooks
 from torch._dynamo.mutation_guard import install_generation_tagging_init
 
 from foundry.tools.process import imports, procfs
+from foundry.tools.protocol.orders import FUNCTIONS, PROCESSES, STATE
 from foundry.tools.words import words
-
-FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
-GATES = (FUNCTIONS, STATE, PROCESSES)
 
 Snapshot = dict[str, Any]
 
