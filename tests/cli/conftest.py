@@ -10,12 +10,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agents.chat.scripted_server import ScriptedServer, answer, garbage
+
+from foundry.cli import app
 
 TOY = """import torch
 from torch import nn
@@ -85,9 +89,26 @@ class Cli:
         return {**os.environ, **own, **self.env}
 
     def __call__(self, *words: object, stdin: str = "", **env: str) -> Done:
+        """In a process of its own: what works, waits, ends or leaves something behind."""
         child = self.start(*words, **env)
         out, err = child.communicate(stdin, timeout=LIMIT_S)
         return Done(child.returncode, out, err)
+
+    def here(self, *words: object, stdin: str = "", **env: str) -> Done:
+        """In this process, which has imported everything: what only reads its arguments and files."""
+        out, err = StringIO(), StringIO()
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            redirect_stdout(out),
+            redirect_stderr(err),
+            pytest.raises(SystemExit) as end,
+        ):
+            for name, value in {**self.environment, **env}.items():
+                patch.setenv(name, value)
+            patch.chdir(self.folder)
+            patch.setattr(sys, "stdin", StringIO(stdin))
+            app([*map(str, words)], prog_name="foundry")
+        return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
     def start(self, *words: object, **env: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
@@ -105,6 +126,10 @@ class Cli:
 
     def solve(self, task: object, *more: object, **env: str) -> Done:
         return self("agent", "solve", task, *TINY, *more, "--json", **env)
+
+    def refuse(self, task: object, *more: object, **env: str) -> Done:
+        """`solve` in this process, of what is refused before anything works on it."""
+        return self.here("agent", "solve", task, *TINY, *more, "--json", **env)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name

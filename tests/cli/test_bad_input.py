@@ -23,9 +23,9 @@ BAD = [  # one of each place: the task's code raises, its process dies, its outp
 
 
 def test_a_task_that_is_no_file(cli: Cli) -> None:
-    assert cli.solve("missing.py").is_one_line("missing.py")
-    assert cli.solve(cli.folder).is_one_line("folder")
-    assert cli("verify", "missing.py", "toy.py").is_one_line("missing.py")
+    assert cli.refuse("missing.py").is_one_line("missing.py")
+    assert cli.refuse(cli.folder).is_one_line("folder")
+    assert cli.here("verify", "missing.py", "toy.py").is_one_line("missing.py")
     assert not (cli.folder / "runs").exists()
 
 
@@ -42,7 +42,7 @@ def test_a_task_that_is_no_file(cli: Cli) -> None:
 )
 def test_a_file_that_is_no_task(cli: Cli, text: str, words: list[str]) -> None:
     cli.write("toy.py", text)
-    assert cli.solve("toy.py").is_one_line(*words)
+    assert cli.refuse("toy.py").is_one_line(*words)
     assert not (cli.folder / "runs").exists()
 
 
@@ -96,7 +96,7 @@ def test_a_task_that_hangs_is_killed_with_its_children(cli: Cli, before: str, af
 
 @pytest.mark.parametrize(("name", "value"), [("FOUNDRY_TASK_SECONDS", "soon"), ("FOUNDRY_TASK_GB", "-1")])
 def test_a_limit_that_is_no_number(cli: Cli, name: str, value: str) -> None:
-    assert cli.solve("toy.py", "--no-learn", **{name: value}).is_one_line(f"{name}={value}")
+    assert cli.refuse("toy.py", "--no-learn", **{name: value}).is_one_line(f"{name}={value}")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_limit_that_is_no_number(cli: Cli, name: str, value: str) -> None:
 )
 def test_options_that_are_wrong(cli: Cli, text: str, words: list[str]) -> None:
     cli.write("toy.toml", text)
-    assert cli.solve("toy.py").is_one_line(*words)
+    assert cli.refuse("toy.py").is_one_line(*words)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +128,14 @@ def test_options_that_are_wrong(cli: Cli, text: str, words: list[str]) -> None:
 )
 def test_options_that_do_not_exist(cli: Cli, words: list[str], told: list[str]) -> None:
     cli.write("bare.py", TOY.replace("SCALE = 1\n", "").replace(" * SCALE", ""))
-    assert cli("agent", "solve", "bare.py", *words).is_one_line(*told)
+    assert cli.here("agent", "solve", "bare.py", *words).is_one_line(*told)
 
 
 def test_places_that_cannot_be_written(cli: Cli) -> None:
     cli.write("file", "")
-    assert cli.solve("toy.py", "--runs", "file").is_one_line("file", "--runs")
-    assert cli.solve("toy.py", "--store", "file").is_one_line("file", "--store")
-    assert cli.solve("toy.py", "--no-learn", FOUNDRY_HOME=str(cli.folder / "file")).is_one_line("file")
+    assert cli.refuse("toy.py", "--runs", "file").is_one_line("file", "--runs")
+    assert cli.refuse("toy.py", "--store", "file").is_one_line("file", "--store")
+    assert cli.refuse("toy.py", "--no-learn", FOUNDRY_HOME=str(cli.folder / "file")).is_one_line("file")
 
 
 @pytest.fixture
@@ -161,24 +161,24 @@ def test_a_store_that_is_corrupt(cli: Cli) -> None:
     store = cli.folder / "store"
     store.mkdir()
     (store / "journal.sqlite").write_bytes(b"garbage " * 1000)
-    assert cli.solve("toy.py", "--store", "store").is_one_line("journal.sqlite", "damaged")
-    assert cli("knowledge", "list", "--store", "store").is_one_line("journal.sqlite", "damaged")
+    assert cli.refuse("toy.py", "--store", "store").is_one_line("journal.sqlite", "damaged")
+    assert cli.here("knowledge", "list", "--store", "store").is_one_line("journal.sqlite", "damaged")
     assert (store / "journal.sqlite").read_bytes() == b"garbage " * 1000
 
 
 def test_a_run_that_is_missing_or_corrupt(cli: Cli, solved: Solved) -> None:
-    assert cli("agent", "resume", "last").is_one_line("no run")
-    assert cli("agent", "resume", "gone").is_one_line("gone")
-    assert cli("agent", "trace", "gone").is_one_line("gone")
-    assert cli("agent", "chat", "gone", "status").is_one_line("gone")
+    assert cli.here("agent", "resume", "last").is_one_line("no run")
+    assert cli.here("agent", "resume", "gone").is_one_line("gone")
+    assert cli.here("agent", "trace", "gone").is_one_line("gone")
+    assert cli.here("agent", "chat", "gone", "status").is_one_line("gone")
     shutil.copytree(solved.run, cli.folder / "runs" / "bad")
     broken = cli.folder / "runs" / "bad" / "run.sqlite"
     for name in ("run.sqlite-wal", "run.sqlite-shm"):
         broken.with_name(name).unlink(missing_ok=True)
     broken.write_bytes(b"garbage " * 1000)
     for words in (["resume", "runs/bad"], ["trace", "runs/bad"], ["chat", "runs/bad", "status"]):
-        assert cli("agent", *words).is_one_line("corrupt")
-    assert cli("agent", "runs").out.startswith("no runs")
+        assert cli.here("agent", *words).is_one_line("corrupt")
+    assert cli.here("agent", "runs").out.startswith("no runs")
     assert broken.read_bytes() == b"garbage " * 1000
 
 
@@ -192,5 +192,5 @@ def test_a_machine_without_a_compiler(cli: Cli) -> None:
 
 
 def test_an_endpoint_without_a_model(cli: Cli) -> None:
-    done = cli("agent", "solve", "toy.py", "--base-url", "http://127.0.0.1:9/v1", "--no-learn")
+    done = cli.here("agent", "solve", "toy.py", "--base-url", "http://127.0.0.1:9/v1", "--no-learn")
     assert done.is_one_line("--model")

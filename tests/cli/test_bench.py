@@ -118,6 +118,6 @@ def test_a_bench_that_is_finished_only_sums_up(story: Story) -> None:
 
 def test_what_cannot_be_begun_is_one_line(tmp_path: Path, home: Path) -> None:
     cli = Cli(tmp_path, home)
-    assert cli("bench", "nowhere").is_one_line("no folder nowhere")
-    assert cli("bench", "kernelbench").is_one_line("kernelbench --root DIR")
+    assert cli.here("bench", "nowhere").is_one_line("no folder nowhere")
+    assert cli.here("bench", "kernelbench").is_one_line("kernelbench --root DIR")
     cli.close()

@@ -38,9 +38,9 @@ def talk(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Talk]
     run: Path = until(lambda: next(cli.folder.glob("runs/toy-*/run.sqlite"), None), "a run").parent
     until(lambda: rows(run, "SELECT 1 FROM evaluations WHERE island >= 0"), "an island's first candidate")
     steered = cli("agent", "chat", "last", "--wait", "60", "@tiling", "unroll", "2")
-    status = cli("agent", "chat", "last", "status")
-    why = cli("agent", "chat", "last", "why c1?")
-    nonsense = cli("agent", "chat", "last", "make it so")
+    status = cli.here("agent", "chat", "last", "status")
+    why = cli.here("agent", "chat", "last", "why c1?")
+    nonsense = cli.here("agent", "chat", "last", "make it so")
     piped = cli("agent", "chat", "last", stdin="best\ncost\n\nexit\nnever read\n")
     until(lambda: _citing(run), "a proposal that follows d1")
     ended = interrupt(child)
@@ -60,12 +60,12 @@ def test_a_directive_is_recorded_acknowledged_and_cited(talk: Talk) -> None:
     said, taken = talk.steered.out.splitlines()
     assert said.startswith("d1: ") and "tiling" in said and "unroll 2" in said
     assert taken.startswith("d1 taken by island")
-    events = talk.cli("agent", "trace", talk.run.name, "--json").out.splitlines()
+    events = talk.cli.here("agent", "trace", talk.run.name, "--json").out.splitlines()
     heard = [event for event in map(json.loads, events) if event["kind"] == "directive"]
     assert heard and heard[0]["data"]["text"] == "@tiling unroll 2"
     cited = _citing(talk.run)[0]
-    assert "follows d1" in talk.cli("agent", "trace", talk.run.name, "-c", cited).out
-    assert "It follows d1" in talk.cli("agent", "chat", talk.run.name, f"why {cited}").out
+    assert "follows d1" in talk.cli.here("agent", "trace", talk.run.name, "-c", cited).out
+    assert "It follows d1" in talk.cli.here("agent", "chat", talk.run.name, f"why {cited}").out
 
 
 def test_questions_are_answered_from_the_trace(talk: Talk) -> None:
@@ -78,26 +78,26 @@ def test_questions_are_answered_from_the_trace(talk: Talk) -> None:
 def test_nonsense_is_told_what_is_understood(talk: Talk) -> None:
     assert talk.nonsense.code == 2
     assert "make it so" in talk.nonsense.out and "@tiling block 256" in talk.nonsense.out
-    unknown = talk.cli("agent", "chat", talk.run.name, "why c9999")
+    unknown = talk.cli.here("agent", "chat", talk.run.name, "why c9999")
     assert "no candidate c9999" in unknown.out
 
 
 def test_what_is_said_to_a_stopped_run_waits_for_it(talk: Talk) -> None:
     assert talk.ended.code == 130
-    said = talk.cli("agent", "chat", talk.run.name, "@tiling unroll 4")
+    said = talk.cli.here("agent", "chat", talk.run.name, "@tiling unroll 4")
     assert said.code == 0 and f"foundry agent resume runs/{talk.run.name}" in said.out
-    assert "d2 waits" in talk.cli("agent", "chat", talk.run.name, "status").out
+    assert "d2 waits" in talk.cli.here("agent", "chat", talk.run.name, "status").out
 
 
 def test_what_is_said_to_a_finished_run_is_not_promised_to_anybody(solved: Solved) -> None:
     name = Path(solved.second.json["run"]).name
-    said = solved.cli("agent", "chat", name, "--wait", "30", "@tiling unroll 4")
+    said = solved.cli.here("agent", "chat", name, "--wait", "30", "@tiling unroll 4")
     assert said.code == 0 and "finished" in said.out and "toy.toml" in said.out
-    assert solved.cli("agent", "chat", name, "best").out.startswith(solved.second.json["candidate"])
+    assert solved.cli.here("agent", "chat", name, "best").out.startswith(solved.second.json["candidate"])
 
 
 def test_the_tree_names_nodes_tools_and_where_time_went(solved: Solved) -> None:
-    tree = solved.cli("agent", "trace", solved.run.name, "--depth", "3")
+    tree = solved.cli.here("agent", "trace", solved.run.name, "--depth", "3")
     assert (tree.code, tree.err) == (0, "")
     for word in ("node intake", "node capture", "node baseline", "tool build", "island 0", "expert auditor"):
         assert word in tree.out
@@ -106,7 +106,7 @@ def test_the_tree_names_nodes_tools_and_where_time_went(solved: Solved) -> None:
 
 
 def test_every_event_is_a_line_of_json(solved: Solved) -> None:
-    done = solved.cli("agent", "trace", "last", "--json")
+    done = solved.cli.here("agent", "trace", "last", "--json")
     events = [json.loads(line) for line in done.out.splitlines()]
     assert {"node", "tool", "evaluation"} <= {event["kind"] for event in events}
     assert all(event["ended"] is None or event["ended"] >= event["started"] for event in events)
@@ -114,14 +114,14 @@ def test_every_event_is_a_line_of_json(solved: Solved) -> None:
 
 def test_one_candidates_story_and_its_difference(talk: Talk) -> None:
     child = _citing(talk.run)[0]
-    story = talk.cli("agent", "trace", talk.run.name, "--candidate", child)
+    story = talk.cli.here("agent", "trace", talk.run.name, "--candidate", child)
     assert story.code == 0 and "proposed by tiling (playbook)" in story.out and "lineage:" in story.out
-    diff = talk.cli("agent", "trace", talk.run.name, "--diff", child)
+    diff = talk.cli.here("agent", "trace", talk.run.name, "--diff", child)
     # Which tunable moves depends on the parent: one that already unrolls by 2 follows the directive by keeping it.
     assert diff.code == 0 and re.search(r"^\w+\.\w+: \S+ -> \S+$", diff.out, re.MULTILINE)
     assert "--- c" in diff.out and f"+++ {child}" in diff.out
-    assert "seed" in talk.cli("agent", "trace", talk.run.name, "--diff", "c1").out
-    assert talk.cli("agent", "trace", talk.run.name, "-c", "c9999").is_one_line("c9999")
+    assert "seed" in talk.cli.here("agent", "trace", talk.run.name, "--diff", "c1").out
+    assert talk.cli.here("agent", "trace", talk.run.name, "-c", "c9999").is_one_line("c9999")
 
 
 def test_a_reader_that_leaves_early_is_no_error(solved: Solved) -> None:
@@ -133,8 +133,8 @@ def test_a_reader_that_leaves_early_is_no_error(solved: Solved) -> None:
 
 
 def test_runs_are_listed_newest_first(solved: Solved) -> None:
-    listed = solved.cli("agent", "runs", "--json").json
+    listed = solved.cli.here("agent", "runs", "--json").json
     assert {row["id"] for row in listed} == {Path(done.json["run"]).name for done in (solved.first, solved.second)}
     assert [row["created"] for row in listed] == sorted((row["created"] for row in listed), reverse=True)
     assert all(row["status"] == "finished" and row["verdict"] == "accepted" for row in listed)
-    assert listed[0]["id"] in solved.cli("agent", "runs").out.splitlines()[0]
+    assert listed[0]["id"] in solved.cli.here("agent", "runs").out.splitlines()[0]

@@ -39,8 +39,8 @@ def test_a_task_and_a_receipt_that_are_none(cli: Cli, kind: str) -> None:
     cli.write("kernel.py", KERNEL)
     begun = time.monotonic()
     made(cli, "bad.py", kind)
-    assert cli("verify", "bad.py", "kernel.py").is_one_line("bad.py")
-    assert cli("verify", "toy.py", "kernel.py", "--receipt", "bad.py").is_one_line("bad.py")
+    assert cli.here("verify", "bad.py", "kernel.py").is_one_line("bad.py")
+    assert cli.here("verify", "toy.py", "kernel.py", "--receipt", "bad.py").is_one_line("bad.py")
     assert time.monotonic() - begun < 2 * QUICK_S
 
 
@@ -53,7 +53,7 @@ def test_a_task_and_a_receipt_that_are_none(cli: Cli, kind: str) -> None:
 )
 def test_a_kernel_that_is_none(cli: Cli, kind: str, code: int) -> None:
     made(cli, "bad.py", kind)
-    done = cli("verify", "toy.py", "bad.py")
+    done = cli.here("verify", "toy.py", "bad.py")
     if code == 2:
         assert done.is_one_line("bad.py")
     else:  # it can be read and judged: it fails
@@ -65,7 +65,7 @@ def test_a_kernel_that_is_none(cli: Cli, kind: str, code: int) -> None:
 def test_options_that_are_none(cli: Cli, kind: str) -> None:
     OBJECTS[kind](cli.folder / "toy.toml")
     cli.write("kernel.py", KERNEL)
-    assert cli("verify", "toy.py", "kernel.py").is_one_line("toy.toml")
+    assert cli.here("verify", "toy.py", "kernel.py").is_one_line("toy.toml")
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_options_that_are_none(cli: Cli, kind: str) -> None:
 )
 def test_option_values_that_are_none(cli: Cli, words: list[str], told: str) -> None:
     cli.write("kernel.py", KERNEL)
-    assert cli("verify", "toy.py", "kernel.py", *words).is_one_line(told)
+    assert cli.here("verify", "toy.py", "kernel.py", *words).is_one_line(told)
 
 
 @pytest.mark.parametrize("name", [b"two\nlines.py", b"\xff\xfe.py", b"\x1b[31mred.py", b"n" * 250 + b".py"])

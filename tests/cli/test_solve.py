@@ -38,7 +38,7 @@ def test_two_runs_at_once_on_one_store_both_end_well(solved: Solved) -> None:
         assert 0.0 < low <= summary["speedup"] <= high and math.isfinite(high)
         assert summary["baseline_ms"] > 0.0 and summary["candidate_ms"] > 0.0
     assert solved.first.json["run"] != solved.second.json["run"]
-    lessons = solved.cli("knowledge", "list", "--store", "store", "--limit", "100", "--json").json
+    lessons = solved.cli.here("knowledge", "list", "--store", "store", "--limit", "100", "--json").json
     sources = {Path(lesson["receipt"]).parent.name for lesson in lessons if lesson.get("receipt")}
     assert sources == {Path(done.json["run"]).name for done in (solved.first, solved.second)}
     assert not working_below(solved.cli.folder)
@@ -109,8 +109,8 @@ def test_the_end_says_how_to_use_the_kernel_and_it_works(solved: Solved) -> None
 
 
 def test_a_speedup_that_is_not_reached_is_exit_1(solved: Solved) -> None:
-    assert solved.cli("agent", "resume", solved.run.name, "--min-speedup", "1000").code == 1
-    assert solved.cli("agent", "resume", solved.run.name, "--min-speedup", "0.0001").code == 0
+    assert solved.cli.here("agent", "resume", solved.run.name, "--min-speedup", "1000").code == 1
+    assert solved.cli.here("agent", "resume", solved.run.name, "--min-speedup", "0.0001").code == 0
 
 
 def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(cli: Cli) -> None:
