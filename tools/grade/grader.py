@@ -15,10 +15,10 @@ import re
 import secrets
 import shutil
 import statistics
-import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, R
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.folders import TASK, compiles_itself
+from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.runners import Runners
 from foundry.tools.grade.timed_groups import SLOWED, Groups
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -61,6 +62,8 @@ _OUTCOMES: dict[str, Outcome] = {
     "compile_error": "compile_error",
     "wrong_result": "wrong_result",
 }
+
+_ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
 
 Record = TypeVar("Record")
 Watch = Callable[[int], contextlib.AbstractContextManager[object]]
@@ -131,10 +134,8 @@ class Grader:
         self._closed = False
         self._own_errors: list[list[float]] = []
         self._screens = ScreenHistory(device.target)
-        self._lanes, self._lane_count = threading.Semaphore(lanes), lanes
+        self._judges = Judges(self._start_judge, self._open_judge, lanes)
         self._plan = ROOMIEST  # of the GPU's memory, until the task's sizes are known
-        self._idle: list[Worker] = []
-        self._guard = threading.Lock()  # of the idle judges: requests come from several threads
 
     @property
     def notes(self) -> Notes:
@@ -161,9 +162,7 @@ class Grader:
         answer = self._about_task("check", task_seconds())
         if answer["free_bytes"]:
             self._plan = plan_memory(decode_record(Sizes, answer["sizes"]), int(answer["free_bytes"]))
-            while self._lane_count > self._plan.lanes:
-                self._lanes.acquire()
-                self._lane_count -= 1
+            self._judges.limit_lanes(self._plan.lanes)
         return answer
 
     def capture(self) -> Message:
@@ -174,15 +173,23 @@ class Grader:
             return {"graphs": [], "note": f"tracing it failed: {error}"}
 
     def prepare(self) -> None:
-        """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError."""
-        with self._judge() as judge:
+        """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError. On a GPU the
+        first processes that it times and checks get their contexts meanwhile."""
+        with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
+            ready = beside.submit(self._runners.make_ready, {"": 1, _ANY_CANDIDATE: 1}, self._plan.waiting)
             _ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
+            ready.result()
+
+    def warm_judge(self) -> None:
+        """Starts a judge on a GPU and makes its context, before it is known what it will need."""
+        if self._device.target == "cuda":
+            self._judges.warm(lambda judge: _ask_about_task(judge, {"do": "warm"}, task_seconds()))
 
     def baseline(self) -> Baseline:
         """Times the reference and measures its own error; raises TaskError."""
-        reference = self._runners.fresh()
+        reference = self._runners.take()
         try:
-            with self._judge() as judge, self._runners.links([reference]) as handles:
+            with self._judges.one() as judge, self._runners.links([reference]) as handles:
                 answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
         finally:
             self._runners.discard(reference)
@@ -198,7 +205,7 @@ class Grader:
         message |= {"series": "compiled", "effort": "full", "told_by": baseline.told_by}
         inductor = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), **INDUCTOR}
         try:
-            with self._judge() as judge:
+            with self._judges.one() as judge:
                 answer, ended = self._against_reference(judge, message, environment=inductor)
         except FoundryError as error:
             return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
@@ -212,10 +219,10 @@ class Grader:
         """Judges the correctness of one candidate, in a process of its own."""
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message["told_by"] = baseline.told_by
-        with self._judge() as judge:
+        with self._judges.one() as judge:
             start = time.monotonic()
             message["load_limit_s"] = self._load_limit(text, build)
-            answer, ended = self._with_candidate(judge, message, self._runners.fresh(text))
+            answer, ended = self._with_candidate(judge, message, self._runners.take(text))
             seconds = time.monotonic() - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
@@ -233,9 +240,9 @@ class Grader:
             self._runners.compile_ahead(text, f"{digits[:-1]}.{digits[-1]}+PTX", self._load_limit(text, build))
 
     def make_ready(self, text: str, stage: Stage) -> None:
-        """Starts what a timing needs on a GPU, before the device is held for it."""
+        """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         groups = effort_of(stage, self._device.target).min_groups
-        self._runners.make_ready(text, groups, self._plan.waiting)
+        self._runners.make_ready({"": groups, text: groups + 1}, self._plan.waiting)
 
     def dismiss(self, text: str) -> None:
         """Ends what was made ready for a candidate that is not timed."""
@@ -250,7 +257,7 @@ class Grader:
         message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
         message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
         groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
-        with self._judge() as judge, contextlib.ExitStack() as stack:
+        with self._judges.one() as judge, contextlib.ExitStack() as stack:
             stack.callback(self._runners.dismiss, text)
             while not groups.is_enough():
                 answer, ended = self._against_reference(judge, {**message, **groups.order()})
@@ -278,7 +285,7 @@ class Grader:
                     candidate.end()
 
         try:
-            with self._judge() as judge, self._runners.links(candidates) as handles:
+            with self._judges.one() as judge, self._runners.links(candidates) as handles:
                 answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
@@ -299,7 +306,7 @@ class Grader:
         candidate = self._runners.fresh(text)
         answer: Message = {}
         try:
-            with self._judge() as judge:
+            with self._judges.one() as judge:
                 for lasting, watched in ((0.0, None), (seconds, watch)):
                     around = watched(candidate.pid) if watched else contextlib.nullcontext()
                     with self._runners.links([candidate]) as handles, around:
@@ -358,27 +365,14 @@ class Grader:
     def _task_limits(self, wall_s: float) -> Limits:
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
 
-    @contextlib.contextmanager
-    def _judge(self) -> Iterator[Worker]:
-        """A judge for one request: an idle one, or a new one. A judge that died is not used again."""
-        with self._lanes:
-            with self._guard:
-                judge = self._idle.pop() if self._idle else None
-            judge = judge or self._open_judge()
-            try:
-                yield judge
-            finally:
-                if judge.alive:
-                    with self._guard:
-                        self._idle.append(judge)
-
-    def _open_judge(self) -> Worker:
+    def _start_judge(self) -> Worker:
         limits = self._task_limits(JUDGE_S)
-        judge = self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK, early=True)
+        return self._fork("foundry.tools.grade.judge.judge:serve", limits, self._scratch, TASK, early=True)
+
+    def _open_judge(self, judge: Worker) -> None:
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         message["plan"] = asdict(self._plan)
         _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
-        return judge
 
     def _load_limit(self, text: str, build: Build) -> float:
         """Seconds that importing a file may take; more for a file that compiles itself at import."""

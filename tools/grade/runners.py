@@ -1,7 +1,7 @@
 """The processes that models run in, from the main process: a fresh one for each. Free of torch.
 
-On a GPU a process needs some tenths of a second before it can do anything. So those of a timing can be made ready
-before the device is held: they have a context then, and nothing of the candidate's.
+On a GPU a process needs some tenths of a second before it can do anything. So some are made ready while something else
+runs, before the device is held for them: they have a context then, and nothing of anybody's model. Each serves once.
 
 The reference gets a fresh process for each group too. One that serves many groups and only moves to other memory
 between them is no substitute: on an H200 15 us of work took 4 % more in it than in a fresh one, with three times the
@@ -15,11 +15,11 @@ import itertools
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from foundry.tools.grade.folders import TASK, CandidateFolders, prepare_folders
+from foundry.tools.grade.folders import TASK, CandidateFolders, compiles_itself, prepare_folders
 from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
@@ -31,7 +31,18 @@ READY_S = 30.0
 GLANCE_S = 0.5  # how often a process is looked at that works by itself
 STALE_S = 60.0  # who was not timed by then is not timed at all
 
+REFERENCE, CANDIDATE = "reference", "candidate"
+_FOR_ALL = (REFERENCE, CANDIDATE)
+
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
+
+
+def kind_of(text: str) -> str:
+    """Which processes a model may run in: the reference's, any candidate's, or, for a file that compiles itself into a
+    build folder of its own, that text's."""
+    if not text:
+        return REFERENCE
+    return text if compiles_itself(text) else CANDIDATE
 
 
 class Runners:
@@ -41,9 +52,9 @@ class Runners:
         self._fork, self._scratch, self._memory_bytes, self._on_gpu = fork, scratch, memory_bytes, on_gpu
         self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
         self._numbers = itertools.count()
-        self._waiting: dict[str, list[tuple[Worker, Worker]]] = {}  # (reference's, candidate's) by the latter's text
-        self._since: dict[str, float] = {}  # when a text's processes were started
-        self._starting = 0  # pairs
+        self._waiting: dict[str, list[Worker]] = {}  # ready and unused, by kind
+        self._since: dict[str, float] = {}  # when those of a kind were last asked for
+        self._starting = 0
         self._guard = threading.Lock()  # of those waiting
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
@@ -63,33 +74,42 @@ class Runners:
         own = prepare_folders(text, folder) if text else CandidateFolders({"TMPDIR": str(folder)}, TASK, [])
         return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.locks)
 
-    def make_ready(self, text: str, pairs: int, most: int) -> None:
-        """Starts processes for the reference and a candidate, for so many groups, and waits for their contexts. No more
-        than `most` processes wait at a time, for all candidates together."""
+    def make_ready(self, wanted: Mapping[str, int], most: int) -> None:
+        """Lets so many processes wait for each text ("": the reference), and returns when they have their contexts. No
+        more than `most` wait at a time, for all texts together."""
         if not self._on_gpu:
             return
-        with self._guard:
-            stale = [other for other, since in self._since.items() if time.monotonic() - since > STALE_S]
-        for other in stale:
-            self.dismiss(other)
-        with self._guard:
-            self._since[text] = time.monotonic()
-            pairs = max(0, min(pairs, most // 2 - self._starting - sum(map(len, self._waiting.values()))))
-            self._starting += pairs
+        missing = self._missing(wanted, most)
         try:
-            made = [(self.fresh(), self.fresh(text)) for _ in range(pairs)]
-            workers = [worker for pair in made for worker in pair]
-            ready = {id(worker) for worker in self._warmed(workers, time.monotonic() + READY_S)}
+            made = [(kind_of(text), self.fresh(text)) for text in missing]
+            ready = {id(worker) for worker in self._warmed([worker for _, worker in made], time.monotonic() + READY_S)}
         finally:
             with self._guard:
-                self._starting -= pairs
-        for pair in made:
-            if all(id(worker) in ready for worker in pair):
+                self._starting -= len(missing)
+        for kind, worker in made:
+            if id(worker) in ready:
                 with self._guard:
-                    self._waiting.setdefault(text, []).append(pair)
+                    self._waiting.setdefault(kind, []).append(worker)
             else:
-                for worker in pair:
-                    self.bury(worker)
+                self.bury(worker)
+
+    def _missing(self, wanted: Mapping[str, int], most: int) -> list[str]:
+        """The text of each process that is to be started now, and is counted as starting."""
+        now = time.monotonic()
+        with self._guard:
+            stale = [kind for kind, since in self._since.items() if now - since > STALE_S and kind not in _FOR_ALL]
+        for kind in stale:
+            self.dismiss(kind)
+        with self._guard:
+            missing: list[str] = []
+            for text, count in wanted.items():
+                kind = kind_of(text)
+                self._since[kind] = now
+                missing += [text] * (count - len(self._waiting.get(kind, ())))
+            free = most - self._starting - sum(map(len, self._waiting.values()))
+            missing = missing[: max(0, free)]
+            self._starting += len(missing)
+        return missing
 
     def _warmed(self, workers: Sequence[Worker], deadline: float) -> Iterator[Worker]:
         """The workers that report before `deadline` that they are ready."""
@@ -103,23 +123,39 @@ class Runners:
                 worker.channel.receive(max(0.0, deadline - time.monotonic()))
                 yield worker
 
+    def take(self, text: str = "", environment: dict[str, str] | None = None) -> Worker:
+        """An unused process for the reference or a candidate: one that was made ready, or a new one."""
+        while not environment:
+            with self._guard:
+                waiting = self._waiting.get(kind_of(text), [])
+                found = waiting.pop() if waiting else None
+            if found is None:
+                break
+            if found.alive:
+                return found
+        return self.fresh(text, environment)
+
     def pair(self, text: str, environment: dict[str, str] | None = None) -> tuple[Worker, Worker]:
-        """Unused processes for the reference and a candidate: those that were made ready, or new ones."""
-        with self._guard:
-            waiting = [] if environment else self._waiting.get(text, [])
-            found = waiting.pop() if waiting else None
-        if found is not None and all(worker.alive for worker in found):
-            return found
-        return self.fresh(), self.fresh(text, environment)
+        """Unused processes for the reference and a candidate."""
+        return self.take(), self.take(text, environment)
 
     def dismiss(self, text: str) -> None:
-        """Ends the processes that are still waiting for a candidate."""
+        """Ends the processes that wait for a candidate and are of no use to another."""
+        kind = kind_of(text)
+        if kind not in _FOR_ALL:
+            self._end_waiting([kind])
+
+    def dismiss_all(self) -> None:
+        """Ends the processes that wait."""
+        self._end_waiting(list(self._waiting))
+
+    def _end_waiting(self, kinds: Sequence[str]) -> None:
         with self._guard:
-            self._since.pop(text, None)
-            left = self._waiting.pop(text, [])
-        for pair in left:
-            for worker in pair:
-                self.bury(worker)
+            left = [worker for kind in kinds for worker in self._waiting.pop(kind, [])]
+            for kind in kinds:
+                self._since.pop(kind, None)
+        for worker in left:
+            self.bury(worker)
 
     def compile_ahead(self, text: str, architecture: str, limit_s: float) -> None:
         """Lets a file that compiles itself at import do so once, before anybody holds the device for it: the processes

@@ -294,7 +294,7 @@ class LocalWorkbench:
 
     async def _check(self) -> Message:
         """What the task is, once a judge is ready for it."""
-        checked = await self._in_thread(self._grader.check)
+        checked, _ = await asyncio.gather(self._in_thread(self._grader.check), self._in_thread(self._grader.warm_judge))
         await self._in_thread(self._grader.prepare)
         return checked
 

@@ -415,14 +415,18 @@ def serve(control: Channel) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
     warnings.simplefilter("ignore")
     judge: Judge | None = None
+    answer: Message
     while True:
         message, handles = control.receive()
         start = time.perf_counter()
         try:
-            if message["do"] == "open":
+            if message["do"] == "warm":
+                torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]  # makes the context too
+                answer = {}
+            elif message["do"] == "open":
                 torch.set_num_threads(int(message["threads"]))
                 judge = Judge(message)
-                answer: Message = {}
+                answer = {}
             else:
                 request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])
                 answer = request(message, handles)

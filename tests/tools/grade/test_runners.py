@@ -1,0 +1,86 @@
+"""Processes that wait for a model: each is used once, by whoever comes, and no more wait than may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from foundry.tools.grade.runners import Runners
+from foundry.tools.process.child import Limits
+from foundry.tools.process.sandbox import Sandbox
+from foundry.tools.process.zygote import Worker, Zygote
+
+READY = """
+def serve(channel):
+    while True:
+        channel.receive()
+        channel.send({})
+"""
+PLAIN, OTHER = "class ModelNew: pass", "class ModelNew: x = 1"
+COMPILING = "from torch.utils.cpp_extension import load_inline\nclass ModelNew: pass"
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+    folder = tmp_path_factory.mktemp("ready")
+    (folder / "ready_entry.py").write_text(READY)
+    zygote = Zygote.start(threads=1, preload=["ready_entry"], later=[], environment={"PYTHONPATH": str(folder)})
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture
+def runners(warm: Zygote, tmp_path: Path) -> Iterator[Runners]:
+    def fork(
+        entry: str, limits: Limits, folder: Path, sandbox: Sandbox, environment: dict[str, str], locks: Sequence[int]
+    ) -> Worker:
+        return warm.fork("ready_entry:serve", limits, directory=folder, folder_locks=locks)
+
+    made = Runners(fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, on_gpu=True)
+    yield made
+    made.dismiss_all()
+    made.close()
+
+
+def waiting(runners: Runners) -> int:
+    return sum(map(len, runners._waiting.values()))
+
+
+def test_what_is_ready_serves_any_candidate_once(
+    runners: Runners, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "builds"))
+    runners.make_ready({"": 1, PLAIN: 2}, 12)
+    ready = {worker.pid for workers in runners._waiting.values() for worker in workers}
+    assert len(ready) == 3
+    runners.make_ready({"": 1, OTHER: 2}, 12)  # nothing is missing
+    taken = [runners.take(), runners.take(OTHER), runners.take(PLAIN), runners.take(PLAIN)]
+    assert {worker.pid for worker in taken[:3]} == ready and taken[3].pid not in ready
+    assert not waiting(runners)
+    for worker in taken:
+        runners.discard(worker)
+
+
+def test_a_file_that_compiles_itself_has_processes_of_its_own(
+    runners: Runners, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "builds"))
+    runners.make_ready({"": 1, COMPILING: 1}, 12)
+    plain = runners.take(PLAIN)
+    assert waiting(runners) == 2  # neither serves another text
+    runners.dismiss(COMPILING)
+    assert waiting(runners) == 1
+    runners.discard(plain)
+
+
+def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) -> None:
+    runners.make_ready({"": 3, PLAIN: 3}, 4)
+    assert waiting(runners) == 4
+    for workers in runners._waiting.values():
+        for worker in workers:
+            worker.end()
+    fresh = runners.take()
+    assert fresh.alive and not runners._waiting["reference"]
+    runners.discard(fresh)
