@@ -27,6 +27,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __shared__ static thread_local  // one block per OS thread at a time
 #define __align__(n) __attribute__((aligned(n)))
 #define EMULATED_DYNAMIC_SHARED(type, name) type* name = reinterpret_cast<type*>(emulator::block().shared)
@@ -353,12 +354,30 @@ inline void run_block(int64_t number, dim3 grid, dim3 dim, size_t shared_bytes, 
     for (Fiber* fiber : b.pool) fiber->next = b.free, b.free = fiber;
 }
 
+}  // namespace emulator
+
+namespace bulk {
+
+// A tensor map: where the tensor lies, its sizes, strides in bytes, and the box that one copy brings, innermost first.
+struct alignas(64) Map {
+    const char* base;
+    long long sizes[3], strides[3];
+    int box[3];
+};
+
+}  // namespace bulk
+
+namespace emulator {
+
 // A kernel argument whose type the kernel's own signature decides.
 struct Argument {
     void* pointer = nullptr;
     long long integer = 0;
+    bulk::Map map{};
     Argument(void* p) : pointer(p) {}
     Argument(long long i) : integer(i) {}
+    Argument(const bulk::Map& m) : map(m) {}
+    operator bulk::Map() const { return map; }
     template <class T> operator T*() const { return static_cast<T*>(pointer); }
     operator int() const { return static_cast<int>(integer); }
     operator unsigned() const { return static_cast<unsigned>(integer); }

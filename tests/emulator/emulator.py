@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from foundry.knowledge.errors import MissingTool
-from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap
+from foundry.knowledge.opgraph import ITEM_BYTES
 
 HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "warp_products.h")]
 COMPILE_LIMIT_S = 120
@@ -35,7 +36,8 @@ class EmulationError(Exception):
 
 def emulation_source(source: str, launches: Sequence[Launch]) -> tuple[str, list[str]]:
     """C++ text with an entry `int emulate(void** buffers, char* workspace)`, and the buffers' names in its order."""
-    names = sorted({arg for launch in launches for arg in launch.args if isinstance(arg, str) and not _offset(arg)[0]})
+    memories = [arg.memory if isinstance(arg, TensorMap) else arg for launch in launches for arg in launch.args]
+    names = sorted({name for name in memories if isinstance(name, str) and not _offset(name)[0]})
     order = {name: number for number, name in enumerate(names)}
     lines = [_launch_line(launch, order) for launch in launches]
     body = _DYNAMIC_SHARED.sub(r"EMULATED_DYNAMIC_SHARED(\1, \2);", _INCLUDE.sub("", source))
@@ -93,15 +95,20 @@ def _offset(argument: str) -> tuple[bool, int]:
     return False, 0
 
 
+def _argument(argument: Argument, order: Mapping[str, int]) -> str:
+    if isinstance(argument, int):
+        return f"{argument}LL"
+    if isinstance(argument, TensorMap):
+        strides = (ITEM_BYTES[argument.dtype], *argument.stride_bytes)
+        shape = ", ".join(f"{{{', '.join(map(str, values))}}}" for values in (argument.sizes, strides, argument.box))
+        return f"bulk::Map{{static_cast<const char*>({_argument(argument.memory, order)}), {shape}}}"
+    if _offset(argument)[0]:
+        return f"static_cast<void*>(workspace + {_offset(argument)[1]})"
+    return f"buffers[{order[argument]}]"
+
+
 def _launch_line(launch: Launch, order: Mapping[str, int]) -> str:
-    arguments = []
-    for argument in launch.args:
-        if isinstance(argument, int):
-            arguments.append(f"{argument}LL")
-        elif _offset(argument)[0]:
-            arguments.append(f"static_cast<void*>(workspace + {_offset(argument)[1]})")
-        else:
-            arguments.append(f"buffers[{order[argument]}]")
+    arguments = [_argument(argument, order) for argument in launch.args]
     grid, block = (f"dim3({', '.join(str(size) for size in sizes)})" for sizes in (launch.grid, launch.block))
     words = [grid, block, str(launch.shared_bytes), launch.kernel, *arguments]
     return f"    emulator::launch({', '.join(words)});"

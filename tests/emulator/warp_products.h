@@ -188,6 +188,25 @@ inline void copy(void* to, const void* from, int bytes, unsigned long long* barr
     turn_if_over(state(barrier));
 }
 
+inline void copy_box(void* to, const Map* map, int x, int y, int z, unsigned long long* barrier) {
+    if (reinterpret_cast<uintptr_t>(to) % 1024 || map->box[0] * map->strides[0] != 128)
+        emulator::violation("a box that is not aligned to 1024 bytes, or not 128 bytes wide");
+    const int item = static_cast<int>(map->strides[0]), rows = map->box[1] * map->box[2];
+    for (int row = 0; row < rows; ++row)
+        for (int column = 0; column < map->box[0]; ++column) {
+            const long long at[3] = {x + column, y + row % map->box[1], z + row / map->box[1]};
+            bool inside = true;
+            long long offset = 0;
+            for (int d = 0; d < 3; ++d) inside &= at[d] >= 0 && at[d] < map->sizes[d], offset += at[d] * map->strides[d];
+            const int byte = column * item;
+            char* const place = static_cast<char*>(to) + row * 128 + (byte / 16 ^ row % 8) * 16 + byte % 16;
+            if (inside) std::memcpy(place, map->base + offset, item);
+            else std::memset(place, 0, item);
+        }
+    state(barrier).bytes -= rows * 128;
+    turn_if_over(state(barrier));
+}
+
 }  // namespace bulk
 
 // ---------------------------------------------------------------- copies of 16 bytes in groups

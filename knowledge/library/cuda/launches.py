@@ -2,7 +2,8 @@
 
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
 "shared_bytes", "args", "prepares"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,
-"prepared+<bytes>" for memory that is kept between calls, or an integer (64-bit). Launches that prepare fill that memory
+"prepared+<bytes>" for memory that is kept between calls, an integer (64-bit), or a tensor map of one of these memories,
+as an object of the fields of `TensorMap`. Launches that prepare fill that memory
 from parameters; they run only when a parameter has changed. Dynamic and static shared memory above 48 KB together need
 the function's attribute raised, which the candidate does at load.
 """
@@ -12,9 +13,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from foundry.knowledge.opgraph import DType
 
 KERNEL_PREFIX = "foundry_"
 MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor of three dimensions as the copy engine reads it, the innermost first: boxes of it, 128 bytes wide,
+    arrive in shared memory with their 16-byte pieces swizzled, and with zeros for what lies outside."""
+
+    memory: str
+    dtype: DType
+    sizes: tuple[int, int, int]
+    stride_bytes: tuple[int, int]  # of the outer two
+    box: tuple[int, int, int]
+
+
+Argument = str | int | TensorMap
 
 
 @dataclass(frozen=True)
@@ -22,7 +41,7 @@ class Launch:
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
-    args: tuple[str | int, ...]
+    args: tuple[Argument, ...]
     shared_bytes: int = 0
     prepares: bool = False
 
@@ -37,12 +56,21 @@ def decode(call: str) -> list[Launch]:
             kernel=item["kernel"],
             grid=tuple(item["grid"]),
             block=tuple(item["block"]),
-            args=tuple(item["args"]),
+            args=tuple(_argument(argument) for argument in item["args"]),
             shared_bytes=int(item["shared_bytes"]),
             prepares=bool(item["prepares"]),
         )
         for item in json.loads(call)
     ]
+
+
+def _argument(found: str | int | dict[str, Any]) -> Argument:
+    if not isinstance(found, dict):
+        return found
+    x, y, z = found["sizes"]
+    by_y, by_z = found["stride_bytes"]
+    wide, high, deep = found["box"]
+    return TensorMap(found["memory"], found["dtype"], (x, y, z), (by_y, by_z), (wide, high, deep))
 
 
 def workspace(offset: int) -> str:

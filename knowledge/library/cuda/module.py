@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
-from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Launch, decode
+from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.file.assemble import Body, Entry
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
@@ -27,6 +27,7 @@ FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
 _ALIGN = 256
 _WORKSPACE = "workspace+"
 _PREPARED = "prepared+"
+_MAP_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
 _RESERVED = frozenset(
     {
         "torch",
@@ -81,8 +82,10 @@ def _labels(entry: Entry) -> Iterator[str]:
         yield from kernel.labels if kernel else ()
 
 
-def _moved(argument: str | int, by: int) -> str | int:
+def _moved(argument: Argument, by: int) -> Argument:
     """An argument with its place in prepared memory counted from that memory's begin."""
+    if isinstance(argument, TensorMap):
+        return replace(argument, memory=str(_moved(argument.memory, by)))
     if isinstance(argument, str) and argument.startswith(_PREPARED):
         return f"{_PREPARED}{int(argument.removeprefix(_PREPARED)) + by}"
     return argument
@@ -192,7 +195,12 @@ class _EntryText:
         slots = [self._slot(argument) for argument in launch.args]
         return f"({launch.kernel!r}, {launch.grid}, {launch.block}, {launch.shared_bytes}, {_tuple(slots)})"
 
-    def _slot(self, argument: str | int) -> int:
+    def _slot(self, argument: Argument) -> object:
+        """Where the launch finds an argument: the number of its slot; of a tensor map the slot of its memory, the
+        driver's number for its type, and its sizes, strides and box."""
+        if isinstance(argument, TensorMap):
+            kind = _MAP_TYPES[argument.dtype]
+            return (self._slot(argument.memory), kind, argument.sizes, argument.stride_bytes, argument.box)
         key = argument if isinstance(argument, str) else f"int {argument}"
         slot = self._slots.setdefault(key, len(self._slots))
         if isinstance(argument, int):

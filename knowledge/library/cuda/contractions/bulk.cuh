@@ -5,6 +5,7 @@ namespace bulk {
 using Barrier = unsigned long long;
 
 #if defined(__CUDACC__)
+struct alignas(64) Map { unsigned long long words[16]; };  // of a tensor, encoded by the driver
 DEVICE unsigned address(const void* at) { return (unsigned)__cvta_generic_to_shared(at); }
 DEVICE void prepare(Barrier* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(arrivals) : "memory");
@@ -26,6 +27,12 @@ DEVICE void await(Barrier* barrier, int parity) {  // until the phase of this pa
 DEVICE void copy(void* to, const void* from, int bytes, Barrier* barrier) {  // 16-byte aligned, a multiple of 16 bytes
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(address(to)),
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address(barrier))
+                 : "memory");
+}
+// The box of a tensor of three dimensions from (x, y, z), its 16-byte pieces swizzled; zero outside the tensor.
+DEVICE void copy_box(void* to, const Map* map, int x, int y, int z, Barrier* barrier) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+                 "[%5];" ::"r"(address(to)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(address(barrier))
                  : "memory");
 }
 #endif

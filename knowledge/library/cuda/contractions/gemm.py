@@ -13,8 +13,8 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
-from foundry.knowledge.library.cuda.contractions.operands import over_vector, spaces_of, strided_operand
-from foundry.knowledge.library.cuda.contractions.packed import print_packed
+from foundry.knowledge.library.cuda.contractions.operands import Spaces, over_vector, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.packed import in_place, print_packed
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
     IEEE,
     PACKED,
@@ -265,19 +265,24 @@ def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
         suits_wgmma=all(operand.along_k for operand in operands),
         ieee_only=plan.ieee_only,
         packs=True,
-        packing_pays=packing_pays(kernel, dtype, along_k=all(operand.along_k for operand in operands)),
+        packing_pays=packing_pays(kernel, spaces, dtype, along_k=all(operand.along_k for operand in operands)),
     )
 
 
-def packing_pays(kernel: GemmKernel, dtype: DType, *, along_k: bool) -> bool:
+def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: bool) -> bool:
     """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
     600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more.
-    Parameters are packed once."""
+    Parameters are packed once, and what the copy engine reads as it is never."""
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k
-    rows = (0 if kernel.constant_a else kernel.m) + (0 if kernel.constant_b else kernel.n)
-    moved = batch * rows * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
-    return work / 600e12 + moved / 3e12 + 9e-6 < work / (170e12 if along_k else 110e12)
+    packed = [
+        size
+        for which, size, is_constant in (("a", kernel.m, kernel.constant_a), ("b", kernel.n, kernel.constant_b))
+        if not is_constant and in_place(kernel, spaces, which) is None
+    ]
+    moved = batch * sum(packed) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
+    launches = 4.5e-6 * len(packed)
+    return work / 600e12 + moved / 3e12 + launches < work / (170e12 if along_k else 110e12)
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

@@ -1,5 +1,6 @@
-// acc[m, n] = sum over k of a[m, k] * b[k, n] on the tensor cores of warpgroups, from operands that @NAME@_pack_* brought
-// into tiles of @BM@ (@BN@) rows and 128 bytes of k, swizzled as wgmma reads them. One warp copies tiles into a ring of
+// acc[m, n] = sum over k of a[m, k] * b[k, n] on the tensor cores of warpgroups, from operands in tiles of
+// @BM@ (@BN@) rows and 128 bytes of k, swizzled as wgmma reads them: @NAME@_pack_* brought them into that
+// order, or the copy engine does on the way. One warp copies tiles into a ring of
 // shared memory, the warpgroups multiply; each adds up @GM@ x @GN@.
 extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) {
     constexpr int BM = @BM@, BN = @BN@, GM = @GM@, GN = @GN@, STAGES = @STAGES@, STEPS = @STEPS@;
@@ -30,14 +31,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     __syncthreads();
     if (warp == WARPS) {
         if (lane == 0) {
-            const unsigned char* from_a = packed_a + place_m * STEPS * TileA::BYTES;
-            const unsigned char* from_b = packed_b + place_n * STEPS * TileB::BYTES;
-            for (int step = 0; step < STEPS; ++step, from_a += TileA::BYTES, from_b += TileB::BYTES) {
+            for (int step = 0; step < STEPS; ++step) {
                 const int stage = step % STAGES;
+                unsigned char* const to = tiles + stage * STAGE;
                 bulk::await(empty + stage, step / STAGES + 1 & 1);
                 bulk::expect(full + stage, STAGE);
-                bulk::copy(tiles + stage * STAGE, from_a, TileA::BYTES, full + stage);
-                bulk::copy(tiles + stage * STAGE + TileA::BYTES, from_b, TileB::BYTES, full + stage);
+                @COPY_A@
+                @COPY_B@
             }
         }
         return;

@@ -1,8 +1,9 @@
 """Matrix products in CUDA from packed operands: a launch for each operand brings it into the order that wgmma reads,
 then the main loop copies whole tiles with the bulk copy engine while four warps at a time multiply.
 
-Packing costs a read and a write of the operands and saves everything else: any expression, any strides, edges, rounding
-to TF32, or scaling to 16 bits (`half`: a power of two a row, 11 significant bits as TF32 has, at twice its rate).
+16-bit operands whose rows lie along k need no packing: the copy engine brings their tiles as wgmma reads them. For
+others packing costs a read and a write and saves everything else: any expression, any strides, edges, rounding to TF32,
+or scaling to 16 bits (`half`: a power of two a row, 11 significant bits as TF32 has, at twice its rate).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, SIZES, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
-from foundry.knowledge.library.cuda.launches import Launch, max_shared_bytes
+from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
     Space,
     body_leaves,
@@ -33,7 +34,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import GemmKernel, Iota, Plan, PrintedKernel, Tunable
+from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Iota, Load, Plan, PrintedKernel, Tunable
 
 _THREADS = 256  # of a packing launch
 _ROW_BYTES = 128
@@ -113,6 +114,20 @@ def choose_packed(
     return tiling, tuple(tunables)
 
 
+def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> tuple[Load, int, int] | None:
+    """An operand that the copy engine reads as it is, with its strides from row to row and from batch point to batch
+    point: 16-bit numbers in rows along k, aligned to 16 bytes."""
+    expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+    expr = expr.args[0] if isinstance(expr, Apply) and expr.op == "cast" else expr
+    if not isinstance(expr, Load) or expr.dtype not in ("float16", "bfloat16"):
+        return None
+    seen = where[expr.view]
+    *batch, row, column = seen.strides if which == "a" else (*seen.strides[:-2], *seen.strides[:-3:-1])
+    if len(batch) > 1 or column != 1 or row <= 0 or row % 8 or seen.offset or any(b < 0 or b % 8 for b in batch):
+        return None
+    return expr, row, batch[0] if batch else 0
+
+
 class _Operand:
     """One operand on its way into tiles, and where its parts lie in the workspace."""
 
@@ -131,9 +146,21 @@ class _Operand:
         self.bytes = self.rows * printer.steps * _ROW_BYTES
         self.parts = min(_MOST_PARTS, math.ceil(kernel.k / 256))
         self.at = self.exponents_at = self.peaks_at = 0
+        self.map = self._map()
         is_constant = kernel.constant_a if which == "a" else kernel.constant_b
         reads = [leaf.buffer for leaf in leaves([self.expr]) if not isinstance(leaf, Iota)]
         self.prepares = is_constant and bool(reads) and all(_is_parameter(printer.plan, name) for name in reads)
+
+    def _map(self) -> TensorMap | None:
+        """The operand as the copy engine reads it, where it does."""
+        printer = self.printer
+        found = in_place(printer.kernel, printer.spaces, self.which)
+        if found is None or found[0].dtype != printer.precision:
+            return None
+        load, row, step = found
+        sizes = (printer.kernel.k, self.size, printer.batch if self.is_batched else 1)
+        box = (_ROW_BYTES // SIZES[printer.precision], self.tile_rows, 1)
+        return TensorMap(load.buffer, load.dtype, sizes, (2 * row, 2 * (step or row * self.size)), box)
 
     def memory(self, offset: int) -> str:
         """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
@@ -141,11 +168,23 @@ class _Operand:
 
     def place(self, begin: int) -> int:
         """Takes memory from `begin` bytes on; returns where the next operand of the same memory may begin."""
+        if self.map:
+            return begin
         self.at = begin
         self.exponents_at = begin + self.bytes
         self.peaks_at = self.exponents_at + (_aligned(4 * self.rows) if self.printer.is_half else 0)
         needs_peaks = self.printer.is_half and not self.tile.along_k
         return self.peaks_at + (_aligned(4 * self.rows * self.parts) if needs_peaks else 0)
+
+    def copy(self) -> str:
+        """The statement that brings a step's tile into a stage."""
+        which, letter = self.which, self.which.upper()
+        to = "to" if which == "a" else "to + TileA::BYTES"
+        if self.map:
+            x = f"step * {_ROW_BYTES // SIZES[self.printer.precision]}"
+            return f"bulk::copy_box({to}, &map_{which}, {x}, (int)first_{self.out}, {self.batch}, full + stage);"
+        place = f"packed_{which} + (place_{self.out} * STEPS + step) * Tile{letter}::BYTES"
+        return f"bulk::copy({to}, {place}, Tile{letter}::BYTES, full + stage);"
 
     @property
     def batch(self) -> str:
@@ -180,6 +219,8 @@ class _Operand:
 
     def sources(self) -> Iterator[tuple[str, Launch]]:
         """The launches that pack it, in order."""
+        if self.map:
+            return
         kind, which, half = ("along" if self.tile.along_k else "across"), self.which, self.printer.is_half
         arguments = self._signature()[1]
         more, slots = [f"unsigned char* __restrict__ packed_{which}"], [self.memory(self.at)]
@@ -286,10 +327,15 @@ class _Printer:
     def _main(self) -> tuple[str, Launch]:
         reads, writes = buffers_of(body_leaves(self.kernel.stores), self.kernel.stores)
         signature, arguments = parameters(self.plan, reads, writes)
-        more, slots = [], []
+        more: list[str] = []
+        slots: list[Argument] = []
         for which, operand in self.operands.items():
-            more.append(f"const unsigned char* __restrict__ packed_{which}")
-            slots.append(operand.memory(operand.at))
+            if operand.map:
+                more.append(f"const __grid_constant__ bulk::Map map_{which}")
+                slots.append(operand.map)
+            else:
+                more.append(f"const unsigned char* __restrict__ packed_{which}")
+                slots.append(operand.memory(operand.at))
             if self.is_half:
                 more.append(f"const int* __restrict__ exponents_{which}")
                 slots.append(operand.memory(operand.exponents_at))
@@ -304,6 +350,7 @@ class _Printer:
             **{"THREADS": tiling.threads, "STAGES": tiling.stages, "STEPS": self.steps, "GROUP": GROUP},
             **{"TILES_M": self.tiles[0], "TILES_N": self.tiles[1]},
             **{"BATCH_A": self.operands["a"].batch, "BATCH_B": self.operands["b"].batch},
+            **{"COPY_A": self.operands["a"].copy(), "COPY_B": self.operands["b"].copy()},
             "BATCH": indent(self._batch()),
             "ROW_SCALE": indent(of_row, 2),
             "EPILOGUE": indent(epilogue, 3),

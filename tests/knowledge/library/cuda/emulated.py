@@ -17,7 +17,7 @@ from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
 
 from foundry.knowledge.library.cuda.dialect import runtime_header
-from foundry.knowledge.library.cuda.launches import Launch, decode
+from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.printers import print_kernel
 
 SIXTEEN = "#define FOUNDRY_SIXTEEN_BIT"
@@ -69,7 +69,13 @@ def storage(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:
 
 def _renamed(launch: Launch, case: str) -> Launch:
     """The launch with its kernel and buffers told apart from those of the other cases of one unit."""
-    args = tuple(a if isinstance(a, int) or a.startswith("workspace") else f"{case}.{a}" for a in launch.args)
+
+    def own(argument: Argument) -> Argument:
+        if isinstance(argument, TensorMap):
+            return replace(argument, memory=str(own(argument.memory)))
+        return argument if isinstance(argument, int) or argument.startswith("workspace") else f"{case}.{argument}"
+
+    args = tuple(own(argument) for argument in launch.args)
     return replace(launch, kernel=launch.kernel.replace("foundry_", f"foundry_{case}_"), args=args)
 
 

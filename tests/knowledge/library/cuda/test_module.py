@@ -94,6 +94,17 @@ extern "C" int cuFuncSetAttribute(void* function, int attribute, int bytes) {
     if (attribute != 8 || kStatic[i] + bytes > 227 * 1024) return 1;
     return kAllowed[i] = bytes, 0;
 }
+extern "C" int cuTensorMapEncodeTiled(bulk::Map* map, int kind, unsigned rank, void* base, const uint64_t* sizes,
+                                     const uint64_t* strides, const unsigned* box, const unsigned* steps, int,
+                                     int swizzle, int, int) {
+    if (rank != 3 || swizzle != 3 || (size_t)base % 16 || (size_t)map % 64) return 1;
+    *map = {(const char*)base, {}, {kind == 7 ? 4 : 2, (long long)strides[0], (long long)strides[1]}, {}};
+    for (unsigned d = 0; d < rank; ++d) {
+        if (d && strides[d - 1] % 16 || box[d] > 256 || steps[d] != 1) return 1;
+        map->sizes[d] = sizes[d], map->box[d] = box[d];
+    }
+    return 0;
+}
 extern "C" int cuGetErrorString(int, const char** text) { *text = "stand-in error"; return 0; }
 extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, void**) {
     if (c->stream != (void*)7 || c->attributes || c->count) return 1;
@@ -132,7 +143,8 @@ def stand_in(text: str, folder: Path) -> None:
     for number, name in enumerate(names, 1):
         found = re.search(rf"\b{name}\(([^)]*)\)", literals.source)
         assert found, name
-        values = [f"*(void**)params[{i}]" for i in range(found[1].count(",") + 1)]
+        kinds = ["bulk::Map" if "bulk::Map" in text else "void*" for text in found[1].split(",")]
+        values = [f"*({kind}*)params[{i}]" for i, kind in enumerate(kinds)]
         words = ", ".join(["grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
     kernels = CudaTarget(H200).build(text).resources.kernels

@@ -254,6 +254,10 @@ SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "chain_bfloat16": lambda: gelu_chain(33, 64, "bfloat16"),
     "chain_float16": lambda: gelu_chain(33, 30, "float16"),
     "packed_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="packed"),
+    "copied_bfloat16": lambda: gemm(
+        130, 72, 152, flip="b", dtype="bfloat16", precision="bfloat16", path="packed", tile_m=128, tile_n=64, group_n=64
+    ),
+    "copied_batched": lambda: gemm(33, 48, 72, (3,), flip="b", dtype="float16", precision="float16", path="packed"),
     "packed_bfloat16": lambda: gemm(70, 72, 150, flip="b", dtype="bfloat16", precision="bfloat16", path="packed"),
     "wgmma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="wgmma"),
     "wgmma_bfloat16": lambda: gemm(
