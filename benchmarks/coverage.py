@@ -2,6 +2,7 @@
 
     python benchmarks/coverage.py --trials 400 --stage screen --out benchmarks/results/coverage-screen.jsonl
     python benchmarks/coverage.py --trials 400 --stage full --out benchmarks/results/coverage-full.jsonl
+    python benchmarks/coverage.py --target cuda --work middle --seconds 60 --out benchmarks/results/coverage-150us.jsonl
     python benchmarks/coverage.py --report benchmarks/results/coverage-screen.jsonl
 
 The candidate is the task's own module under the name ModelNew, timed as any candidate is: by the workbench, under the
@@ -17,6 +18,7 @@ import asyncio
 import json
 import math
 import os
+import secrets
 import statistics
 import sys
 import tempfile
@@ -52,6 +54,16 @@ def get_inputs():
 def get_init_inputs():
     return [512]
 """
+_HEAD = (
+    "import torch\nimport torch.nn as nn\n\nclass Model(nn.Module):\n    def forward(self, *inputs):\n        return "
+)
+WORKS = {  # on an H200 15 us of three kernels, 150 us of one that waits for memory, 5 ms of one that computes
+    "short": TASK,
+    "middle": _HEAD + "torch.softmax(inputs[0], 1)\n\ndef get_inputs():\n    return [torch.randn(4096, 16384)]\n",
+    "long": _HEAD
+    + "torch.matmul(*inputs)\n\ndef get_inputs():\n    return [torch.randn(8192, 8192), torch.randn(8192, 16384)]\n",
+}
+AT_ONCE = 2  # trials whose processes are made ready together; they are timed one after the other
 LOADED = Build(ok=True, seconds=0.0, artifact="none")  # nothing to compile, so little time to load
 Z = statistics.NormalDist().inv_cdf(0.975)
 
@@ -108,19 +120,25 @@ def row_of(timing: Timing, seconds: float) -> dict[str, Any]:
 
 async def measure(task: Task, arguments: argparse.Namespace, done: int) -> None:
     text = task.source.replace("class Model(", "class ModelNew(")
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="foundry-coverage-") as scratch:
-        bench = await open_workbench(task, describe(arguments.target), Path(scratch), seed=done + 1)
+        bench = await open_workbench(task, describe(arguments.target), Path(scratch), seed=secrets.randbits(30))
+
+        async def one(number: int) -> dict[str, Any]:
+            start = time.monotonic()
+            timing = await bench.time(f"{text}\n# {number}\n", LOADED, arguments.stage)
+            return row_of(timing, time.monotonic() - start)
+
         try:
             await bench.baseline()
             with arguments.out.open("a") as out:
-                for number in range(done, arguments.trials):
-                    start = time.monotonic()
-                    timing = await bench.time(text, LOADED, arguments.stage)
-                    row = row_of(timing, time.monotonic() - start)
-                    out.write(json.dumps(row) + "\n")
+                while done < arguments.trials and time.monotonic() - begun < arguments.seconds:
+                    for row in await asyncio.gather(*(one(done + place) for place in range(AT_ONCE))):
+                        out.write(json.dumps(row) + "\n")
                     out.flush()
-                    if (number + 1) % 50 == 0:
-                        print(f"{number + 1} trials", file=sys.stderr)
+                    done += AT_ONCE
+                    if done % 50 < AT_ONCE:
+                        print(f"{done} trials", file=sys.stderr)
         finally:
             await bench.aclose()
 
@@ -136,6 +154,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--report", type=Path, help="only say what a file shows")
     parser.add_argument("--task", type=Path, help="another task file")
+    parser.add_argument("--work", choices=tuple(WORKS), default="short", help="how long a call takes on a GPU")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no trial begins after so long")
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     if arguments.report is not None:
@@ -147,8 +167,8 @@ def main() -> None:
     if any(row["stage"] != arguments.stage for row in rows):
         parser.error(f"{arguments.out} holds another stage's trials")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "layernorm_gelu.py"
-        place.write_text(arguments.task.read_text() if arguments.task else TASK)
+        place = Path(folder) / "work.py"
+        place.write_text(arguments.task.read_text() if arguments.task else WORKS[arguments.work])
         if len(rows) < arguments.trials:
             asyncio.run(measure(read_task(place), arguments, len(rows)))
     print(report(read(arguments.out)))

@@ -31,7 +31,7 @@ from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.folders import TASK, compiles_itself
 from foundry.tools.grade.judges import Judges
-from foundry.tools.grade.runners import Runners
+from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
 from foundry.tools.grade.timed_groups import SLOWED, Groups
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
@@ -176,9 +176,11 @@ class Grader:
         """Lets a judge work out what `baseline` needs, so that it only has to time then; raises TaskError. On a GPU the
         first processes that it times and checks get their contexts meanwhile."""
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
-            ready = beside.submit(self._runners.make_ready, {"": 1, _ANY_CANDIDATE: 1}, self._plan.waiting)
+            first = {REFERENCE: 1, CANDIDATE: 1}
+            ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._plan.waiting)
             _ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
             ready.result()
+        self._runners.dismiss(_ANY_CANDIDATE)
 
     def warm_judge(self) -> None:
         """Starts a judge on a GPU and makes its context, before it is known what it will need."""
@@ -242,7 +244,7 @@ class Grader:
     def make_ready(self, text: str, stage: Stage) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         groups = effort_of(stage, self._device.target).min_groups
-        self._runners.make_ready({"": groups, text: groups + 1}, self._plan.waiting)
+        self._runners.make_ready(text, {REFERENCE: groups, kind_of(text): groups + 1}, self._plan.waiting)
 
     def dismiss(self, text: str) -> None:
         """Ends what was made ready for a candidate that is not timed."""

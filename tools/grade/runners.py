@@ -15,6 +15,7 @@ import itertools
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +33,6 @@ GLANCE_S = 0.5  # how often a process is looked at that works by itself
 STALE_S = 60.0  # who was not timed by then is not timed at all
 
 REFERENCE, CANDIDATE = "reference", "candidate"
-_FOR_ALL = (REFERENCE, CANDIDATE)
 
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
 
@@ -53,8 +53,9 @@ class Runners:
         self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
         self._numbers = itertools.count()
         self._waiting: dict[str, list[Worker]] = {}  # ready and unused, by kind
-        self._since: dict[str, float] = {}  # when those of a kind were last asked for
-        self._starting = 0
+        self._starting: Counter[str] = Counter()  # by kind
+        self._asked: dict[str, Counter[str]] = {}  # what was asked for a candidate that is under way, by kind
+        self._since: dict[str, float] = {}  # when it was asked
         self._guard = threading.Lock()  # of those waiting
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
@@ -74,18 +75,18 @@ class Runners:
         own = prepare_folders(text, folder) if text else CandidateFolders({"TMPDIR": str(folder)}, TASK, [])
         return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.locks)
 
-    def make_ready(self, wanted: Mapping[str, int], most: int) -> None:
-        """Lets so many processes wait for each text ("": the reference), and returns when they have their contexts. No
-        more than `most` wait at a time, for all texts together."""
+    def make_ready(self, text: str, wanted: Mapping[str, int], most: int) -> None:
+        """Lets so many processes of each kind wait on behalf of a candidate, beside what waits for others, and returns
+        when they have their contexts. No more than `most` wait at a time, for all candidates together."""
         if not self._on_gpu:
             return
-        missing = self._missing(wanted, most)
+        missing = self._missing(text, Counter(wanted), most)
         try:
-            made = [(kind_of(text), self.fresh(text)) for text in missing]
+            made = [(kind, self.fresh("" if kind == REFERENCE else text)) for kind in missing]
             ready = {id(worker) for worker in self._warmed([worker for _, worker in made], time.monotonic() + READY_S)}
         finally:
             with self._guard:
-                self._starting -= len(missing)
+                self._starting.subtract(missing)
         for kind, worker in made:
             if id(worker) in ready:
                 with self._guard:
@@ -93,22 +94,23 @@ class Runners:
             else:
                 self.bury(worker)
 
-    def _missing(self, wanted: Mapping[str, int], most: int) -> list[str]:
-        """The text of each process that is to be started now, and is counted as starting."""
+    def _missing(self, text: str, wanted: Counter[str], most: int) -> list[str]:
+        """The kind of each process that is to be started now; they count as starting."""
         now = time.monotonic()
         with self._guard:
-            stale = [kind for kind, since in self._since.items() if now - since > STALE_S and kind not in _FOR_ALL]
-        for kind in stale:
-            self.dismiss(kind)
+            stale = [other for other, since in self._since.items() if now - since > STALE_S]
+        for other in stale:
+            self.dismiss(other)
         with self._guard:
+            self._asked[text], self._since[text] = wanted, now
+            all_asked = sum(self._asked.values(), Counter[str]())
             missing: list[str] = []
-            for text, count in wanted.items():
-                kind = kind_of(text)
-                self._since[kind] = now
-                missing += [text] * (count - len(self._waiting.get(kind, ())))
-            free = most - self._starting - sum(map(len, self._waiting.values()))
+            for kind in wanted:
+                known = len(self._waiting.get(kind, ())) + self._starting[kind]
+                missing += [kind] * max(0, all_asked[kind] - known)
+            free = most - self._starting.total() - sum(map(len, self._waiting.values()))
             missing = missing[: max(0, free)]
-            self._starting += len(missing)
+            self._starting.update(missing)
         return missing
 
     def _warmed(self, workers: Sequence[Worker], deadline: float) -> Iterator[Worker]:
@@ -140,9 +142,12 @@ class Runners:
         return self.take(), self.take(text, environment)
 
     def dismiss(self, text: str) -> None:
-        """Ends the processes that wait for a candidate and are of no use to another."""
+        """Says that a candidate is through: the processes that wait for it alone end, the others serve the next."""
+        with self._guard:
+            self._asked.pop(text, None)
+            self._since.pop(text, None)
         kind = kind_of(text)
-        if kind not in _FOR_ALL:
+        if kind not in (REFERENCE, CANDIDATE):
             self._end_waiting([kind])
 
     def dismiss_all(self) -> None:
@@ -152,8 +157,6 @@ class Runners:
     def _end_waiting(self, kinds: Sequence[str]) -> None:
         with self._guard:
             left = [worker for kind in kinds for worker in self._waiting.pop(kind, [])]
-            for kind in kinds:
-                self._since.pop(kind, None)
         for worker in left:
             self.bury(worker)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foundry.tools.grade.runners import Runners
+from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, Zygote
@@ -52,10 +52,12 @@ def test_what_is_ready_serves_any_candidate_once(
     runners: Runners, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "builds"))
-    runners.make_ready({"": 1, PLAIN: 2}, 12)
+    runners.make_ready(PLAIN, {REFERENCE: 1, CANDIDATE: 2}, 12)
     ready = {worker.pid for workers in runners._waiting.values() for worker in workers}
     assert len(ready) == 3
-    runners.make_ready({"": 1, OTHER: 2}, 12)  # nothing is missing
+    runners.dismiss(PLAIN)  # after all it is not timed
+    runners.make_ready(OTHER, {REFERENCE: 1, CANDIDATE: 2}, 12)
+    assert waiting(runners) == 3
     taken = [runners.take(), runners.take(OTHER), runners.take(PLAIN), runners.take(PLAIN)]
     assert {worker.pid for worker in taken[:3]} == ready and taken[3].pid not in ready
     assert not waiting(runners)
@@ -67,7 +69,7 @@ def test_a_file_that_compiles_itself_has_processes_of_its_own(
     runners: Runners, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "builds"))
-    runners.make_ready({"": 1, COMPILING: 1}, 12)
+    runners.make_ready(COMPILING, {REFERENCE: 1, COMPILING: 1}, 12)
     plain = runners.take(PLAIN)
     assert waiting(runners) == 2  # neither serves another text
     runners.dismiss(COMPILING)
@@ -76,7 +78,7 @@ def test_a_file_that_compiles_itself_has_processes_of_its_own(
 
 
 def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) -> None:
-    runners.make_ready({"": 3, PLAIN: 3}, 4)
+    runners.make_ready(PLAIN, {REFERENCE: 3, CANDIDATE: 3}, 4)
     assert waiting(runners) == 4
     for workers in runners._waiting.values():
         for worker in workers:
@@ -84,3 +86,9 @@ def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) ->
     fresh = runners.take()
     assert fresh.alive and not runners._waiting["reference"]
     runners.discard(fresh)
+
+
+def test_who_is_under_way_does_not_lose_its_processes_to_another(runners: Runners) -> None:
+    runners.make_ready(PLAIN, {REFERENCE: 1, CANDIDATE: 1}, 12)
+    runners.make_ready(OTHER, {REFERENCE: 1, CANDIDATE: 1}, 12)
+    assert waiting(runners) == 4
