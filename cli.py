@@ -223,7 +223,7 @@ def agent_solve(
     request = SolveRequest(
         str(task), machine, plan, seed, islands, limits, scale, rules, model, base_url, chat, store, learn, str(runs)
     )
-    request = replace(request, finalists=finalists, compiled=compiled)
+    request = replace(request, finalists=finalists, rivals=request.rivals if compiled else ())
     summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
     _conclude(summary, request.task, as_json, min_speedup)
 

@@ -38,13 +38,13 @@ async def fan_out(state: RunState, runtime: Runtime[Services]) -> list[Send] | s
     """One `Send` an island, or straight to the end when there is nothing to search."""
     services = await services_of(state, runtime)
     if not nodes.wants_islands(state, services):
-        return "compare"
+        return "prove"
     return [Send("island", inputs) for inputs in nodes.island_inputs(state, services)]
 
 
 async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send] | str:
     """After `decide`: another round of islands, or the end."""
-    return "compare" if state.get("ending") else await fan_out(state, runtime)
+    return "prove" if state.get("ending") else await fan_out(state, runtime)
 
 
 def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -57,6 +57,7 @@ def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any
     graph.add_node("seed", root("seed", nodes.seed))
     graph.add_node("island", make_island())
     graph.add_node("decide", root("decide", nodes.decide))
+    graph.add_node("prove", root("prove", nodes.prove))
     graph.add_node("compare", root("compare", nodes.compare))
     graph.add_node("finish", root("finish", nodes.finish))
     graph.add_edge(START, "intake")
@@ -64,9 +65,10 @@ def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any
     graph.add_edge("capture", "baseline")
     graph.add_edge("baseline", "recall")
     graph.add_edge("recall", "seed")
-    graph.add_conditional_edges("seed", fan_out, ["island", "compare"])
+    graph.add_conditional_edges("seed", fan_out, ["island", "prove"])
     graph.add_edge("island", "decide")
-    graph.add_conditional_edges("decide", round_or_end, ["island", "compare"])
+    graph.add_conditional_edges("decide", round_or_end, ["island", "prove"])
+    graph.add_edge("prove", "compare")
     graph.add_edge("compare", "finish")
     graph.add_edge("finish", END)
     return graph.compile(checkpointer=checkpointer, name="foundry")

@@ -1,4 +1,4 @@
-"""The root graph's nodes: intake, capture, baseline, recall, seed, decide, compare, finish."""
+"""The root graph's nodes: intake, capture, baseline, recall, seed, decide, prove, compare, finish."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
-from foundry.graph.search.final import finish_run
+from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, localise, query, winners
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,
     Audit,
-    Baseline,
     Build,
     Candidate,
     Coordinates,
@@ -364,16 +363,18 @@ def _ending(reasons: list[str]) -> str:
     return "; ".join(dict.fromkeys(reasons)) or "the islands returned"
 
 
+async def prove(state: RunState, services: Services) -> Update:
+    """Proves the finalists in fresh processes."""
+    return {"winner": await prove_finalists(services)}
+
+
 async def compare(state: RunState, services: Services) -> Update:
-    """Times torch.compile beside eager, after the search, so that no island has to wait for it."""
-    if services.device.present and services.request.compiled:
-        eager = await services.measure.baseline()
-        found: Baseline = await services.measure.compile_baseline(eager, autotune=services.request.autotune)
-        if found.compile_note:
-            services.log.note_once("note", "torch.compile", reason=found.compile_note)
+    """Times the winner in turns with other ways to run the reference, torch.compile among them."""
+    await hold_contest(services, state.get("winner", ""))
     return {}
 
 
 async def finish(state: RunState, services: Services) -> Update:
-    """Proves the finalists in fresh processes and exports the winner with its receipt."""
-    return {"winner": await finish_run(services, state.get("ending", ""))}
+    """Exports the winner with its receipt."""
+    await finish_run(services, state.get("winner", ""), state.get("ending", ""))
+    return {}

@@ -232,7 +232,8 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The reference on this device: eager time, its own error against float64, and torch.compile once timed."""
+    """The reference on this device: eager time, with TF32 where the policy allows it, and what tells right from
+    wrong."""
 
     eager_ms: float
     noise: float
@@ -240,9 +241,6 @@ class Baseline:
     degenerate: str = ""  # why the task proves nothing, or ""
     coincidence: str = ""  # which answer without a kernel is right for the inputs as given, or ""
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
-    compile_ms: float | None = None
-    compile_speedup: float | None = None  # eager over compile
-    compile_note: str = ""  # why torch.compile could not be timed
 
     @property
     def label(self) -> str:
@@ -250,3 +248,68 @@ class Baseline:
         if not self.told_by:
             return ""
         return f"as given, {self.coincidence}: timed on {self.told_by!r}, which tells right from wrong"
+
+
+RivalName = Literal["eager", "compile", "compile max-autotune"]
+ForeignName = Literal["verified", "kernelbench"]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another way to run the reference: eager with PyTorch's default arithmetic (on a GPU products in IEEE float32),
+    or compiled by torch, with the baseline's arithmetic. `problem`: why there are no times."""
+
+    name: RivalName
+    ms: float = 0.0
+    over_baseline: float = 0.0  # the baseline's time over this one's, in pairs
+    by_kernel: float | None = None  # this one's time over the kernel's, in pairs; None without a kernel
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class ForeignVerdict:
+    """What another benchmark's rules say of the kernel; tools/protocol/foreign.py has them. Times are means in ms."""
+
+    rules: ForeignName
+    correct: bool
+    trials: str = ""  # "9 of 9"
+    evidence: str = ""  # the first trial that failed
+    baseline_ms: float | None = None
+    candidate_ms: float | None = None
+    eager_correct: bool | None = None  # whether the eager PyTorch that is timed passes the same trials
+
+    @property
+    def speedup(self) -> float | None:
+        return self.baseline_ms / self.candidate_ms if self.baseline_ms and self.candidate_ms else None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The kernel that won beside other ways to run the reference, all timed in turns; its peak memory beside PyTorch's.
+    It decides nothing: the speedup of a result is that of its final timing."""
+
+    rivals: tuple[Rival, ...] = ()
+    blocks: int = 0  # samples of each
+    baseline_ms: float = 0.0
+    candidate_ms: float | None = None
+    baseline_peak_bytes: int | None = None  # inputs, parameters, outputs and temporaries of one call
+    candidate_peak_bytes: int | None = None
+    foreign: ForeignVerdict | None = None
+    seconds: float = 0.0
+    problem: str = ""  # why it could not be held
+
+    @property
+    def peak_memory_ratio(self) -> float | None:
+        """The kernel's peak over PyTorch's."""
+        ours, theirs = self.candidate_peak_bytes, self.baseline_peak_bytes
+        return ours / theirs if ours and theirs else None
+
+    def rival(self, name: RivalName) -> Rival | None:
+        """A rival that was timed."""
+        return next((one for one in self.rivals if one.name == name and not one.problem), None)
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be timed, and why."""
+        said = [f"{one.name} could not be timed: {one.problem}" for one in self.rivals if one.problem]
+        return [*said, *([self.problem] if self.problem else [])]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foundry.tools.command_line import fail, one_line_errors, print_json
 
+if TYPE_CHECKING:
+    from foundry.knowledge.candidate import RivalName
+
 KERNELBENCH = "kernelbench"
+PROTOCOLS = "By whose rules winners are judged besides ours: foundry (none), verified or kernelbench."
 
 
 @one_line_errors
@@ -24,7 +28,8 @@ def bench(
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget of each task: minutes of search.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed of every run.")] = 0,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
-    max_autotune: Annotated[bool, typer.Option("--max-autotune", help="Time torch.compile in that mode.")] = False,
+    max_autotune: Annotated[bool, typer.Option("--max-autotune", help="Time it in that mode besides.")] = False,
+    protocol: Annotated[str, typer.Option(help=PROTOCOLS)] = "foundry",
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Tasks whose names hold it; * ? [] match whole.")] = "",
     every: Annotated[int, typer.Option(min=1, help="Every n-th task.")] = 1,
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts, for N machines.")] = "1/1",
@@ -50,7 +55,8 @@ def bench(
         _choice("--effort", effort, tuple(EFFORTS)),  # type: ignore[arg-type]
         RunLimits(evaluations, minutes),
         seed,
-        ("max-autotune" if max_autotune else "default") if compiled else "none",
+        _rivals(compiled, max_autotune),
+        _choice("--protocol", protocol, ("foundry", "verified", "kernelbench")),  # type: ignore[arg-type]
         only,
         every,
         shard_of(shard),
@@ -61,7 +67,8 @@ def bench(
         print_json({"out": request.out, "left": outcome.left, "figures": [to_plain(one) for one in found]})
     else:
         for one in found:
-            versus = f", {times(one.geomean_vs_compile)} over torch.compile" if one.geomean_vs_compile else ""
+            compiled_too = one.compiled.by_kernel
+            versus = f", {times(compiled_too)} over torch.compile" if compiled_too else ""
             typer.echo(
                 f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
                 f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
@@ -73,6 +80,11 @@ def bench(
         fail(f"another process has {outcome.left} tasks of {request.out}", 1)
     if not any(one.is_accepted for one in outcome.lines):
         raise typer.Exit(1)
+
+
+def _rivals(compiled: bool, max_autotune: bool) -> tuple[RivalName, ...]:
+    compilers: tuple[RivalName, ...] = ("compile", "compile max-autotune") if max_autotune else ("compile",)
+    return ("eager", *(compilers if compiled else ()))
 
 
 def _choice(option: str, value: str, allowed: tuple[str, ...]) -> str:

@@ -13,6 +13,27 @@ ALL = "all"
 
 
 @dataclass(frozen=True)
+class RivalFigures:
+    """Another way to run the reference, on the tasks that count and on which it could be timed."""
+
+    tasks: int
+    over_baseline: float | None  # geomean of eager (TF32 allowed) over it
+    by_kernel: float | None  # geomean of it over the accepted kernels
+    beaten: float | None  # share of the tasks whose accepted kernel is faster
+
+
+@dataclass(frozen=True)
+class ForeignFigures:
+    """Shares of the tasks that count; `geomean` is over the kernels that are right by those rules."""
+
+    rules: str
+    correct: float
+    geomean: float | None
+    fast_1: float
+    eager_correct: float | None  # of the tasks asked, on which the eager PyTorch that is timed is right
+
+
+@dataclass(frozen=True)
 class Figures:
     """What a group of tasks comes to. Shares are of the tasks that count. `geomean` and `median` are over the accepted
     kernels, slow ones among them; `geomean_of_all` takes every other task that counts as 1.0x, because its user would
@@ -28,9 +49,11 @@ class Figures:
     fast_1: float | None
     fast_1_2: float | None
     fast_2: float | None
-    geomean_vs_compile: float | None  # over the accepted kernels of tasks on which torch.compile could be timed
-    faster_than_compile: float | None  # share of the tasks that count and on which torch.compile could be timed
-    compile_geomean: float | None  # torch.compile over eager, on all tasks on which it could be timed
+    eager: RivalFigures  # PyTorch's default arithmetic
+    compiled: RivalFigures
+    autotuned: RivalFigures
+    foreign: ForeignFigures | None  # None where no rules but ours were asked for
+    peak_memory: float | None  # geomean of kernel over eager
     fraction_of_floor: float | None  # median
     first_verified_s: float | None  # median; of runs that were never stopped, as are the next two
     task_s: float | None  # median
@@ -56,8 +79,6 @@ def group_of(result: TaskResult) -> str:
 def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
     counted = [result for result in results if result.counts]
     speedups = [speedup for result in counted if (speedup := _accepted_speedup(result))]
-    compiled = [result for result in counted if result.compile_speedup]
-    versus = [result.speedup_vs_compile for result in compiled if result.is_accepted and result.speedup_vs_compile]
     whole = [result for result in counted if result.sessions == 1 and result.run]
     minutes = sum(result.wall_s for result in whole) / 60
     return Figures(
@@ -71,13 +92,42 @@ def _figures(group: str, results: Sequence[TaskResult]) -> Figures:
         fast_1=fast(counted, 1.0),
         fast_1_2=fast(counted, 1.2),
         fast_2=fast(counted, 2.0),
-        geomean_vs_compile=geomean(versus),
-        faster_than_compile=sum(ratio > 1 for ratio in versus) / len(compiled) if compiled else None,
-        compile_geomean=geomean([result.compile_speedup for result in compiled if result.compile_speedup]),
+        eager=_rival("eager", counted),
+        compiled=_rival("compile", counted),
+        autotuned=_rival("autotune", counted),
+        foreign=_foreign(counted),
+        peak_memory=geomean(one.peak_memory_ratio for one in counted if one.is_accepted and one.peak_memory_ratio),
         fraction_of_floor=_median(result.fraction_of_floor for result in counted if result.is_accepted),
         first_verified_s=_median(result.first_verified_s for result in whole),
         task_s=_median(result.wall_s for result in whole),
         evaluations_per_minute=sum(result.evaluations for result in whole) / minutes if minutes else None,
+    )
+
+
+def _rival(name: str, counted: Sequence[TaskResult]) -> RivalFigures:
+    timed = [one for one in counted if getattr(one, f"{name}_speedup")]
+    versus = [getattr(one, f"speedup_vs_{name}") for one in timed if one.is_accepted]
+    known = [ratio for ratio in versus if ratio]
+    return RivalFigures(
+        len(timed),
+        geomean(getattr(one, f"{name}_speedup") for one in timed),
+        geomean(known),
+        sum(ratio > 1 for ratio in known) / len(timed) if timed else None,
+    )
+
+
+def _foreign(counted: Sequence[TaskResult]) -> ForeignFigures | None:
+    asked = [one.foreign for one in counted if one.is_accepted and one.foreign]
+    if not asked:
+        return None
+    speedups = [one.speedup for one in asked if one.correct and one.speedup]
+    eager = [one.eager_correct for one in asked if one.eager_correct is not None]
+    return ForeignFigures(
+        asked[0].rules,
+        sum(one.correct for one in asked) / len(counted),
+        geomean(speedups),
+        sum(speedup > 1 for speedup in speedups) / len(counted),
+        sum(eager) / len(eager) if eager else None,
     )
 
 

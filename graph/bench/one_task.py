@@ -8,6 +8,7 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import Excluded, TaskResult
@@ -18,11 +19,13 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory, list_runs
 from foundry.graph.run.summary import Summary
 from foundry.graph.solve import resume, silent, solve
+from foundry.knowledge.candidate import Contest, RivalName
 from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import RandomTask, TaskError, TellsNothing, UsageError
 from foundry.knowledge.task import Task
 
 RUNS = "runs"
+FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
 OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
 
 
@@ -64,7 +67,7 @@ async def run_task(
     if found is None:
         return None
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return replace(found, finished=finished, versions=versions, compile_mode=request.compile_mode)
+    return replace(found, finished=finished, versions=versions, protocol=request.protocol)
 
 
 def _ends_every_task(error: Exception) -> bool:
@@ -90,8 +93,8 @@ async def _solved(task: BenchTask, digest: str, request: BenchRequest, parts: Pa
         limits=request.limits,
         learn=False,  # what one task teaches must not help the next: the order of tasks would count
         runs=str(folder),
-        compiled=request.compile_mode != "none",
-        autotune=request.compile_mode == "max-autotune",
+        rivals=request.rivals,
+        foreign=None if request.protocol == "foundry" else request.protocol,
     )
     return await solve(asked, silent, stop=stop, parts=parts)
 
@@ -119,11 +122,9 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
         reason="" if is_accepted else summary.ending or "see the trace",
         speedup=summary.speedup if is_accepted else None,
         speedup_ci95=ci95 if is_accepted and ci95 and all(map(math.isfinite, ci95)) else None,
-        speedup_vs_compile=summary.speedup_vs_compile if is_accepted else None,
-        compile_speedup=summary.compile_speedup,
         baseline_ms=summary.baseline_ms,
         candidate_ms=summary.candidate_ms,
-        compile_ms=summary.compile_ms,
+        **_rivals_of(summary.contest),
         labels=summary.labels,
         accuracy_class=summary.accuracy_class,
         fraction_of_floor=summary.fraction_of_floor,
@@ -137,6 +138,19 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
         receipt=_below(summary.receipt, request),
         notes=summary.notes,
     )
+
+
+def _rivals_of(contest: Contest | None) -> dict[str, Any]:
+    """The fields of a line that come from the contest."""
+    if contest is None:
+        return {}
+    fields: dict[str, Any] = {"foreign": contest.foreign, "peak_memory_ratio": contest.peak_memory_ratio}
+    for rival, name in FIELDS.items():
+        found = contest.rival(rival)
+        if found is not None:
+            fields |= {f"{name}_ms": found.ms, f"{name}_speedup": found.over_baseline}
+            fields |= {f"speedup_vs_{name}": found.by_kernel}
+    return fields
 
 
 def _course(run: Path) -> tuple[list[float], int]:

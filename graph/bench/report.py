@@ -8,13 +8,15 @@ from foundry.graph.bench.figures import Figures, figures_of
 from foundry.graph.bench.results import TaskResult
 
 REASON_LENGTH = 200
+RIVALS = ("vs eager, default", "vs compile", "vs max-autotune")
 HOW = (
     "`correct`: tasks with an accepted kernel, of those that count. `geomean` and `median`: over the accepted kernels,"
     " those slower than PyTorch among them. `geomean, else 1.0x`: over all tasks that count, one without an accepted"
     " kernel as 1.0x, because its user keeps PyTorch. `fast_p`: share of the tasks that count whose accepted kernel is"
-    " more than p times as fast as eager. `beats compile`: share of the tasks that count and on which torch.compile"
-    " could be timed. Speedups are over PyTorch eager, with TF32 allowed on CUDA. Medians of seconds and the rate of"
-    " evaluations leave out runs that were stopped in between."
+    " more than p times as fast as eager. Speedups are over PyTorch eager, with TF32 allowed on CUDA. Rivals are timed"
+    " in turns with the kernel, and compared on the tasks on which they could be. `peak memory`: the kernel's over"
+    " eager's, of one call with its inputs and parameters. Medians of seconds and the rate of evaluations leave out"
+    " runs that were stopped in between."
 )
 
 
@@ -52,35 +54,83 @@ def _group_table(found: Sequence[Figures]) -> list[str]:
         )
         for one in found
     ]
-    beside = ("geomean over compile", "beats compile", "compile over eager", "of the floor", "first verified, s", "s")
+    beside = ("of the floor", "peak memory", "first verified, s", "s", "evaluations a minute")
     more = [
         (
             one.group,
-            times(one.geomean_vs_compile),
-            share(one.faster_than_compile),
-            times(one.compile_geomean),
             share(one.fraction_of_floor),
+            times(one.peak_memory),
             number(one.first_verified_s),
             number(one.task_s),
             number(one.evaluations_per_minute),
         )
         for one in found
     ]
-    return [_table(("group", *heads), rows), _table(("group", *beside, "evaluations a minute"), more)]
+    return [
+        _table(("group", *heads), rows),
+        *_rival_table(found),
+        *_foreign_table(found),
+        _table(("group", *beside), more),
+    ]
+
+
+def _rival_table(found: Sequence[Figures]) -> list[str]:
+    heads = ("group", "rival", "tasks", "over eager, TF32 allowed", "our geomean over it", "beaten")
+    rows = [
+        (one.group, name, str(rival.tasks), times(rival.over_baseline), times(rival.by_kernel), share(rival.beaten))
+        for one in found
+        for name, rival in (
+            ("eager, default arithmetic", one.eager),
+            ("torch.compile", one.compiled),
+            ("torch.compile, max-autotune", one.autotuned),
+        )
+        if rival.tasks
+    ]
+    return [_table(heads, rows)] if rows else []
+
+
+def _foreign_table(found: Sequence[Figures]) -> list[str]:
+    heads = ("group", "rules", "correct", "geomean", "fast_1", "timed eager is correct")
+    rows = [
+        (
+            one.group,
+            rules.rules,
+            share(rules.correct),
+            times(rules.geomean),
+            share(rules.fast_1),
+            share(rules.eager_correct),
+        )
+        for one in found
+        if (rules := one.foreign) is not None
+    ]
+    return [_table(heads, rows)] if rows else []
 
 
 def _task_table(results: Sequence[TaskResult]) -> str:
-    heads = ("task", "eager ms", "compile ms", "ours ms", "speedup [95 %]", "vs compile", "of the floor", "class")
+    heads = (
+        "task",
+        "eager ms",
+        "ours ms",
+        "speedup [95 %]",
+        *RIVALS,
+        "memory",
+        "of the floor",
+        "class",
+        "by its rules",
+    )
     rows = [
         (
             one.task,
             milliseconds(one.baseline_ms),
-            milliseconds(one.compile_ms),
             milliseconds(one.candidate_ms),
             interval(one),
+            times(one.speedup_vs_eager),
             times(one.speedup_vs_compile),
+            times(one.speedup_vs_autotune),
+            times(one.peak_memory_ratio),
             share(one.fraction_of_floor),
             one.accuracy_class or "-",
+            _by_its_rules(one),
             str(one.evaluations),
             number(one.wall_s),
             "; ".join(one.labels) or "-",
@@ -88,6 +138,13 @@ def _task_table(results: Sequence[TaskResult]) -> str:
         for one in results
     ]
     return _table((*heads, "evaluations", "s", "labels"), rows) if rows else "None has an accepted kernel."
+
+
+def _by_its_rules(result: TaskResult) -> str:
+    found = result.foreign
+    if found is None:
+        return "-"
+    return times(found.speedup) if found.correct else f"{found.trials}: {found.evidence}"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from foundry.graph.run.request import EFFORTS, EffortName, RunLimits
+from foundry.knowledge.candidate import RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 
-CompileMode = Literal["none", "default", "max-autotune"]  # of torch.compile, timed beside eager
+Protocol = Literal["foundry", "verified", "kernelbench"]  # by whose rules winners are judged, besides our own
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class BenchRequest:
     effort: EffortName = "bench"
     limits: RunLimits = field(default_factory=RunLimits)
     seed: int = 0
-    compile_mode: CompileMode = "default"
+    rivals: tuple[RivalName, ...] = ("eager", "compile")
+    protocol: Protocol = "foundry"
     only: str = ""
     every: int = 1
     shard: tuple[int, int] = (1, 1)  # which of how many

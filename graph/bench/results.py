@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from foundry.graph.bench.request import BenchRequest, CompileMode
+from foundry.graph.bench.request import BenchRequest, Protocol
 from foundry.graph.run.summary import RunVerdict
+from foundry.knowledge.candidate import ForeignVerdict
 from foundry.knowledge.codec import decode as decoded
 from foundry.knowledge.codec import encode, to_plain
 from foundry.knowledge.errors import NotComparable, UsageError
@@ -31,16 +32,25 @@ class TaskResult:
     excluded: Excluded = ""  # why the task does not count
     speedup: float | None = None
     speedup_ci95: tuple[float, float] | None = None
-    speedup_vs_compile: float | None = None
-    compile_speedup: float | None = None  # eager over torch.compile
-    compile_mode: CompileMode = "default"
     baseline_ms: float | None = None
     candidate_ms: float | None = None
+    # Rivals of the kernel, timed in turns with it: PyTorch eager with its default arithmetic, torch.compile, and that
+    # in mode max-autotune. `NAME_speedup` is eager (TF32 allowed) over it, `speedup_vs_NAME` it over the kernel.
+    eager_ms: float | None = None
+    eager_speedup: float | None = None
+    speedup_vs_eager: float | None = None
     compile_ms: float | None = None
+    compile_speedup: float | None = None
+    speedup_vs_compile: float | None = None
+    autotune_ms: float | None = None
+    autotune_speedup: float | None = None
+    speedup_vs_autotune: float | None = None
+    protocol: Protocol = "foundry"
+    foreign: ForeignVerdict | None = None  # what that protocol's rules say of the kernel, where it is not ours
     labels: list[str] = field(default_factory=list)
     accuracy_class: str | None = None
     fraction_of_floor: float | None = None
-    peak_memory_ratio: float | None = None  # candidate over eager
+    peak_memory_ratio: float | None = None  # kernel over eager, of one call with its inputs and parameters
     evaluations: int = 0
     evaluated_s: list[float] = field(default_factory=list)  # when each evaluation ended, from the start of the run
     first_verified_s: float | None = None
@@ -116,7 +126,8 @@ def settle(request: BenchRequest, versions: dict[str, str]) -> None:
         "effort": request.effort,
         "limits": to_plain(request.limits),
         "seed": request.seed,
-        "compile": request.compile_mode,
+        "rivals": list(request.rivals),
+        "protocol": request.protocol,
     }
     path = request.where / SETTINGS
     try:

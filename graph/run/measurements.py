@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foundry.graph.run.events import EventLog, ToolCategory
 from foundry.graph.run.journal import Journal
-from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage
+from foundry.knowledge.candidate import (
+    Baseline,
+    Candidate,
+    Contest,
+    Evaluation,
+    ForeignName,
+    RivalName,
+    Stage,
+)
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
 
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
     from foundry.tools.grade.workbench import Intake, Workbench
 
 T = TypeVar("T")
+CONTEST = "contest"  # its key in the journal
 
 
 Facts = Callable[[Any], dict[str, object]]
@@ -102,15 +111,17 @@ class Measurements:
             asked.key, asked.name, asked.category, Baseline, lambda: self.workbench.baseline(), asked.facts
         )
 
-    async def compile_baseline(self, baseline: Baseline, *, autotune: bool) -> Baseline:
-        return await self._ask(
-            "compile_baseline",
-            "torch.compile",
-            "compile",
-            Baseline,
-            lambda: self.workbench.compile_baseline(baseline, autotune=autotune),
-            lambda answer: {"compile_ms": answer.compile_ms, "compile_speedup": answer.compile_speedup},
-        )
+    async def contest(self, text: str, rivals: Sequence[RivalName], foreign: ForeignName | None) -> Contest:
+        """The kernel that won, none where `text` is "", beside other ways to run the reference."""
+
+        async def hold() -> Contest:
+            build = await self.workbench.build(text) if text else None
+            return await self.workbench.contest(text, build, rivals, foreign)
+
+        def facts(found: Contest) -> dict[str, object]:
+            return {one.name: one.problem or f"{one.over_baseline:.3g}x" for one in found.rivals}
+
+        return await self._ask(CONTEST, "contest", "time", Contest, hold, facts)
 
     def seeds(self) -> dict[str, int]:
         """The seeds that the grader drew so far, by purpose; later candidates overwrite those of earlier ones."""

@@ -6,8 +6,9 @@ import shlex
 from dataclasses import asdict
 
 from foundry.graph.run.events import time_split
+from foundry.graph.run.measurements import CONTEST
 from foundry.graph.run.services import Services
-from foundry.knowledge.candidate import Baseline, Evaluation
+from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode
 from foundry.knowledge.task import Task
 
@@ -18,28 +19,21 @@ def write_run_receipt(services: Services, winner: Evaluation) -> None:
 
     run = services.run
     name = winner.candidate.id
+    contest = services.journal.lookup(CONTEST)
     receipt = make_receipt(
         decode(Task, run.get("task")),  # as it was read: verifying reads it again
         services.text(winner),
         services.device,
-        _baseline(services),
+        decode(Baseline, services.journal.lookup("baseline") or ""),
         winner,
         policy=services.task.options.policy,
         seeds={"run": services.request.seed, **services.journal.plain(f"final/{name}/seeds", "measure", dict)},
         cost=_cost(services),
         command=_command(services),
+        contest=decode(Contest, contest) if contest else None,
         isolation=services.journal.plain("isolation", "measure", services.measure.isolation),
     )
     write_receipt(run.path / "receipt.json", receipt)
-
-
-def _baseline(services: Services) -> Baseline:
-    """With torch.compile's time, which is known before the finalists are proven."""
-    for key in ("compile_baseline", "baseline"):
-        known = services.journal.lookup(key)
-        if known is not None:
-            return decode(Baseline, known)
-    raise AssertionError("a winner was timed against a baseline")
 
 
 def _cost(services: Services) -> dict[str, float]:

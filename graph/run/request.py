@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from foundry.agents.chat.options import ChatOptions
+from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
@@ -75,8 +76,8 @@ class SolveRequest:
     learn: bool = True  # False: neither read nor write the store (a cold run)
     runs: str = "runs"  # folder that holds run directories
     finalists: int | None = None  # proven at the end; None: the effort's
-    compiled: bool = True  # torch.compile is timed beside eager
-    autotune: bool = False  # in mode max-autotune
+    rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
+    foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from foundry.graph.run.events import Event, EventLog, TimeSplit, time_split
+from foundry.graph.run.measurements import CONTEST
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.knowledge.candidate import Baseline, Evaluation
+from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode, to_plain
 
 if TYPE_CHECKING:
     from foundry.agents.brain import NoticeName
 
+Record = TypeVar("Record")
 RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "interrupted", "failed"]
 
 
@@ -40,6 +42,7 @@ class Summary:
     candidate_ms: float | None = None
     compile_ms: float | None = None
     compile_speedup: float | None = None  # eager over torch.compile
+    contest: Contest | None = None  # the winner beside other ways to run the reference, and its peak memory
     fraction_of_floor: float | None = None
     accuracy_class: str | None = None
     labels: list[str] = field(default_factory=list)  # allowed practices that the kernel uses, and what is to be said
@@ -62,7 +65,7 @@ NOTED = (
     "policy",
     "no device",
     "unproven kernel",
-    "torch.compile",
+    "contest",
     "island failed",
     "instructions",
     "experience store",
@@ -79,10 +82,9 @@ def summarise(run: RunDirectory) -> Summary:
     wall_s = log.elapsed_s()
     winner = run.get("winner")
     best = _best(run, winner)
-    baseline = _baseline(run)
+    baseline, contest = _journalled(run, "baseline", Baseline), _journalled(run, CONTEST, Contest)
     timing = best.timing if best else None
-    compile_ms = baseline.compile_ms if baseline else None
-    vs_eager = baseline.compile_speedup if baseline else None  # both ratios are paired; raw times drift
+    compiled = contest.rival("compile") if contest else None
     kernel, receipt = run.path / "kernel.py", run.path / "receipt.json"
     split = time_split(events, wall_s)
     first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
@@ -96,7 +98,7 @@ def summarise(run: RunDirectory) -> Summary:
         verdict=_verdict(run, winner),
         speedup=timing.speedup if timing else None,
         speedup_ci95=timing.speedup_ci95 if timing else None,
-        speedup_vs_compile=timing.speedup / vs_eager if vs_eager and timing else None,
+        speedup_vs_compile=compiled.by_kernel if compiled else None,
         evaluations=run.evaluation_count(),
         wall_s=round(wall_s, 3),
         kernel=str(kernel) if kernel.exists() else None,
@@ -108,8 +110,9 @@ def summarise(run: RunDirectory) -> Summary:
         candidate=best.candidate.id if best else "",
         baseline_ms=timing.baseline_ms if timing else baseline.eager_ms if baseline else None,
         candidate_ms=timing.candidate_ms if timing else None,
-        compile_ms=compile_ms,
-        compile_speedup=vs_eager,
+        compile_ms=compiled.ms if compiled else None,
+        compile_speedup=compiled.over_baseline if compiled else None,
+        contest=contest,
         fraction_of_floor=best.profile.fraction_of_floor if best and best.profile else None,
         accuracy_class=best.verdict.accuracy_class if best and best.verdict else None,
         labels=list(best.audit.labels) if best and best.audit else [],
@@ -163,12 +166,9 @@ def _best(run: RunDirectory, winner: str) -> Evaluation | None:
     return run.evaluation(ranked[0]) if ranked else None
 
 
-def _baseline(run: RunDirectory) -> Baseline | None:
-    for key in ("compile_baseline", "baseline"):
-        rows = run.database.run("SELECT value FROM journal WHERE key = ?", (key,))
-        if rows:
-            return decode(Baseline, rows[0][0])
-    return None
+def _journalled(run: RunDirectory, key: str, shape: type[Record]) -> Record | None:
+    rows = run.database.run("SELECT value FROM journal WHERE key = ?", (key,))
+    return decode(shape, rows[0][0]) if rows else None
 
 
 def _seconds(split: TimeSplit) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""The end of a run: finalists proven in fresh processes with unused seeds, the winner exported with its receipt."""
+"""The end of a run: finalists proven in fresh processes with unused seeds, the winner beside its rivals, and exported
+with its receipt."""
 
 from __future__ import annotations
 
@@ -23,18 +24,34 @@ class Finalists:
     candidates: tuple[str, ...] = ()
 
 
-async def finish_run(services: Services, ending: str) -> str:
-    """Proves, exports, teaches; returns the winner's id or ""."""
-    winner = await _prove(services) if services.device.present else None
-    services.run.set("winner", winner.candidate.id if winner else "")
+async def finish_run(services: Services, winner: str, ending: str) -> None:
+    """Exports and teaches."""
     services.run.set("ending", ending)
-    if winner is not None:
-        await _export(services, winner)
-        await _teach(services, winner)
-        services.log.note_once("note", "winner", candidate=winner.candidate.id, **evaluation_facts(winner))
+    if winner:
+        evaluation = services.evaluation(winner, "final")
+        await _export(services, evaluation)
+        await _teach(services, evaluation)
+        services.log.note_once("note", "winner", candidate=winner, **evaluation_facts(evaluation))
     elif not services.device.present:
         _export_unproven(services)
+
+
+async def prove_finalists(services: Services) -> str:
+    """The winner's id, or ""."""
+    winner = await _prove(services) if services.device.present else None
+    services.run.set("winner", winner.candidate.id if winner else "")
     return winner.candidate.id if winner else ""
+
+
+async def hold_contest(services: Services, winner: str) -> None:
+    """The winner, or the reference alone, beside the rivals that the user asked for."""
+    request = services.request
+    if not services.device.present or not (request.rivals or request.foreign):
+        return
+    text = services.run.text(services.candidate(winner).source) if winner else ""
+    found = await services.measure.contest(text, request.rivals, request.foreign)
+    for line in found.notes:
+        services.log.note_once("note", "contest", reason=line)
 
 
 async def _prove(services: Services) -> Evaluation | None:

@@ -41,7 +41,7 @@ def _verdict_lines(summary: Summary) -> list[str]:
     else:
         lines = [f"as fast as PyTorch eager within the noise: {summary.speedup:.2f}x ({times}; {sure})"]
     if summary.speedup_vs_compile:
-        itself = summary.speedup / summary.speedup_vs_compile  # ratios of pairs: raw times drift between stages
+        itself = summary.compile_speedup or 0.0
         lines.append(f"{summary.speedup_vs_compile:.2f}x over torch.compile, which is itself {itself:.2f}x eager")
     if summary.fraction_of_floor:
         lines.append(f"{100 * summary.fraction_of_floor:.0f} % of the roofline floor of this device")

@@ -16,7 +16,7 @@ import pytest
 from .conftest import TOY, Cli, Done, rows, until, working_below
 
 RETURNED = "return torch.relu(x * 2.0 + self.bias)"
-OPTIONS = ("--target", "cpu", "--evaluations", "1", "--no-compile", "--out", "out")
+OPTIONS = ("--target", "cpu", "--evaluations", "1", "--no-compile", "--protocol", "verified", "--out", "out")
 SECOND = "out/runs/2_gate/2_gate-*/run.sqlite"
 
 
@@ -84,7 +84,10 @@ def test_every_task_is_one_line(story: Story) -> None:
         low, high = line["speedup_ci95"]
         assert line["verdict"] == "accepted" and low <= line["speedup"] <= high
         assert line["baseline_ms"] > 0 and line["candidate_ms"] > 0 and line["compile_ms"] is None
-        assert line["peak_memory_ratio"] is None  # nobody measures it
+        assert 0.2 < line["peak_memory_ratio"] < 5.0
+        foreign = line["foreign"]
+        assert (foreign["rules"], foreign["correct"], foreign["trials"]) == ("verified", True, "9 of 9"), foreign
+        assert foreign["baseline_ms"] > 0 and foreign["candidate_ms"] > 0 and foreign["eager_correct"]
         assert line["accuracy_class"] == "ieee" and line["fraction_of_floor"] > 0
         assert line["evaluations"] == len(line["evaluated_s"]) >= 1
         assert (story.out / line["kernel"]).is_file() and (story.out / line["receipt"]).is_file()

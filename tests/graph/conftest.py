@@ -18,12 +18,16 @@ from foundry.knowledge.candidate import (
     Baseline,
     Build,
     Choice,
+    Contest,
     Coordinates,
     Evaluation,
+    ForeignName,
     Gate,
     Profile,
     Recipe,
     Resources,
+    Rival,
+    RivalName,
     Stage,
     Timing,
     Verdict,
@@ -162,9 +166,13 @@ class FakeWorkbench:
         await self._work("baseline")
         return Baseline(10.0, 0.02, [(1024, 1024)])
 
-    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
-        await self._work("compile_baseline")
-        return Baseline(10.0, 0.02, [(1024, 1024)], compile_ms=8.0, compile_speedup=1.25)
+    async def contest(
+        self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
+    ) -> Contest:
+        await self._work("contest")
+        ours = speedup_of(text) if text else None
+        rival = Rival("compile", 8.0, 1.25, ours and ours * 0.8)
+        return Contest((rival,), 9, 10.0, ours and 10.0 / ours, 4 << 20, 2 << 20 if ours else None)
 
     async def build(self, text: str) -> Build:
         await self._work(f"build {_digest(text)}")

@@ -35,7 +35,7 @@ async def test_the_graph_runs_from_a_task_alone_without_our_context(
 
 def test_the_picture_is_the_design() -> None:
     drawn = make_graph().get_graph(xray=True).draw_mermaid()
-    for name in ("intake", "capture", "baseline", "recall", "seed", "decide", "compare", "finish"):
+    for name in ("intake", "capture", "baseline", "recall", "seed", "decide", "prove", "compare", "finish"):
         assert f"{name}({name})" in drawn
     for step in (*ORDER, "leave"):
         assert rf"island\3a{step}" in drawn or f"island:{step}" in drawn

@@ -55,9 +55,6 @@ def played(machine: Any) -> Callable[[Recorded], Any]:
         async def baseline(self) -> Baseline:
             return self.record.baseline
 
-        async def compile_baseline(self, baseline: Baseline) -> Baseline:
-            return replace(baseline, compile_note="not asked for")
-
         async def build(self, text: str) -> Build:
             known: Build = self._known("build")
             return known
@@ -98,7 +95,7 @@ async def test_the_end_of_a_run_rules_as_verify_does(
 ) -> None:
     bench = played(RECORDED[name])
     report = await verified(bench)
-    summary = await solve(make_request(1, islands=1, finalists=1, compiled=False), parts=parts(bench))
+    summary = await solve(make_request(1, islands=1, finalists=1, rivals=()), parts=parts(bench))
     run = RunDirectory.inspect(Path(summary.run))
     evaluation = run.evaluation("c1")
     run.close()

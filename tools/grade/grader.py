@@ -9,12 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
 import shutil
-import statistics
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -24,11 +22,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Baseline, Build, Gate, Outcome, Stage, Timing, Verdict
+from foundry.knowledge.candidate import (
+    Baseline,
+    Build,
+    Contest,
+    ForeignName,
+    Gate,
+    Outcome,
+    RivalName,
+    Stage,
+    Timing,
+    Verdict,
+)
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, RandomTask, TaskError, UsageError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
+from foundry.tools.grade.contests import hold_contest
 from foundry.tools.grade.folders import TASK, compiles_itself
 from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
@@ -38,18 +48,14 @@ from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.profiling.gather import Seen
-from foundry.tools.protocol.statistics import ScreenHistory, centre, effort_of
+from foundry.tools.protocol.foreign import Tf32
+from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
 from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
 
 CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
 LOAD_S = 20.0  # a file whose library is built already
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
-COMPILE_BASELINE_S = 120.0
-AUTOTUNE_S = 900.0  # torch.compile in mode max-autotune
-# In a fresh cache TorchInductor asks by seven compilations and processes that import torch, 14 s, whether g++ can do
-# what the processor can: it compiles the same code when it is told so.
-INDUCTOR = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 # What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
@@ -122,12 +128,13 @@ class Grader:
         self._scratch.mkdir(parents=True, exist_ok=True)
         self._limits: Message = {} if run_limit_s is None else {"run_limit_s": run_limit_s}
         self._load_limit_s = load_limit_s
+        self._tf32: Tf32 = "all" if device.target == "cuda" and task.options.policy != "strict" else "none"
         self._runners = Runners(
             self._fork,
             self._scratch,
             memory_bytes=memory_bytes or int(CANDIDATE_MEMORY_SHARE * machine_memory_bytes()),
             threads=thread_count(device),
-            tf32=device.target == "cuda" and task.options.policy != "strict",
+            tf32=self._tf32 == "all",
             on_gpu=device.target == "cuda",
         )
         self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
@@ -199,23 +206,23 @@ class Grader:
         self._notes.seeds.update(answer["seeds"])
         return decode_record(Baseline, answer["baseline"])
 
-    def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
-        """Adds torch.compile's time, or the reason why there is none."""
-        mode, limit_s = ("max-autotune", AUTOTUNE_S) if autotune else ("default", COMPILE_BASELINE_S)
-        message: Message = {"do": "time", "stage": "screen", "compiled": mode, "text": "", "errors": self._own_errors}
-        message |= {"load_limit_s": limit_s, "run_limit_s": limit_s}
-        message |= {"series": "compiled", "effort": "full", "told_by": baseline.told_by}
-        inductor = {"TORCHINDUCTOR_CACHE_DIR": str(self._scratch / "inductor"), **INDUCTOR}
-        try:
-            with self._judges.one() as judge:
-                answer, ended = self._against_reference(judge, message, environment=inductor)
-        except FoundryError as error:
-            return replace(baseline, compile_note=f"torch.compile could not be timed: {error}")
-        if "pairs" not in answer:
-            return replace(baseline, compile_note=f"torch.compile could not be timed: {_problem(answer, ended)}")
-        pairs = _pairs(answer)
-        compile_ms = statistics.median(second for _, second in pairs)
-        return replace(baseline, compile_ms=compile_ms, compile_speedup=math.exp(centre(pairs)), compile_note="")
+    def contest(
+        self,
+        text: str,
+        build: Build | None,
+        baseline: Baseline,
+        rivals: Sequence[RivalName],
+        foreign: ForeignName | None,
+    ) -> Contest:
+        """Times the kernel that won, none where `text` is "", in turns with other ways to run the reference. What
+        cannot be measured is data. The caller holds the device lock."""
+        message: Message = {"do": "contest", "stage": "screen", "text": text, "errors": self._own_errors}
+        message |= {"series": "contest", "told_by": baseline.told_by, "foreign": foreign or ""}
+        message |= {"eager_ms": baseline.eager_ms, "tf32": self._tf32}
+        message["load_limit_s"] = self._load_limit(text, build) if build else LOAD_S
+        return hold_contest(
+            self._judges, self._runners, {**self._limits, **message}, rivals, self._scratch / "inductor"
+        )
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
         """Judges the correctness of one candidate, in a process of its own."""
@@ -382,13 +389,11 @@ class Grader:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
-    def _against_reference(
-        self, judge: Worker, message: Message, environment: dict[str, str] | None = None
-    ) -> tuple[Message, str]:
+    def _against_reference(self, judge: Worker, message: Message) -> tuple[Message, str]:
         """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
         more with another. One that was slow beside the candidate, or not timed before it, is timed again after it."""
         for _ in range(2):
-            reference, candidate = self._runners.pair(str(message["text"]), environment)
+            reference, candidate = self._runners.pair(str(message["text"]))
             try:
                 answer, ended = self._with_candidate(judge, message, candidate, reference)
                 slowed = float(answer.get("slowed", 1.0))

@@ -125,9 +125,9 @@ class Runners:
                 worker.channel.receive(max(0.0, deadline - time.monotonic()))
                 yield worker
 
-    def take(self, text: str = "", environment: dict[str, str] | None = None) -> Worker:
+    def take(self, text: str = "") -> Worker:
         """An unused process for the reference or a candidate: one that was made ready, or a new one."""
-        while not environment:
+        while True:
             with self._guard:
                 waiting = self._waiting.get(kind_of(text), [])
                 found = waiting.pop() if waiting else None
@@ -135,11 +135,11 @@ class Runners:
                 break
             if found.alive:
                 return found
-        return self.fresh(text, environment)
+        return self.fresh(text)
 
-    def pair(self, text: str, environment: dict[str, str] | None = None) -> tuple[Worker, Worker]:
+    def pair(self, text: str) -> tuple[Worker, Worker]:
         """Unused processes for the reference and a candidate."""
-        return self.take(), self.take(text, environment)
+        return self.take(), self.take(text)
 
     def dismiss(self, text: str) -> None:
         """Says that a candidate is through: the processes that wait for it alone end, the others serve the next."""

@@ -15,7 +15,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from foundry.knowledge.candidate import Audit, Baseline, Build, Coordinates, Gate, Profile, Stage, Timing, Verdict
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Contest,
+    Coordinates,
+    ForeignName,
+    Gate,
+    Profile,
+    RivalName,
+    Stage,
+    Timing,
+    Verdict,
+)
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
@@ -72,8 +85,11 @@ class Workbench(Protocol):
     async def baseline(self) -> Baseline:
         """PyTorch eager on this device; raises TaskError."""
 
-    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
-        """Adds torch.compile's time to `baseline`, or a note why there is none; `autotune`: in mode max-autotune."""
+    async def contest(
+        self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
+    ) -> Contest:
+        """The kernel that won beside other ways to run the reference, and by another benchmark's rules; without a
+        kernel, where `text` is "", the reference beside its rivals."""
 
     async def build(self, text: str) -> Build: ...
 
@@ -129,11 +145,15 @@ class LocalWorkbench:
             self._baseline = asyncio.ensure_future(self._time_reference())
         return await asyncio.shield(self._baseline)
 
-    async def compile_baseline(self, baseline: Baseline, *, autotune: bool = False) -> Baseline:
+    async def contest(
+        self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
+    ) -> Contest:
         if not self.device.present:
-            return baseline
+            return Contest(problem=self._absent("hold a contest on"))
+        baseline = await self.baseline()
+        chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
         async with self._exclusively():
-            return await self._in_thread(lambda: self._grader.compile_baseline(baseline, autotune=autotune))
+            return await self._in_thread(lambda: self._grader.contest(text, build, baseline, chosen, foreign))
 
     # ------------------------------------------------------------ one candidate
 
@@ -302,7 +322,7 @@ class LocalWorkbench:
         intake = await self.intake()
         if not self.device.present:
             shapes = [spec.shape for spec in intake.outputs]
-            return Baseline(0.0, 0.0, shapes, compile_note=self._absent("time it on"))
+            return Baseline(0.0, 0.0, shapes)
         async with self._exclusively():
             return await self._in_thread(self._grader.baseline)
 

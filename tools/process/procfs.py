@@ -42,6 +42,28 @@ def cpu_ns(pid: int) -> int | None:
         return None
 
 
+def forget_peak(pid: int) -> int | None:
+    """Resets the peak of a process's memory; returns the bytes that it holds now, None where the system refuses."""
+    try:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _status_bytes(pid, "VmRSS")
+
+
+def peak_bytes(pid: int) -> int | None:
+    """The most memory that a process held since `forget_peak`."""
+    return _status_bytes(pid, "VmHWM")
+
+
+def _status_bytes(pid: int, field: str) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
+
+
 def entry_point(function: object) -> int:
     """The address that a C function jumps to, 0 for anything else."""
     if _HAS_KNOWN_LAYOUT:

@@ -66,7 +66,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
         target=claimed.device.target if claimed else request.target,
         seed=secrets.randbits(32) if request.seed is None else request.seed,
         stage="final" if claimed and claimed.stage == "final" else "full",  # as narrow an interval as was claimed
-        compile_baseline=request.compiled,
+        with_compile=request.compiled,
         command=command_line(request, task),
     )
     if request.write_receipt and report.receipt:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import foundry
-from foundry.knowledge.candidate import Baseline, DistributionError, Evaluation, Stage, Timing
+from foundry.knowledge.candidate import Baseline, Contest, DistributionError, Evaluation, Stage, Timing
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import NotComparable, UsageError
 from foundry.knowledge.ruling import rule
@@ -179,10 +179,11 @@ def make_receipt(
     command: str,
     isolation: Sequence[str] = (),
     seconds: Mapping[str, float] | None = None,
+    contest: Contest | None = None,
 ) -> Receipt:
     """The receipt of an evaluation that was accepted; raises UsageError for any other.
 
-    `seconds` by step; by default what the records themselves say.
+    `seconds` by step; by default what the records themselves say. `contest`: where torch.compile was timed too.
     """
     verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
     ruling = rule(evaluation, degenerate=baseline.degenerate)
@@ -209,7 +210,7 @@ def make_receipt(
         "gates": [gate.shown for gate in (*verdict.gates, *audit.gates, *ruling.gates)],
         "labels": list(audit.labels),
         "judgement": ruling.judgement,
-        "timing": _timing_fields(timing, baseline, evaluation),
+        "timing": _timing_fields(timing, contest, evaluation),
         "seeds": dict(seeds),
         "seconds": {name: round(value, 3) for name, value in split.items()},
         "cost": dict(cost),
@@ -230,7 +231,8 @@ def content_digest(document: Mapping[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True, separators=(",", ":")))
 
 
-def _timing_fields(timing: Timing, baseline: Baseline, evaluation: Evaluation) -> dict[str, Any]:
+def _timing_fields(timing: Timing, contest: Contest | None, evaluation: Evaluation) -> dict[str, Any]:
+    compiled = contest.rival("compile") if contest else None
     floor_ms = evaluation.profile.floor_ms or None if evaluation.profile else None
     return {
         "baseline_ms": timing.baseline_ms,
@@ -241,9 +243,9 @@ def _timing_fields(timing: Timing, baseline: Baseline, evaluation: Evaluation) -
         "noise": timing.noise,
         "wall_ratio": timing.wall_ratio,
         "samples": timing.samples,
-        "compile_ms": baseline.compile_ms,
-        "compile_speedup": baseline.compile_speedup,
-        "compile_note": baseline.compile_note,
+        "compile_ms": compiled.ms if compiled else None,
+        "compile_speedup": compiled.over_baseline if compiled else None,
+        "compile_note": "; ".join(contest.notes) if contest else "",
         "floor_ms": floor_ms,
         "fraction_of_floor": floor_ms / timing.candidate_ms if floor_ms else None,
     }

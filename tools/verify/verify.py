@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Gate, Stage, Timing
+from foundry.knowledge.candidate import Baseline, Build, Candidate, Contest, Evaluation, Gate, Stage, Timing
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
@@ -46,6 +46,7 @@ class VerifyReport:
     task: str
     isolation: tuple[str, ...] = ()  # the system's means that were active around the candidate
     baseline: Baseline | None = None
+    contest: Contest | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     receipt: Receipt | None = None
 
@@ -88,6 +89,7 @@ class VerifyReport:
 
     def to_json(self) -> dict[str, Any]:
         """The documented contract of `foundry verify --json`."""
+        compiled = self.contest.rival("compile") if self.contest else None
         return {
             "verdict": self.verdict,
             "reasons": [{"gate": gate.gate, "evidence": gate.evidence} for gate in self.reasons],
@@ -101,7 +103,7 @@ class VerifyReport:
             "task": self.task,
             "candidate_sha256": self.evaluation.candidate.source,
             "accuracy_class": self.accuracy_class,
-            "compile_speedup": self.baseline.compile_speedup if self.baseline else None,
+            "compile_speedup": compiled.over_baseline if compiled else None,
             "labels": list(self.labels),
             "isolation": list(self.isolation),
             "isolation_missing": missing_means(self.isolation) if self.isolation else [],
@@ -119,7 +121,7 @@ def verify_pair(
     target: TargetName | Literal["auto"] = "auto",
     seed: int = 0,
     stage: Stage = "full",
-    compile_baseline: bool = False,
+    with_compile: bool = False,
     command: str = "",
 ) -> VerifyReport:
     """Builds, verifies, audits and times one candidate. Blocking; see `verify_in` for the checks.
@@ -142,7 +144,7 @@ def verify_pair(
                 clock.note("open")
                 try:
                     report = await verify_in(
-                        bench, asked, text, chosen, stage, clock, compile_baseline=compile_baseline, building=building
+                        bench, asked, text, chosen, stage, clock, with_compile=with_compile, building=building
                     )
                     report = _with_receipt(report, bench.device, bench.notes, task, text, command)
                 finally:
@@ -208,7 +210,7 @@ async def verify_in(
     stage: Stage,
     clock: Clock | None = None,
     *,
-    compile_baseline: bool = False,
+    with_compile: bool = False,
     building: asyncio.Task[Build] | None = None,
 ) -> VerifyReport:
     """Walks the candidate's path and rules on it. Raises TaskError.
@@ -229,8 +231,9 @@ async def verify_in(
         evaluation = replace(evaluation, audit=with_gates(evaluation.audit, await bench.sanitize(text)))
         clock.note("sanitize")
     baseline = await bench.baseline() if evaluation.build.ok else None
-    if baseline and compile_baseline and evaluation.timing and not evaluation.timing.problem:
-        baseline = await bench.compile_baseline(baseline)
+    contest = None
+    if with_compile and evaluation.timing and not evaluation.timing.problem:
+        contest = await bench.contest(text, evaluation.build, ["compile"])
         clock.note("compile")
     return VerifyReport(
         evaluation=evaluation,
@@ -240,6 +243,7 @@ async def verify_in(
         task=task.name,
         isolation=bench.notes.isolation,
         baseline=baseline,
+        contest=contest,
         seconds=clock.seconds,
     )
 
@@ -263,5 +267,6 @@ def _with_receipt(
         command=command,
         isolation=report.isolation,
         seconds=report.seconds,
+        contest=report.contest,
     )
     return replace(report, receipt=receipt)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from foundry.graph.bench import pictures
-from foundry.graph.bench.figures import figures_of
+from foundry.graph.bench.figures import ForeignFigures, figures_of
 from foundry.graph.bench.report import report
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult, settle
+from foundry.knowledge.candidate import ForeignVerdict
 from foundry.knowledge.errors import MissingTool, NotComparable, UsageError
 
 
@@ -24,8 +25,28 @@ def accepted(task: str, speedup: float, compile_speedup: float | None = None, **
 
 
 LINES = [
-    accepted("a/1", 4.0, 2.0, fraction_of_floor=0.8, evaluations=10, wall_s=30.0, first_verified_s=8.0),
-    accepted("a/2", 0.5, 1.0, fraction_of_floor=0.2, evaluations=20, wall_s=60.0, first_verified_s=12.0),
+    accepted(
+        "a/1",
+        4.0,
+        2.0,
+        fraction_of_floor=0.8,
+        evaluations=10,
+        wall_s=30.0,
+        first_verified_s=8.0,
+        peak_memory_ratio=0.5,
+        foreign=ForeignVerdict("verified", True, "9 of 9", "", 4.0, 1.0, True),
+    ),
+    accepted(
+        "a/2",
+        0.5,
+        1.0,
+        fraction_of_floor=0.2,
+        evaluations=20,
+        wall_s=60.0,
+        first_verified_s=12.0,
+        peak_memory_ratio=2.0,
+        foreign=ForeignVerdict("verified", False, "8 of 9", "x3 is off", None, None, True),
+    ),
     TaskResult("a/3", "d", "nothing accepted", "no template", compile_speedup=1.5),
     TaskResult("a/4", "d", "failed", "it rolls dice", "random"),
     accepted("b/1", 1.1, evaluations=99, wall_s=9000.0, first_verified_s=8000.0, sessions=2),
@@ -41,13 +62,18 @@ def test_the_figures_of_recorded_lines() -> None:
     assert every.geomean_of_all == pytest.approx((4.0 * 0.5 * 1.1) ** (1 / 4))
     assert every.median == 1.1
     assert (every.fast_1, every.fast_1_2, every.fast_2) == (0.5, 0.25, 0.25)
-    assert every.geomean_vs_compile == pytest.approx(math.sqrt(2.0 * 0.5))
-    assert every.faster_than_compile == pytest.approx(1 / 3)  # of the three on which it was timed
-    assert every.compile_geomean == pytest.approx((2.0 * 1.0 * 1.5) ** (1 / 3))
+    assert every.compiled.by_kernel == pytest.approx(math.sqrt(2.0 * 0.5))
+    assert every.compiled.beaten == pytest.approx(1 / 3)  # of the three on which it was timed
+    assert every.compiled.over_baseline == pytest.approx((2.0 * 1.0 * 1.5) ** (1 / 3))
+    assert every.peak_memory == pytest.approx(math.sqrt(0.5 * 2.0))
+    foreign = every.foreign  # shares of the four that count
+    assert foreign is not None and foreign.geomean == pytest.approx(4.0)
+    assert foreign == ForeignFigures("verified", 0.25, foreign.geomean, 0.25, 1.0)
+    assert (second.foreign, every.autotuned.tasks) == (None, 0)
     assert every.fraction_of_floor == 0.5
     assert (every.first_verified_s, every.task_s) == (10.0, 45.0)  # the run in two pieces says nothing of seconds
     assert every.evaluations_per_minute == pytest.approx(30 / 1.5)
-    assert (second.counted, second.accepted, second.geomean_vs_compile) == (1, 1, None)
+    assert (second.counted, second.accepted, second.compiled.by_kernel) == (1, 1, None)
 
 
 def test_nothing_that_counts_has_no_figures_but_a_report() -> None:
@@ -66,7 +92,9 @@ def test_the_report_names_every_task_once_where_it_belongs() -> None:
     told = report(LINES)
     tasks, rest = told.split("## Tasks")[1].split("## Without an accepted kernel")
     without, excluded = rest.split("## Not counted")
-    assert "| a/1 | - | - | - | 4.00x [3.60, 4.40] | 2.00x | 80 % |" in tasks and "| b/1 |" in tasks
+    assert "| a/1 | - | - | 4.00x [3.60, 4.40] | - | 2.00x | - | 0.50x | 80 % | - | 4.00x |" in tasks
+    assert "| 8 of 9: x3 is off |" in tasks and "| b/1 |" in tasks
+    assert "| all | torch.compile | 3 | 1.44x | 1.00x | 33 % |" in told and "| all | verified | 25 % | 4.00x |" in told
     assert without.split() == ["-", "a/3:", "no", "template"]
     assert "- a/4: random: it rolls dice" in excluded
     assert "- b/2: no question tells right from wrong: zeros pass | always" in excluded

@@ -320,7 +320,7 @@ def test_the_strongest_change_that_the_reference_takes(
 ) -> None:
     inputs = bundle.pack([])
     question = paired_timing.TimedInputs([inputs], [], [], lambda: inputs, scalable=scalable)
-    found = paired_timing._find_changes(cast(RunnerLink, Link(*refused)), question, random.Random(1))
+    found = paired_timing.find_changes(cast(RunnerLink, Link(*refused)), question, random.Random(1))
     assert (found.scaled, found.rotated) == left
 
 

@@ -15,7 +15,7 @@ from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
-from foundry.tools.grade import grader
+from foundry.tools.grade import contests
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
@@ -198,13 +198,35 @@ async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: 
 async def test_compile_is_reported_or_its_failure_noted(
     zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grader, "COMPILE_BASELINE_S", 0.5)
+    monkeypatch.setitem(contests.BUILD_LIMITS_S, "compile", 0.5)
     bench = await opened(zygote, tmp_path)
     try:
-        baseline = await bench.compile_baseline(await bench.baseline())
-        assert baseline.compile_ms is None
-        assert baseline.compile_note.startswith("torch.compile could not be timed: ")
-        assert baseline.compile_note.endswith("did not finish in 0.5 s")
+        found = await bench.contest("", None, ["eager", "compile"])
+        assert found.rival("compile") is None and found.baseline_ms > 0.0  # without it the rest was timed
+        (note,) = found.notes
+        assert note.startswith("compile could not be timed: ") and "forward did not finish in" in note
+    finally:
+        await bench.aclose()
+
+
+async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp_path: Path) -> None:
+    """Two kernels: one is PyTorch's own code, the other is wrong where inputs are negative and holds much memory."""
+    bench = await opened(zygote, tmp_path)
+    hungry = CANDIDATE.replace("softmax(x * self.scale", "softmax((x * self.scale).abs() + 0 * torch.zeros(1 << 25)[0]")
+    try:
+        same = await bench.contest(CANDIDATE, BUILT, ["eager"], "kernelbench")
+        assert same.rivals == () and same.notes == []  # on a CPU there is one arithmetic
+        assert same.candidate_ms is not None and 0.3 < same.candidate_ms / same.baseline_ms < 3.0
+        assert same.peak_memory_ratio is not None and 0.5 < same.peak_memory_ratio < 2.0
+        foreign = same.foreign
+        assert foreign is not None and (foreign.correct, foreign.trials, foreign.evidence) == (True, "5 of 5", "")
+        assert foreign.speedup is not None and 0.3 < foreign.speedup < 3.0
+        other = await bench.contest(hungry, BUILT, [], "verified")
+        assert other.peak_memory_ratio is not None and other.peak_memory_ratio > 20.0
+        assert other.foreign is not None and not other.foreign.correct and other.foreign.speedup is None
+        assert "is not within 0.001 of PyTorch's" in other.foreign.evidence and other.foreign.eager_correct
+        dead = await bench.contest("class ModelNew: ...", BUILT, [])
+        assert dead.problem.startswith("the contest was not held: ") and dead.peak_memory_ratio is None
     finally:
         await bench.aclose()
 
@@ -215,7 +237,7 @@ async def test_a_device_that_is_not_here_proves_nothing(zygote: Zygote, tmp_path
     try:
         baseline = await bench.baseline()
         assert baseline.eager_ms == 0.0 and baseline.output_shapes == [(200, 300)]
-        assert await bench.compile_baseline(baseline) == baseline
+        assert "there is no cuda device here" in (await bench.contest("", None, ["compile"])).problem
         verdict = await bench.verify(CANDIDATE, BUILT, "screen")
         assert verdict.outcome == "unproven" and verdict.evidence == "there is no cuda device here to run it on"
         assert (await bench.time(CANDIDATE, BUILT, "screen")).problem == "there is no cuda device here to time it on"

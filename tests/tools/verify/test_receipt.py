@@ -15,10 +15,12 @@ from foundry.knowledge.candidate import (
     Baseline,
     Build,
     Candidate,
+    Contest,
     DistributionError,
     Evaluation,
     Gate,
     Profile,
+    Rival,
     Timing,
     Verdict,
 )
@@ -41,7 +43,8 @@ from foundry.tools.verify.receipt import (
 
 PUBLISHED = Path(receipts.__file__).with_name("receipt.schema.json")
 TEXT = "class ModelNew: ...\n"
-BASELINE = Baseline(4.0, 0.01, [(3, 4)], compile_ms=3.0, compile_speedup=1.3)
+BASELINE = Baseline(4.0, 0.01, [(3, 4)])
+CONTEST = Contest((Rival("compile", 3.0, 1.3, 1.5),), 9, 4.0, 2.0)
 TASK = Task("softmax", "softmax.py", "class Model: ...\n", "abc", TaskOptions(extra_shapes=({"ROWS": 7},)))
 DEVICE = Device("cpu", "Test CPU", "x86-64-v4", 2, 1 << 25, 64, 1 << 34, facts={"compiler": "g++ 12"})
 EVALUATION = Evaluation(
@@ -66,6 +69,7 @@ def receipt(evaluation: Evaluation = EVALUATION) -> Receipt:
         cost={"wall_s": 9.0, "evaluations": 3},
         command="x",
         isolation=("session", "limits"),
+        contest=CONTEST,
     )
 
 

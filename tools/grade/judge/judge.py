@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import random
 import statistics
@@ -25,7 +26,9 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
+from foundry.tools.grade.judge.contest import RivalLost, hold_contest
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
+from foundry.tools.grade.judge.foreign import judge_by
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
@@ -33,6 +36,7 @@ from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.process.turns import describe_rescheduling, scheduling_of
+from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
@@ -129,14 +133,13 @@ class Judge:
         """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
         stage: Stage = message["stage"]
         case, timed = self._timed_inputs_of(message)
-        limit_s, mode = self._run_limit(message), str(message.get("compiled", ""))
+        limit_s = self._run_limit(message)
         baseline = self._link(handles[0], limit_s, side="reference")
         candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
         try:
             token = f"{stage}-{case.seed}"
-            load = self._reference(compiled=mode) if mode else {"text": message["text"]}
             alone: list[float] = []
-            sides = [(baseline, self._reference()), (candidate, {**load, "device": self._place})]
+            sides = [(baseline, self._reference()), (candidate, {"text": message["text"], "device": self._place})]
             if message.get("candidate_first"):
                 sides.reverse()
             for link, what in sides:
@@ -150,7 +153,7 @@ class Judge:
                 candidate,
                 timed,
                 self._cache,
-                effort_of(message.get("effort", stage), self._device.target),
+                effort_of(stage, self._device.target),
                 seed=_any_seed(),
                 alone=alone,
                 check=message.get("check", "none"),
@@ -158,7 +161,7 @@ class Judge:
             candidate.check_state()
             self._check_scheduling(baseline, candidate)
             late = candidate.operators(0) if message.get("record") else []
-            if message.get("record") and not mode and stage != "screen":
+            if message.get("record") and stage != "screen":
                 check_computes_again(candidate, timed, self._cache, samples)
         finally:
             baseline.close()
@@ -168,7 +171,7 @@ class Judge:
             "wall_ratio": samples.wall_ratio,
             "slowed": samples.slowed,
             "reference_ms": samples.reference_ms,
-            "out_of_turn": "" if mode else samples.out_of_turn,
+            "out_of_turn": samples.out_of_turn,
             "checked": samples.checked,
             "operators": late,
             "moved_bytes": _bytes_of(timed),
@@ -196,6 +199,37 @@ class Judge:
             return link.ask({"do": "profile", "slot": 0, "seconds": message["seconds"]}, [], limit_s)
         finally:
             link.close()
+
+    def contest(self, message: Message, handles: list[int]) -> Message:
+        """The reference, its rivals and, where there are two links, the kernel that won, in turns; then the kernel by
+        another benchmark's rules, where they are asked for."""
+        case, timed = self._timed_inputs_of(message)
+        limits = self._run_limit(message), float(message["load_limit_s"])
+        links = [self._link(handles[0], *limits, side="reference")]
+        links += [self._link(handle, *limits) for handle in handles[1:]]
+        reference, kernel = links[0], links[1] if len(links) > 1 else None
+        try:
+            for link in links:
+                load = {"text": message["text"], "device": self._place} if link is kernel else self._reference()
+                self._prepare(link, timed, case, "contest", load)
+            limits_s, tf32 = message["build_limits_s"], message["tf32"]
+            found = hold_contest(reference, kernel, timed, self._cache, message["rivals"], limits_s, tf32)
+            if kernel is not None and message["foreign"]:
+                for link, slot in itertools.product(links, range(len(timed.inputs))):
+                    link.forget(slot=slot, case=0)
+                (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True)
+                specs = self._outline("").specs
+                try:
+                    verdict = judge_by(message["foreign"], fresh, reference, kernel, specs, tf32)
+                    found["foreign"] = codec.to_plain(verdict)
+                except RunnerFailed as failed:
+                    found["foreign_problem"] = f"not judged by the rules of {message['foreign']}: {failed.evidence}"
+        except RivalLost as lost:
+            return {"lost": lost.name, "line": str(lost)}
+        finally:
+            for link in links:
+                link.close()
+        return found
 
     def alone(self, message: Message, handles: list[int]) -> Message:
         """Times the reference of the last group again, after the candidate's process has ended: ms a call."""
@@ -383,9 +417,9 @@ class Judge:
             link.inputs(slot, 0, packed)
         link.token(token)
 
-    def _reference(self, *, compiled: str = "") -> Message:
-        """What loads the reference: as it is, or by torch.compile in a mode."""
-        return {"task": codec.encode(self._task), "device": self._place, "compiled": compiled}
+    def _reference(self) -> Message:
+        """What loads the reference."""
+        return {"task": codec.encode(self._task), "device": self._place}
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
         limits = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s}

@@ -15,6 +15,7 @@ from foundry.knowledge.candidate import Outcome
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.carriers import Sent, carrier_for
 from foundry.tools.grade.judge.cases import Case
+from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
     Channel,
     ChannelClosed,
@@ -25,6 +26,7 @@ from foundry.tools.process.channel import (
 )
 from foundry.tools.process.idleness import Idleness
 from foundry.tools.process.turns import Turns
+from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.rules import Parameters
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -102,6 +104,7 @@ class RunnerLink:
         self._first_call_s = SELF_BUILDING_S if load_limit_s > SELF_BUILDING_S else 0.0
         self._load_limit_s = load_limit_s
         self._run_limit_s = self.run_limit_s = run_limit_s
+        self._device = device
         self._carrier = carrier_for(device)
         self.seconds: dict[str, float] = {}
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
@@ -256,13 +259,36 @@ class RunnerLink:
         """From now on the runner's CPU time is noted at every command; it must have answered once."""
         self.turns = Turns(self._runner) if self._runner else None
 
-    def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False) -> Sample:
+    def vary(self, name: str, number: int, *, compile_mode: str = "", tf32: Tf32) -> None:
+        """Gives the model of a case another way to run, by a name for `run`: compiled in its first call, or with other
+        arithmetic."""
+        order: Message = {"do": "vary", "name": name, "case": number, "compile_mode": compile_mode, "tf32": tf32}
+        self.ask(order, [], self._load_limit_s)
+
+    def may_build(self, seconds: float) -> None:
+        """The next forward compiles something: so long may it take."""
+        self._first_call_s = seconds
+
+    def peak_bytes(self, slot: int) -> int | None:
+        """Peak memory of one call: inputs, parameters, outputs and what is used meanwhile. On a GPU the memory that
+        PyTorch manages, of what the model keeps besides too; on a CPU the kernel's account of the process, None where
+        that cannot be read."""
+        order: Message = {"do": "memory", "slot": slot}
+        held = self.ask({**order, "forget": True}, [], self._load_limit_s)["bytes"]
+        before = procfs.forget_peak(self._runner)
+        self.run([slot])
+        if self._device == "cuda":
+            return int(self.ask({**order, "forget": False}, [], self._load_limit_s)["bytes"])
+        peak = procfs.peak_bytes(self._runner)
+        return None if before is None or peak is None else int(held) + max(0, peak - before)
+
+    def run(self, slots: Sequence[int], keep: int = 0, *, take: bool = False, variant: str = "") -> Sample:
         """One timed sample: a call on each slot; the outputs of call number `keep` can be collected.
 
         The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it. With `take` the
         outputs that `collect` gives are those of the moment in which the runner's clock stopped.
         """
-        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
+        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take, "variant": variant}
         # The limit is many times the baseline's time: a sample of n calls needs one of it, and n such times.
         answer = self.ask(message, [], self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
         waited_ns = time.time_ns() - self._asked_ns

@@ -165,7 +165,7 @@ def is_changeable(parcel: Parcel) -> bool:
 
 def time_alone(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> list[float]:
     """Samples (ms a call) of the baseline, cold, for a first look at it."""
-    calls = _warm_up([side], len(timed.inputs))
+    calls = warm_up([side], len(timed.inputs))
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < 5 or (len(samples) < BASELINE_SAMPLES and time.perf_counter() - start < BASELINE_BUDGET_S):
@@ -175,7 +175,7 @@ def time_alone(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> list[f
 
 def time_undisturbed(side: RunnerLink, timed: TimedInputs, cache: ColdCache) -> list[float]:
     """A few samples (ms a call) of the baseline while there is no candidate."""
-    calls = _warm_up([side], len(timed.inputs))
+    calls = warm_up([side], len(timed.inputs))
     samples = [_alone(side, timed, cache, 0, calls)]
     while len(samples) < ALONE_SAMPLES and sum(samples) * calls < ALONE_BUDGET_MS:
         samples.append(_alone(side, timed, cache, len(samples), calls))
@@ -210,8 +210,8 @@ def time_pairs(
     stream = random.Random(seed)
     start = time.perf_counter()
     sides, order = (baseline, candidate), [baseline, candidate]
-    timed.changes = timed.changes or _find_changes(baseline, timed, stream)
-    calls = _warm_up(sides, len(timed.inputs))
+    timed.changes = timed.changes or find_changes(baseline, timed, stream)
+    calls = warm_up(sides, len(timed.inputs))
     samples = PairSamples(alone=list(alone), by_events=not cache.on_cpu)
     for number in range(WARM_PAIRS):  # as the pairs that count, with what they keep: each buffer is touched once
         _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream))
@@ -276,7 +276,7 @@ def window(number: int, calls: int, timed: TimedInputs) -> list[int]:
     return [(number * calls + place) % len(timed.inputs) for place in range(calls)]
 
 
-def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
+def warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     """Lets allocators and threads settle; returns how many calls make one sample.
 
     In a fresh process glibc's heap grows for several calls before large outputs come back to the same place, and each
@@ -294,7 +294,7 @@ def _warm_up(sides: Sequence[RunnerLink], most: int) -> int:
     return 1 if shortest >= SAMPLE_MS else min(most, int(SAMPLE_MS / max(shortest, 1e-4)) + 1)
 
 
-def _find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Random) -> Changes:
+def find_changes(reference: RunnerLink, timed: TimedInputs, stream: random.Random) -> Changes:
     """The strongest change of content that the reference accepts: some operators refuse inputs that were changed."""
     scalable, rotatable = timed.scalable, timed.rotatable
     for changes in (

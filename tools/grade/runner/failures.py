@@ -4,10 +4,35 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 MESSAGE_CHARS = 400
 PRINTED_BYTES = 1 << 16  # of what the process printed, looked through for compiler errors
 _BUILD_FAILED = "Error building extension"  # torch.utils.cpp_extension
+
+
+class Refused(Exception):
+    """The runner cannot do what it was asked; `kind` is the Outcome, `line` says why."""
+
+    def __init__(self, kind: str, line: str) -> None:
+        self.kind = kind
+        super().__init__(line)
+
+
+def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device) -> Any:
+    """Runs foreign code, and what it started on a GPU to its end; turns anything it raises into a Refused."""
+    try:
+        result = work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return result
+    except Refused:
+        raise
+    except BaseException as error:  # foreign code may raise anything, SystemExit included
+        raise Refused(kind_of(kind, error), one_line(error, where)) from error
 
 
 def kind_of(kind: str, error: BaseException) -> str:

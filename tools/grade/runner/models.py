@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,16 +14,10 @@ from torch import nn
 
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
+from foundry.tools.grade.runner.failures import Refused
 from foundry.tools.process.channel import Message
+from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.task import loading
-
-
-class Refused(Exception):
-    """The runner cannot do what it was asked; `kind` is the Outcome, `line` says why."""
-
-    def __init__(self, kind: str, line: str) -> None:
-        self.kind = kind
-        super().__init__(line)
 
 
 def reference_maker(message: Message) -> Callable[[Message, Any], nn.Module]:
@@ -56,14 +51,34 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     return make
 
 
-def compile_by_torch(model: nn.Module, mode: str) -> nn.Module:
-    return cast(nn.Module, torch.compile(model, mode=mode))
+@dataclass(frozen=True)
+class Variant:
+    """Another way to run a model: compiled by torch, or with other arithmetic."""
+
+    model: nn.Module
+    tf32: Tf32
+
+    def entered(self) -> nn.Module:
+        """The model, with its arithmetic set for the whole process."""
+        allow_tf32(self.tf32)
+        return self.model
+
+
+def variant_of(model: nn.Module, compile_mode: str, tf32: Tf32) -> Variant:
+    """`compile_mode`: torch.compile's, "" for eager. It compiles in the first call."""
+    return Variant(cast(nn.Module, torch.compile(model, mode=compile_mode)) if compile_mode else model, tf32)
+
+
+def allow_tf32(where: Tf32) -> None:
+    """In which float32 products PyTorch may use TF32, in this process from now on."""
+    torch.backends.cuda.matmul.allow_tf32 = where == "all"
+    torch.backends.cudnn.allow_tf32 = where != "none"
 
 
 def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by name, without the prefix that torch.compile adds."""
+    """Parameters and persistent buffers by name."""
     state = model.state_dict(keep_vars=True)
-    return {key.removeprefix("_orig_mod."): tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+    return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
 def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:

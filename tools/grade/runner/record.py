@@ -1,7 +1,10 @@
-"""What PyTorch's dispatcher and profiler saw of one call. Runs in a runner (imports torch where it is called)."""
+"""What PyTorch's dispatcher and profiler saw of one call, and its peak memory. Runs in a runner (imports torch where it
+is called)."""
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import math
 import tempfile
@@ -127,6 +130,29 @@ def read_trace(text: str) -> list[list[Any]]:
             blocks, threads = (math.prod(facts.get(name, ())) if name in facts else 0 for name in ("grid", "block"))
             rows.append([float(event.get("ts", 0)), str(event["name"]), float(event["dur"]), blocks, threads])
     return [row[1:] for row in sorted(rows)]
+
+
+def held_bytes(inputs: Sequence[torch.Tensor], model: torch.nn.Module, ground_bytes: int, device: torch.device) -> int:
+    """Bytes of inputs and state; on a GPU of all that PyTorch held at most since `forget_peak`, beyond the ground."""
+    import torch
+
+    if device.type == "cuda":  # inputs lie in memory that PyTorch did not allocate
+        return sum(item.nbytes for item in inputs) + torch.cuda.max_memory_allocated() - ground_bytes
+    return sum(item.nbytes for item in [*inputs, *model.state_dict().values()])
+
+
+def forget_peak(device: torch.device) -> None:
+    """Gives free memory back, so that the next call's peak is its own."""
+    import torch
+
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+        if trim is not None:
+            trim(0)
 
 
 def profiled(run: Callable[[], Any], seconds: float, clock: Callable[[], int], *, on_cuda: bool) -> dict[str, Any]:

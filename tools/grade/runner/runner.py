@@ -21,18 +21,19 @@ from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import copies, integrity, timed_calls
-from foundry.tools.grade.runner.failures import kind_of, one_line
+from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
-    Refused,
+    Variant,
+    allow_tf32,
     candidate_maker,
-    compile_by_torch,
     match_names,
     plain_state,
     reference_maker,
     tensors_in_result,
+    variant_of,
 )
-from foundry.tools.grade.runner.record import profiled, record_launches, record_ops
+from foundry.tools.grade.runner.record import forget_peak, held_bytes, profiled, record_launches, record_ops
 from foundry.tools.grade.runner.sentry import Sentry
 from foundry.tools.grade.runner.tensors import (
     KEPT_BYTES,
@@ -62,6 +63,10 @@ if TYPE_CHECKING:
     from foundry.tools.grade.runner.observe import Observer
 
 KEPT_CALLS = 6
+COMMANDS = (  # of the judge's: a method each
+    *("load", "build", "state", "inputs", "restore", "forget", "token", "call", "run", "collect", "look", "perturb"),
+    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "profile"),
+)
 
 Clock = Callable[[], int]
 
@@ -85,9 +90,10 @@ class Runner:
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
         self._pads = timed_calls.Pads()
-        self._compiled = ""  # torch.compile's mode, "" for eager
+        self._variants: dict[str, Variant] = {}
+        self._ground_bytes = 0  # of a GPU's memory, held before the model was there
         self._blocks = GpuBlocks()
-        self._token = ""
+        self._prepared_with = ""
         self._observer: Observer | None = None
         self._silenced: Silenced | None = None
         self._disguise: Disguise | None = None
@@ -107,26 +113,7 @@ class Runner:
     def serve(self, link: Channel) -> None:
         """Until the judge hangs up."""
         commands: dict[str, Callable[[Message, list[int]], Message]] = {
-            "load": self._load,
-            "build": self._build,
-            "state": self._state,
-            "inputs": self._inputs,
-            "call": self._call,
-            "run": self._run,
-            "collect": self._collect,
-            "perturb": self._perturb,
-            "peek": self._peek,
-            "restore": self._restore,
-            "forget": self._forget,
-            "token": self._exchange_token,
-            "observe": self._observe,
-            "operators": self._operators,
-            "fewer": self._fewer,
-            "copies": self._spoil_copies,
-            "profile": self._profile,
-            "look": self._look,
-            "soak": self._soak,
-            "inspect": self._inspect,
+            name: getattr(self, f"_{name}") for name in COMMANDS
         }
         while True:
             message, handles = link.receive()
@@ -148,14 +135,13 @@ class Runner:
     def _load(self, message: Message, handles: list[int]) -> Message:
         """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
         self._device = torch.device(message["device"])
-        self._compiled = str(message.get("compiled", ""))
         if self._device.type == "cuda":
             from foundry.tools.grade.runner import (
                 cuda_events,  # its clock is taken here, before the candidate's code runs
             )
 
             cuda_events.settle()
-            self._call_each = cuda_events.call_each
+            self._call_each, self._ground_bytes = cuda_events.call_each, torch.cuda.memory_allocated()
         start = self._clock()
         if "task" in message:
             self._make = reference_maker(message)
@@ -197,8 +183,6 @@ class Runner:
         if message["mode"] != "as_given":
             model.train(message["mode"] == "train")
         model = self._guard("crash", lambda: model.to(self._device))
-        if self._compiled:
-            model = self._guard("crash", lambda: compile_by_torch(model, self._compiled))
         self._models[message["case"]] = model
         return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
 
@@ -258,16 +242,17 @@ class Runner:
         """Drops a slot, outputs and, when asked, a case."""
         self._slots.pop(message.get("slot", -1), None)
         self._models.pop(message.get("case", -1), None)
+        self._variants.clear()
         self._names.pop(message.get("case", -1), None)
         self._kept, self._result, self._taken = [], None, None
         gc.collect()
         bundle.give_back()
         return {}
 
-    def _exchange_token(self, message: Message, handles: list[int]) -> Message:
+    def _token(self, message: Message, handles: list[int]) -> Message:
         """Remembers, for a reference that serves many links, what it was prepared with."""
-        self._token = message.get("given") or self._token
-        return {"token": self._token}
+        self._prepared_with = message.get("given") or self._prepared_with
+        return {"token": self._prepared_with}
 
     def _state_of(self, slot: Slot) -> State:
         return self._states.get(slot.case) or State([], [], [], [], list)
@@ -389,14 +374,16 @@ class Runner:
         self._guard("crash", lambda: model(*arguments))
         return {"operators": record_ops(lambda: self._guard("crash", lambda: model(*arguments))), "rows": rows}
 
-    def _spoil_copies(self, message: Message, handles: list[int]) -> Message:
+    def _copies(self, message: Message, handles: list[int]) -> Message:
         """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
         return {"spoiled": sum(map(copies.spoil, self._kept[-1], message["places"]))}
 
     def _run(self, message: Message, handles: list[int]) -> Message:
         """One timed sample: a call on each slot. Time in ns by the clock from before the candidate was loaded."""
         slots = [self._slots[slot] for slot in message["slots"]]
-        model, inputs, keep = self._models[slots[0].case], [slot.arguments for slot in slots], int(message["keep"])
+        variant = self._variants.get(message.get("variant", ""))
+        model = variant.entered() if variant else self._models[slots[0].case]
+        inputs, keep = [slot.arguments for slot in slots], int(message["keep"])
         self._result = self._taken = None  # its memory is free for this call, as in any loop
         faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -408,6 +395,21 @@ class Runner:
         answer["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         self._take(bool(message.get("take")))
         return answer
+
+    def _vary(self, message: Message, handles: list[int]) -> Message:
+        """Another way to run a case's model, by a name of its own."""
+        model = self._models[message["case"]]
+        self._variants[message["name"]] = variant_of(model, message["compile_mode"], message["tf32"])
+        return {}
+
+    def _memory(self, message: Message, handles: list[int]) -> Message:
+        """Bytes of a slot's inputs and its model's state; on a GPU also what calls took at most since `forget`."""
+        slot = self._slots[message["slot"]]
+        found = held_bytes(slot.tensors, self._models[slot.case], self._ground_bytes, self._device)
+        if message["forget"]:
+            self._result = self._taken = None
+            forget_peak(self._device)
+        return {"bytes": found}
 
     def _take(self, is_taken: bool) -> None:
         """Copies the outputs in the moment in which the clock has stopped: what is written later does not count."""
@@ -462,16 +464,8 @@ class Runner:
 
     def _guard(self, kind: str, work: Callable[[], Any]) -> Any:
         """Runs foreign code; turns anything it raises into a Refused with its own line."""
-        try:
-            with self._disguise or contextlib.nullcontext():
-                result = work()
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-            return result
-        except Refused:
-            raise
-        except BaseException as error:  # foreign code may raise anything, SystemExit included
-            raise Refused(kind_of(kind, error), one_line(error, self._where)) from error
+        with self._disguise or contextlib.nullcontext():
+            return guarded(kind, work, self._where, self._device)
 
 
 def serve(control: Channel) -> None:
@@ -485,7 +479,7 @@ def serve(control: Channel) -> None:
     while True:
         message, handles = control.receive()
         torch.set_num_threads(int(message["threads"]))
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(message.get("tf32"))
+        allow_tf32("all" if message.get("tf32") else "none")
         if not handles:
             runner.make_ready()
             control.send({})

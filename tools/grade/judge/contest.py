@@ -1,0 +1,96 @@
+"""The kernel that won beside other ways to run the reference: all in turns, on the same inputs. Runs in the judge.
+
+The reference's process holds one model and its variants, which share parameters and inputs; so a contest needs no more
+processes than a timing, and compiled variants run where eager runs. The kernel has passed its proof by now: a contest
+decides nothing, and checks nothing that the proof has checked.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from foundry.knowledge.candidate import RivalName
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs, find_changes, refresh, warm_up, window
+from foundry.tools.process.channel import Message
+from foundry.tools.protocol.foreign import DEFAULT_TF32, Tf32
+
+BASELINE, KERNEL = "baseline", "kernel"
+MODES: dict[RivalName, str] = {"eager": "", "compile": "default", "compile max-autotune": "max-autotune"}
+BUILD_CALLS = 3  # the first compiles, the next ones may record a CUDA graph
+BLOCKS, FEWEST_BLOCKS = 24, 5
+BUDGET_S = 2.0  # for the samples of all sides together
+
+
+class RivalLost(Exception):
+    """The reference's process ended while it ran this rival."""
+
+    def __init__(self, name: RivalName, line: str) -> None:
+        self.name = name
+        super().__init__(line)
+
+
+def hold_contest(
+    reference: RunnerLink,
+    kernel: RunnerLink | None,
+    timed: TimedInputs,
+    cache: ColdCache,
+    rivals: Sequence[RivalName],
+    build_limits_s: dict[str, float],
+    tf32: Tf32,
+) -> Message:
+    """Samples in ms of every side, in blocks that hold one of each; the peaks of memory; what could not be run. Both
+    processes hold the model as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
+    sides = [link for link in (reference, kernel) if link is not None]
+    timed.changes = timed.changes or find_changes(reference, timed, random.SystemRandom())
+    calls = warm_up(sides, len(timed.inputs))
+    peaks = [link.peak_bytes(0) for link in sides]
+    reference.vary(BASELINE, 0, tf32=tf32)
+    problems: dict[str, str] = {}
+    for name in rivals:
+        own_tf32 = DEFAULT_TF32 if name == "eager" else tf32
+        if problem := _enter(reference, name, own_tf32, build_limits_s.get(name, 0.0)):
+            problems[name] = problem
+    runs = [(reference, BASELINE), *((reference, name) for name in rivals if name not in problems)]
+    runs += [(kernel, KERNEL)] if kernel is not None else []
+    samples = _take_turns(runs, timed, cache, calls)
+    return {"samples": samples, "problems": problems, "peaks": peaks}
+
+
+def _enter(reference: RunnerLink, name: RivalName, tf32: Tf32, build_limit_s: float) -> str:
+    """Prepares one rival, which compiles it; why it cannot take part, or "". Raises RivalLost."""
+    try:
+        reference.vary(name, 0, compile_mode=MODES[name], tf32=tf32)
+        reference.may_build(build_limit_s)
+        for _ in range(BUILD_CALLS):
+            reference.run([0], variant=name)
+    except RunnerFailed as failed:
+        if failed.has_raised or failed.outcome == "launch_failure":
+            return failed.evidence
+        raise RivalLost(name, failed.evidence) from failed
+    return ""
+
+
+def _take_turns(
+    runs: Sequence[tuple[RunnerLink, str]], timed: TimedInputs, cache: ColdCache, calls: int
+) -> dict[str, list[float]]:
+    stream = random.SystemRandom()
+    samples: dict[str, list[float]] = {name: [] for _, name in runs}
+    links = list(dict.fromkeys(link for link, _ in runs))
+    changes = timed.changes
+    start = time.monotonic()
+    for number in range(-1, BLOCKS):  # the first block touches everything once
+        slots = window(number + 1, calls, timed)
+        refresh(links, timed, slots)
+        content = changes.draw(stream) if changes else (1.0, 0)
+        for link, name in stream.sample(list(runs), len(runs)):
+            link.perturb(slots, *content)
+            cache.evict()
+            sample = link.run(slots, variant=name)
+            if number >= 0:
+                samples[name].append(sample.own_ms)
+        if number + 1 >= FEWEST_BLOCKS and time.monotonic() - start > BUDGET_S:
+            break
+    return samples

@@ -1,0 +1,109 @@
+"""A kernel by another benchmark's rules (tools/protocol/foreign.py). Runs in the judge; it decides nothing."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+
+from foundry.knowledge.candidate import ForeignName, ForeignVerdict
+from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.judge.cases import Case
+from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.protocol.foreign import DEFAULT_TF32, FOREIGN, SEED, ForeignRules, Tf32
+from foundry.tools.protocol.rules import Distribution
+
+CASE, SLOT = 1, 0
+COMPARED, TIMED = "compared", "timed"  # variants of the reference
+PIECE = 1 << 26  # elements compared at once
+BUDGET_S, FEWEST_CALLS = 5.0, 10  # of one side's timing: fewer calls than the rules ask for where they are long
+
+
+def judge_by(
+    name: ForeignName, case: Case, reference: RunnerLink, kernel: RunnerLink, specs: list[TensorSpec], tf32: Tf32
+) -> ForeignVerdict:
+    """Both processes hold nothing else; `case` was made from SEED, and `tf32` is the most that the user's policy
+    allows. Raises RunnerFailed where the reference fails."""
+    rules = FOREIGN[name]
+    for link in (kernel, reference):
+        link.build(CASE, case)
+    reference.vary(COMPARED, CASE, tf32=_at_most(DEFAULT_TF32, tf32))
+    reference.vary(TIMED, CASE, tf32=_at_most(rules.timed_tf32, tf32))
+    passed, asked, is_eager_right, evidence = 0, 0, True, ""
+    stream = random.Random(SEED)
+    for factor in rules.factors:
+        drawn = Distribution(f"x{factor:g}", scale=factor)
+        given = case.inputs(stream.getrandbits(31), drawn)
+        for link in (reference, kernel):
+            link.inputs(SLOT, CASE, given)
+        given.close()
+        wanted = _wanted(reference, specs, is_needed=factor == 1.0)
+        if wanted is None:
+            continue
+        asked += 1
+        problem = _problem(kernel, specs, wanted, rules)
+        passed += not problem
+        evidence = evidence or (f"inputs {drawn.name}: {problem}" if problem else "")
+        if rules.timed_tf32 != DEFAULT_TF32:
+            is_eager_right &= not _problem(reference, specs, wanted, rules, variant=TIMED)
+        del wanted
+    ours_ms, theirs_ms = (None, None) if evidence else (_mean_ms(kernel, rules), _mean_ms(reference, rules, TIMED))
+    return ForeignVerdict(name, not evidence, f"{passed} of {asked}", evidence, theirs_ms, ours_ms, is_eager_right)
+
+
+def _at_most(wanted: Tf32, allowed: Tf32) -> Tf32:
+    order: tuple[Tf32, ...] = ("none", "convolutions", "all")
+    return min(wanted, allowed, key=order.index)
+
+
+def _wanted(reference: RunnerLink, specs: list[TensorSpec], *, is_needed: bool) -> list[torch.Tensor] | None:
+    """The reference's answer; None where it has none for such inputs."""
+    try:
+        reference.run([SLOT], variant=COMPARED)
+        found = reference.collect(specs)
+    except RunnerFailed as failed:
+        if is_needed or not failed.has_raised:
+            raise
+        return None
+    is_finite = all(bool(torch.isfinite(item).all()) for item in found if item.is_floating_point())
+    return found if is_needed or is_finite else None
+
+
+def _problem(
+    link: RunnerLink, specs: list[TensorSpec], wanted: Sequence[torch.Tensor], rules: ForeignRules, *, variant: str = ""
+) -> str:
+    """Why a side's answer is not close to what is wanted, or ""."""
+    try:
+        link.run([SLOT], variant=variant)
+        given = link.collect(specs)
+    except RunnerFailed as failed:
+        return failed.evidence
+    for index, (one, other, spec) in enumerate(zip(given, wanted, specs, strict=True)):
+        tolerance = rules.tolerance_of(spec.dtype)
+        if not _is_close(one, other, tolerance):
+            off = float((one.double() - other.double()).abs().max()) if one.numel() <= PIECE else float("nan")
+            return f"output {index} is not within {tolerance:g} of PyTorch's: off by {off:.3g} at most"
+    return ""
+
+
+def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bool:
+    """torch.allclose, piece by piece: it needs several times the memory of what it compares."""
+    if not wanted.is_floating_point():
+        return torch.equal(given, wanted)
+    ours, theirs = given.reshape(-1), wanted.reshape(-1)
+    starts = range(0, theirs.numel(), PIECE)
+    pieces = ((ours[start : start + PIECE], theirs[start : start + PIECE]) for start in starts)
+    return all(torch.allclose(one, other, atol=tolerance, rtol=tolerance) for one, other in pieces)
+
+
+def _mean_ms(link: RunnerLink, rules: ForeignRules, variant: str = "") -> float:
+    for _ in range(rules.warm_calls):
+        link.run([SLOT], variant=variant)
+    samples: list[float] = []
+    start = time.monotonic()
+    while len(samples) < rules.calls and (len(samples) < FEWEST_CALLS or time.monotonic() - start < BUDGET_S):
+        samples.append(link.run([SLOT], variant=variant).own_ms)
+    return statistics.fmean(samples)
