@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from tests.exploits.museum import HERE, cases
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from foundry.tools.grade import workbench
 from foundry.tools.grade.grader import thread_count
 from foundry.tools.machine.ceilings import with_ceilings
 from foundry.tools.machine.device import describe
@@ -93,6 +94,23 @@ def zygote() -> Iterator[Zygote]:
     warm = Zygote.start(threads=thread_count(describe("cpu")))
     yield warm
     warm.close()
+
+
+class KeptZygote(Zygote):
+    """The tests' warm process as somebody's own: it outlives them."""
+
+    def __init__(self, warm: Zygote) -> None:
+        self.__dict__ = warm.__dict__
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def shared_zygote(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who would start a warm process, in this process, works with the tests' own."""
+    monkeypatch.setattr(workbench, "open_workbench", partial(workbench.open_workbench, zygote=zygote))
+    monkeypatch.setattr(Zygote, "begin", lambda **_: KeptZygote(zygote))
 
 
 @pytest.fixture(scope="session")

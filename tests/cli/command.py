@@ -6,7 +6,8 @@ from dataclasses import replace
 from foundry.cli import app
 from foundry.tools.protocol.statistics import EFFORTS
 
+SHORT_EFFORTS = {stage: replace(effort, budget_s=0.0) for stage, effort in EFFORTS.items()}
+
 if __name__ == "__main__":
-    for stage, effort in EFFORTS.items():
-        EFFORTS[stage] = replace(effort, budget_s=0.0)
+    EFFORTS.update(SHORT_EFFORTS)
     app()

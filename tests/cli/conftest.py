@@ -20,6 +20,9 @@ import pytest
 from tests.agents.chat.scripted_server import ScriptedServer, answer, garbage
 
 from foundry.cli import app
+from foundry.tools.protocol.statistics import EFFORTS
+
+from .command import SHORT_EFFORTS
 
 TOY = """import torch
 from torch import nn
@@ -128,7 +131,7 @@ class Cli:
         return self("agent", "solve", task, *TINY, *more, "--json", **env)
 
     def refuse(self, task: object, *more: object, **env: str) -> Done:
-        """`solve` in this process, of what is refused before anything works on it."""
+        """`solve` in this process."""
         return self.here("agent", "solve", task, *TINY, *more, "--json", **env)
 
     def write(self, name: str, text: str) -> Path:
@@ -147,6 +150,15 @@ class Cli:
 def home(make_home: Callable[[], Path]) -> Path:
     """$FOUNDRY_HOME and the build cache of all tests here."""
     return make_home()
+
+
+@pytest.fixture
+def warm_cli(cli: Cli, shared_zygote: None, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """`cli` whose `here` may judge tasks and candidates too: it times as briefly as the command in a process of its
+    own, and does not wait for PyTorch's import."""
+    for stage, effort in SHORT_EFFORTS.items():
+        monkeypatch.setitem(EFFORTS, stage, effort)
+    return cli
 
 
 @pytest.fixture

@@ -99,27 +99,27 @@ def test_a_candidate_that_cannot_be_read(cli: Cli) -> None:
     assert cli.here("verify", "toy.py", "toy.py", "--policy", "kind").is_one_line("--policy")
 
 
-def test_a_wrong_candidate_is_incorrect_and_pytorch_itself_is_rejected(cli: Cli) -> None:
-    cli.write("wrong.py", HONEST.replace("2.0", "2.01"))
-    wrong = cli("verify", "toy.py", "wrong.py", "--json")
+def test_a_wrong_candidate_is_incorrect_and_pytorch_itself_is_rejected(warm_cli: Cli) -> None:
+    warm_cli.write("wrong.py", HONEST.replace("2.0", "2.01"))
+    wrong = warm_cli.here("verify", "toy.py", "wrong.py", "--json")
     assert wrong.code == 1 and wrong.json["verdict"] == "incorrect"
-    cli.write("eager.py", HONEST)
-    eager = cli("verify", "toy.py", "eager.py", "--json")
+    warm_cli.write("eager.py", HONEST)
+    eager = warm_cli.here("verify", "toy.py", "eager.py", "--json")
     assert eager.code == 1 and eager.json["verdict"] == "rejected" and eager.json["reasons"]
 
 
-def test_a_gate_on_the_speedup(solved: Solved, cli: Cli) -> None:
-    shutil.copy(solved.run / "kernel.py", cli.folder / "kernel.py")
+def test_a_gate_on_the_speedup(solved: Solved, warm_cli: Cli) -> None:
+    shutil.copy(solved.run / "kernel.py", warm_cli.folder / "kernel.py")
     words = ("verify", "toy.py", "kernel.py", "--min-speedup", "1000", "--write-receipt", "mine.json")
-    done = cli(*words, "--json")
+    done = warm_cli.here(*words, "--json")
     assert done.code == 1 and done.json["verdict"] == "accepted"
     mine, found = (
-        json.loads((cli.folder / "mine.json").read_text()),
+        json.loads((warm_cli.folder / "mine.json").read_text()),
         json.loads((solved.run / "receipt.json").read_text()),
     )
     assert mine["candidate_sha256"] == done.json["candidate_sha256"] == found["candidate_sha256"]
     assert set(mine) == set(found) and mine["stage"] == "full" and found["stage"] == "final"
-    validator = jsonschema.Draft202012Validator(json.loads(cli.here("verify", "--schema").out))
+    validator = jsonschema.Draft202012Validator(json.loads(warm_cli.here("verify", "--schema").out))
     validator.validate(mine)
     validator.validate(found)
     assert mine["seconds"].keys() >= {"open", "intake", "build", "verify", "audit", "time"}

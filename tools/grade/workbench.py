@@ -271,7 +271,7 @@ class LocalWorkbench:
         device = self._measured or await measure_alone(self.device)
         found = floors(device, graph, self._task.options.policy, audit.labels)
         for _ in range(FLOOR_LOOKS):
-            if is_possible(timing.candidate_ms, found.traffic_ms):
+            if not timing.candidate_ms or is_possible(timing.candidate_ms, found.traffic_ms):
                 break
             async with self._exclusively():
                 fresh = await asyncio.to_thread(ceilings, device, again=True)  # the best ever seen

@@ -12,6 +12,7 @@ import pytest
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.cuda.module import FLAGS
+from foundry.tools.grade import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.cpu import CpuTarget
@@ -111,7 +112,11 @@ def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled, kerne
     assert 0 < found["fraction_of_floor"] < 1 and found["ms"] > 0
 
 
-def test_the_lower_rungs_run_nothing_and_a_kernel_that_fails_is_said_in_one_line(profiled: Profiled) -> None:
+def test_the_lower_rungs_run_nothing_and_a_kernel_that_fails_is_said_in_one_line(
+    profiled: Profiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are ceilings measured again, as for a time below what can be: there is no time."""
+    monkeypatch.setattr(workbench, "ceilings", lambda *_, **__: pytest.fail("measured again"))
     text = cpu_kernel().replace("LIBRARY = ", "raise SystemExit('it ran')  # LIBRARY = ")
     found = profiled(text, "cpu", 3)
     assert found["ms"] is None and found["rung"] == "instructions" and found["limiter"] is None

@@ -37,7 +37,7 @@ class Model(nn.Module):
         return torch.tanh(x * self.gain) * 0.5 + y
 
 def get_inputs():
-    return [torch.randn(2048, 512), torch.randn(2048, 512)]
+    return [torch.randn(512, 512), torch.randn(512, 512)]
 
 def get_init_inputs():
     return [512]
@@ -70,7 +70,9 @@ async def judged(task: Task, text: str, scratch: Path, zygote: Zygote) -> Verify
         await bench.aclose()
 
 
-async def test_our_own_kernel_is_accepted_with_a_receipt(task: Task, zygote: Zygote, tmp_path: Path) -> None:
+async def test_our_own_kernel_is_accepted_with_a_receipt(
+    task: Task, zygote: Zygote, shared_zygote: None, tmp_path: Path
+) -> None:
     device = describe("cpu")
     bench = await open_workbench(task, device, tmp_path, seed=0, zygote=zygote)
     graphs = (await bench.intake()).graphs
@@ -109,7 +111,7 @@ async def test_what_is_not_accepted_says_why(
     assert found, report.reasons
 
 
-def test_what_is_rejected_has_no_receipt(task: Task) -> None:
+def test_what_is_rejected_has_no_receipt(task: Task, shared_zygote: None) -> None:
     report = verify_pair(task, in_torch("torch.tanh(x * self.gain) * 0.5 + y"), target="cpu", stage="screen")
     assert report.verdict == "rejected" and any("tanh" in reason.evidence for reason in report.reasons)
     assert report.receipt is None
