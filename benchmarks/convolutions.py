@@ -83,6 +83,12 @@ SHAPES: dict[str, Layer] = {
     "plain 2d 3x3": Convolution(32, (64, 128), (112, 112), (3, 3), padding=1),
     "plain 2d 3x3 odd": Convolution(16, (64, 128), (129, 129), (3, 3)),
     "plain 3d 3x3x3": Convolution(16, (16, 64), (16, 64, 64), (3, 3, 3), padding=1),
+    "plain 2d 8 channels": Convolution(64, (8, 64), (128, 128), (3, 3)),
+    "plain 3d 3 channels": Convolution(64, (3, 16), (16, 64, 64), (3, 3, 3)),
+    "plain 3d 8 channels": Convolution(32, (8, 32), (32, 64, 64), (3, 3, 3)),
+    "plain 3d 32 channels": Convolution(16, (32, 64), (32, 64, 64), (3, 3, 3)),
+    "transposed 2d s1 3x3": Convolution(32, (64, 64), (128, 128), (3, 3), padding=1, transposed=True),
+    "transposed 3d s2 5x5x5": Convolution(8, (32, 64), (32, 32, 32), (5, 5, 5), stride=2, padding=2, transposed=True),
     "transposed 1d s2": Convolution(
         16, (64, 64), (65536,), (5,), stride=2, padding=2, output_padding=1, transposed=True
     ),

@@ -105,6 +105,8 @@ inline void publish() {}
 inline void begin() {}
 inline void commit() {}
 template <int PENDING> void wait() {}
+template <int COUNT> void give_up() {}
+template <int COUNT> void claim() {}
 template <int N> void hold(float (&)[N]) {}
 
 // The element at (row, byte of k) of an operand, found as the descriptor says: 14 bits of address, 14 bits of distance

@@ -29,8 +29,9 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
         bulk::publish();
     }
     __syncthreads();
-    if (warp == WARPS) {
-        if (lane == 0) {
+    if (warp >= WARPS) {
+@GIVE_UP@
+        if (threadIdx.x == WARPS * 32) {
             for (int step = 0; step < STEPS; ++step) {
                 const int stage = step % STAGES;
                 unsigned char* const to = tiles + stage * STAGE;
@@ -42,6 +43,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
         }
         return;
     }
+@CLAIM@
     const int group_m = warp / 4 / (BN / GN) * GM, warp_n = warp / 4 % (BN / GN) * GN;
     const int warp_m = group_m + warp % 4 * 16;
     float acc[GM / 64][GN / 8 * 4] = {};

@@ -16,6 +16,10 @@ DEVICE int exponent_for(float largest) {
     return 127 + 13 - (field < 14 ? 14 : field);
 }
 DEVICE float power(int exponent) { return __int_as_float((exponent + 127) << 23); }  // of two, -126 <= exponent <= 127
+// Whether numbers of at most `largest` times 2^GUESS keep their significant bits in 16 bits, and do not overflow.
+template <int GUESS> DEVICE bool suits(float largest) {
+    return largest == 0.0f || (largest >= power(2 - GUESS) && largest < power(15 - GUESS));
+}
 // x with its last bits cut off, so that what is left (`rest`) has the same sign: together they meet an infinity as x does.
 template <class P> DEVICE typename P::Element cut(float x) {
     const typename P::Element near = P::pack(x);

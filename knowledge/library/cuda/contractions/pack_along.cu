@@ -1,8 +1,9 @@
-// Brings operand @WHICH@ of @KERNEL@ into tiles: its rows lie along k in memory, a warp takes one.
+// Brings operand @WHICH@ of @KERNEL@ into tiles: its rows lie along k in memory, @TEAM@ threads take one.
 extern "C" __global__ void __launch_bounds__(256) @KERNEL@_pack_@WHICH@(@PARAMETERS@) {
     constexpr int PIECE = 16 / wgmma::@PRECISION@::BYTES;  // elements
-    const long long row = (long long)blockIdx.x * 8 + threadIdx.x / 32;  // of all batches, each padded to whole tiles
-    const int lane = threadIdx.x % 32;
+    constexpr int TEAM = @TEAM@, HELD = @HELD@;  // pieces that a thread keeps while the row's scale is found
+    const long long row = (long long)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM;  // of all batches, each padded to whole tiles
+    const int member = threadIdx.x % TEAM;
     if (row >= @ROWS@) return;
     const @INDEX@ @OUT@ = (@INDEX@)(row % @PADDED@);
 @BATCH@
@@ -18,14 +19,24 @@ extern "C" __global__ void __launch_bounds__(256) @KERNEL@_pack_@WHICH@(@PARAMET
 #pragma unroll
         for (int e = 0; e < PIECE; ++e) value[e] = held[e / @VECTOR@].at[e % @VECTOR@];
     };
-@SCALE@
-    for (int piece = lane; piece < @STEPS@ * 8; piece += 32) {
-        float value[PIECE];
-        fetch(piece * PIECE, value);
+    const auto keep = [&](int piece, const float (&value)[PIECE], float scale) {
         Vec<wgmma::@PRECISION@::Element, PIECE> packed;
 #pragma unroll
-        for (int e = 0; e < PIECE; ++e) packed.at[e] = wgmma::@PRECISION@::pack(value[e]@TIMES@);
+        for (int e = 0; e < PIECE; ++e) packed.at[e] = wgmma::@PRECISION@::pack(value[e] * scale);
         store_vec<PIECE>(
             reinterpret_cast<wgmma::@PRECISION@::Element*>(pack::place<@TILE@, @STEPS@>(packed_@WHICH@, row, piece)), packed);
-    }
+    };
+    float value[HELD ? HELD : 1][PIECE];
+    float scale = 1.0f;
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) fetch((member + i * TEAM) * PIECE, value[i]);
+@SCALE@
+#pragma unroll
+    for (int i = 0; i < HELD; ++i)
+        if (member + i * TEAM < @STEPS@ * 8) keep(member + i * TEAM, value[i], scale);
+    if (HELD == 0)
+        for (int piece = member; piece < @STEPS@ * 8; piece += TEAM) {
+            fetch(piece * PIECE, value[0]);
+            keep(piece, value[0], scale);
+        }
 }

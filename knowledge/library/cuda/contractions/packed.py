@@ -17,7 +17,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, SIZES, TYPES
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, HALF, SIZES, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
 from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
@@ -39,7 +39,9 @@ from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Iota, Load, 
 _THREADS = 256  # of a packing launch
 _ROW_BYTES = 128
 _ALIGN = 1024
-_MOST_PARTS = 32  # of k, in which a row's largest element is looked for
+_MOST_HELD = 8  # 16-byte pieces of a row in a thread's registers
+# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+_REGISTERS = {1: (0, 255), 2: (40, 232), 3: (32, 160)}
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_m": (64, 128, 256),
     "tile_n": (64, 128, 256),
@@ -68,18 +70,22 @@ class PackedTiling:
 
     @property
     def threads(self) -> int:
-        """Those of the warpgroups, and the warp that copies."""
-        return (self.tile_m // self.group_m) * (self.tile_n // self.group_n) * 128 + 32
+        """Those of the warpgroups that multiply, and of the one that copies."""
+        return self.groups * 128 + 128
+
+    @property
+    def groups(self) -> int:
+        return (self.tile_m // self.group_m) * (self.tile_n // self.group_n)
 
     @property
     def shared_bytes(self) -> int:
         return self.stages * ((self.tile_m + self.tile_n) * _ROW_BYTES + 16)
 
     def legal(self, arch: str) -> bool:
-        if self.tile_m % self.group_m or self.tile_n % self.group_n or self.threads > 544:
+        if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
             return False
         registers = self.group_m * self.group_n // 128 + 64
-        return registers * self.threads <= 65536 and self.shared_bytes <= max_shared_bytes(arch)
+        return registers <= _REGISTERS[self.groups][1] and self.shared_bytes <= max_shared_bytes(arch)
 
 
 # With the share of the arithmetic rate that a tile of this shape reaches by itself.
@@ -144,7 +150,6 @@ class _Operand:
         self.padded = math.ceil(self.size / self.tile_rows) * self.tile_rows
         self.rows = self.padded * (printer.batch if self.is_batched else 1)
         self.bytes = self.rows * printer.steps * _ROW_BYTES
-        self.parts = min(_MOST_PARTS, math.ceil(kernel.k / 256))
         self.at = self.exponents_at = self.peaks_at = 0
         self.map = self._map()
         is_constant = kernel.constant_a if which == "a" else kernel.constant_b
@@ -174,7 +179,7 @@ class _Operand:
         self.exponents_at = begin + self.bytes
         self.peaks_at = self.exponents_at + (_aligned(4 * self.rows) if self.printer.is_half else 0)
         needs_peaks = self.printer.is_half and not self.tile.along_k
-        return self.peaks_at + (_aligned(4 * self.rows * self.parts) if needs_peaks else 0)
+        return self.peaks_at + (_aligned(4 * self.rows * self.printer.steps) if needs_peaks else 0)
 
     def copy(self) -> str:
         """The statement that brings a step's tile into a stage."""
@@ -191,7 +196,7 @@ class _Operand:
         """The batch point whose rows the main loop reads."""
         return "batch" if self.is_batched and self.printer.batch > 1 else "0"
 
-    def _holes(self, more: list[str]) -> dict[str, object]:
+    def _holes(self) -> dict[str, object]:
         printer, kernel = self.printer, self.printer.kernel
         spaces = printer.spaces
         place: list[str] = []
@@ -201,77 +206,93 @@ class _Operand:
         return {
             "WHICH": self.which,
             "KERNEL": printer.name,
-            "PARAMETERS": ", ".join([*self._signature()[0], *more]),
             "PRECISION": TYPES[printer.precision],
             "INDEX": self.tile.index,
             "OUT": self.out,
             **{"ROWS": self.rows, "PADDED": self.padded, "SIZE": self.size, "K": kernel.k},
             **{"STEPS": printer.steps, "TILE": self.tile_rows, "VECTOR": self.tile.vector},
-            **{"PARTS": self.parts, "DEPTH": math.ceil(kernel.k / self.parts)},
+            "GUESS": GUESS if printer.is_half else 0,
             "BATCH": indent(place),
             "READ": indent(self.tile.read("held"), 4),
         }
 
-    def _signature(self) -> tuple[list[str], list[str]]:
+    def _signature(self) -> tuple[list[str], list[str], list[str]]:
+        """Parameters that packing has, their names, and the arguments: what is read, and where it is packed."""
         reads, _ = buffers_of(leaves([self.expr]), [])
         text, arguments = parameters(self.printer.plan, reads, [])
-        return [text] if text else [], arguments
+        packed = f"packed_{self.which}"
+        texts = [*([text] if text else []), f"unsigned char* __restrict__ {packed}"]
+        return texts, [*(f"b_{name}" for name in arguments), packed], [*arguments, self.memory(self.at)]
 
     def sources(self) -> Iterator[tuple[str, Launch]]:
         """The launches that pack it, in order."""
-        if self.map:
-            return
-        kind, which, half = ("along" if self.tile.along_k else "across"), self.which, self.printer.is_half
-        arguments = self._signature()[1]
-        more, slots = [f"unsigned char* __restrict__ packed_{which}"], [self.memory(self.at)]
-        if half and not self.tile.along_k:
-            peaks = self.memory(self.peaks_at)
-            text = _text("pack_peak.cu", self._holes([f"float* __restrict__ peaks_{which}"]))
-            blocks = math.ceil(self.rows * self.parts / _THREADS)
-            yield text, self._launch("peak", blocks, [*arguments, peaks])
-            more, slots = [*more, f"const float* __restrict__ peaks_{which}"], [*slots, peaks]
-        if half:
-            more = [*more, f"int* __restrict__ exponents_{which}"]
-            slots = [*slots, self.memory(self.exponents_at)]
-        holes = self._holes(more)
-        holes |= {"SCALE": indent(self._scale()), "TIMES": " * scale" if half else ""}
-        blocks = math.ceil(self.rows / 8) if kind == "along" else math.ceil(self.rows * self.printer.steps / _THREADS)
-        yield (
-            _text(f"pack_{kind}.cu", holes),
-            self._launch("pack", blocks, [*arguments, *slots]),
-        )
+        if not self.map:
+            yield from self._along() if self.tile.along_k else self._across()
+
+    def _along(self) -> Iterator[tuple[str, Launch]]:
+        """A row is read once, where the threads that share it can keep it."""
+        texts, _, slots = self._signature()
+        which, is_half = self.which, self.printer.is_half
+        pieces = self.printer.steps * 8
+        team = 32 if pieces <= 32 * _MOST_HELD or not is_half else _THREADS
+        held = math.ceil(pieces / team) if is_half and pieces <= team * _MOST_HELD else 0
+        if is_half:
+            texts.append(f"int* __restrict__ exponents_{which}")
+            slots.append(self.memory(self.exponents_at))
+        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "TEAM": team, "HELD": held}
+        scale = indent(self._scale(team, held)) if is_half else ""
+        blocks = math.ceil(self.rows * team / _THREADS)
+        yield _text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
+
+    def _across(self) -> Iterator[tuple[str, Launch]]:
+        """Rows are read side by side and packed with the scale that most have; those that need another, again."""
+        texts, names, slots = self._signature()
+        which, is_half = self.which, self.printer.is_half
+        peaks = self.memory(self.peaks_at)
+        keep = f"peaks_{which}[step * (long long){self.rows} + row] = largest;" if is_half else ""
+        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "ARGUMENTS": ", ".join(names)}
+        holes |= {"PEAKS": f", float* __restrict__ peaks_{which}" if is_half else "", "KEEP_PEAK": indent([keep])}
+        blocks = math.ceil(self.rows * self.printer.steps / _THREADS)
+        yield _text("pack_across.cu", holes), self._launch("pack", blocks, [*slots, *([peaks] if is_half else [])])
+        if is_half:
+            slots = [*slots, peaks, self.memory(self.exponents_at)]
+            yield _text("pack_repair.cu", holes), self._launch("repair", math.ceil(self.rows / 32), slots)
 
     def _launch(self, what: str, blocks: int, arguments: list[str]) -> Launch:
         name = f"{self.printer.name}_{what}_{self.which}"
         return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments), prepares=self.prepares)
 
-    def _scale(self) -> list[str]:
-        """Statements that define `scale` and keep its exponent for the end of the product."""
-        if not self.printer.is_half:
-            return []
-        if self.tile.along_k:
-            find = [
-                f"for (int piece = lane; piece < {self.printer.steps} * 8; piece += 32) {{",
-                "float value[PIECE];",
-                "fetch(piece * PIECE, value);",
-                "#pragma unroll",
-                "for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(value[e]));",
-                "}",
-                "#pragma unroll",
-                "for (int mask = 16; mask; mask /= 2)",
-                "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",
+    def _scale(self, team: int, held: int) -> list[str]:
+        """Statements that find `scale` and keep its exponent for the end of the product."""
+        again = [
+            f"for (int piece = member; piece < {self.printer.steps} * 8; piece += TEAM) {{",
+            "fetch(piece * PIECE, value[0]);",
+            "for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(value[0][e]));",
+            "}",
+        ]
+        kept = [
+            "#pragma unroll",
+            "for (int i = 0; i < HELD * PIECE; ++i)",
+            "    largest = math::maximum(largest, pack::finite(value[i / PIECE][i % PIECE]));",
+        ]
+        lines = ["float largest = 0.0f;", *(kept if held else again)]
+        lines += [
+            "#pragma unroll",
+            "for (int mask = 16; mask; mask /= 2)",
+            "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",
+        ]
+        if team > 32:
+            lines += [
+                f"__shared__ float warps[{team // 32}];",
+                "if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = largest;",
+                "__syncthreads();",
+                f"for (int i = 0; i < {team // 32}; ++i) largest = math::maximum(largest, warps[i]);",
             ]
-            first = "lane == 0"
-        else:
-            peak = f"peaks_{self.which}[part * (long long){self.rows} + row]"
-            find = [f"for (int part = 0; part < {self.parts}; ++part) largest = math::maximum(largest, {peak});"]
-            first = "step == 0"
         return [
-            "float largest = 0.0f;",
-            *find,
+            *lines,
             "const int exponent = pack::exponent_for(largest);",
-            "const float scale = pack::power(exponent);",
-            f"if ({first}) exponents_{self.which}[row] = -exponent;",
+            "scale = pack::power(exponent);",
+            f"if (member == 0) exponents_{self.which}[row] = -exponent;",
         ]
 
 
@@ -341,6 +362,7 @@ class _Printer:
                 slots.append(operand.memory(operand.exponents_at))
         of_row, epilogue = self._epilogue()
         tiling = self.tiling
+        own, most = _REGISTERS[tiling.groups]
         holes: dict[str, object] = {
             "NAME": self.name,
             "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
@@ -352,6 +374,8 @@ class _Printer:
             **{"BATCH_A": self.operands["a"].batch, "BATCH_B": self.operands["b"].batch},
             **{"COPY_A": self.operands["a"].copy(), "COPY_B": self.operands["b"].copy()},
             "BATCH": indent(self._batch()),
+            "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
+            "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
             "ROW_SCALE": indent(of_row, 2),
             "EPILOGUE": indent(epilogue, 3),
         }

@@ -26,6 +26,7 @@ PRECISION = "precision"
 PATH = "path"
 HALF = "half"
 HALF3 = "half3"
+GUESS = 6  # power of two that brings the largest of most rows and images into the range of 16 bits
 PACKED = "packed"
 # Of each precision: its name in *.cuh, and the bytes of an element.
 TYPES = {

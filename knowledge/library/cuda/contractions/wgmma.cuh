@@ -11,6 +11,9 @@ DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memor
 DEVICE void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int PENDING> DEVICE void wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+// Registers of each thread of a warpgroup from here on, of those that the block has: fewer, or more once others gave some up.
+template <int COUNT> DEVICE void give_up() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
+template <int COUNT> DEVICE void claim() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 #define FOUNDRY_FOUR(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define FOUNDRY_EIGHT(d, i) FOUNDRY_FOUR(d, i), FOUNDRY_FOUR(d, i + 4)

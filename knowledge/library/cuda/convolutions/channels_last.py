@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, HALF3, PRECISION, TYPES, has_wgmma
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, HALF, HALF3, PRECISION, TYPES, has_wgmma
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
@@ -38,8 +38,6 @@ _AXES = range(3)
 _PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
 _MOST_PIECES = 8192  # of the tables
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
-_GUESS = 6  # power of two that brings the largest element of most inputs into half's range
-_LOWEST = 2  # and the least exponent that the largest element may then have
 _DRAINED = 4  # steps of three products after which sums leave the tensor cores
 _ALIGN = 1024
 _LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",)}
@@ -266,9 +264,9 @@ class _ChannelsLast:
             "PACK": "pack::cut<Precision>" if packed.low else "Precision::pack",
             "HAS_LOW": str(packed.low > 0).lower(),
             "LOW_BYTES": packed.low * 16,
-            "GUESS": _GUESS if self.is_scaled else 0,
+            "GUESS": GUESS if self.is_scaled else 0,
             **{"SPOT_BLOCKS": self.spot_blocks, "CHUNKS": self.chunks},
-            **{"REPAIRERS": self.repairers, "LOWEST": _LOWEST},
+            "REPAIRERS": self.repairers,
             "W_TYPE": element(space.plan.buffers[kernel.weight].dtype),
             "FOUND_WEIGHT": space.weight_value("found"),
             "WEIGHT_AT": weight_at,

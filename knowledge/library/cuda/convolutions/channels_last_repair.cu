@@ -10,7 +10,7 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_repair(
     for (int i = threadIdx.x; i < @SPOT_BLOCKS@ * @CHUNKS@; i += 256)
         largest.add(peaks[(long long)photo * (@SPOT_BLOCKS@ * @CHUNKS@) + i]);
     const float peak = reduce_block<8>(largest, partials).value;
-    const bool fits = peak == 0.0f || (peak >= pack::power(@LOWEST@ - @GUESS@) && peak < pack::power(15 - @GUESS@));
+    const bool fits = pack::suits<@GUESS@>(peak);
     const int exponent = fits ? @GUESS@ : pack::exponent_for(peak);
     if (part == 0 && threadIdx.x == 0) exponents_x[photo] = -exponent;
     if (fits) return;

@@ -200,6 +200,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "packed_edges": lambda: gemm(130, 77, 33, precision="tf32", path="packed"),
     "packed_half": lambda: gemm(130, 300, 200, precision="half"),
     "packed_half_linear": lambda: gemm(100, 136, 1000, flip="b", precision="half", tile_m=64, group_n=64, stages=3),
+    "packed_half_deep": lambda: gemm(40, 24, 2100, flip="b", precision="half"),
     "packed_half_flipped": lambda: gemm(96, 72, 300, flip="ab", precision="half"),
     "packed_batched": lambda: gemm(33, 48, 70, (2, 3), flip="b", precision="half"),
     "packed_wide_range": wide_range,
