@@ -67,13 +67,13 @@ def _capture(task: Task, device: torch.device) -> Message:
     graphs: list[Any] = []
     try:
         for loaded in _cases(task):
-            graphs.append(codec.to_plain(_graph(loaded, device)))
+            graphs.append(codec.to_plain(operator_graph(loaded, device)))
     except CannotCapture as error:
         return {"graphs": [], "note": str(error)}
     return {"graphs": graphs, "note": ""}
 
 
-def _graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
+def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
     """A case's graph. Tracing looks at shapes, hardly ever at elements: those of large inputs are left out at first."""
     model, inputs = loaded.build_model(0), loaded.inputs(0, device)
     if device.type != "cpu":
