@@ -13,6 +13,7 @@ from foundry.knowledge.candidate import ForeignName, ForeignVerdict
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.paired_timing import ColdCache
 from foundry.tools.protocol.foreign import DEFAULT_TF32, FOREIGN, SEED, ForeignRules, Tf32
 from foundry.tools.protocol.rules import Distribution
 
@@ -23,7 +24,13 @@ BUDGET_S, FEWEST_CALLS = 5.0, 10  # of one side's timing: fewer calls than the r
 
 
 def judge_by(
-    name: ForeignName, case: Case, reference: RunnerLink, kernel: RunnerLink, specs: list[TensorSpec], tf32: Tf32
+    name: ForeignName,
+    case: Case,
+    reference: RunnerLink,
+    kernel: RunnerLink,
+    specs: list[TensorSpec],
+    tf32: Tf32,
+    cache: ColdCache,
 ) -> ForeignVerdict:
     """Both processes hold nothing else; `case` was made from SEED, and `tf32` is the most that the user's policy
     allows. Raises RunnerFailed where the reference fails."""
@@ -50,7 +57,9 @@ def judge_by(
         if rules.timed_tf32 != DEFAULT_TF32:
             is_eager_right &= not _problem(reference, specs, wanted, rules, variant=TIMED)
         del wanted
-    ours_ms, theirs_ms = (None, None) if evidence else (_mean_ms(kernel, rules), _mean_ms(reference, rules, TIMED))
+    ours_ms, theirs_ms = None, None
+    if not evidence:
+        ours_ms, theirs_ms = _mean_ms(kernel, rules, cache), _mean_ms(reference, rules, cache, TIMED)
     return ForeignVerdict(name, not evidence, f"{passed} of {asked}", evidence, theirs_ms, ours_ms, is_eager_right)
 
 
@@ -99,11 +108,12 @@ def _is_close(given: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> bo
     return all(torch.allclose(one, other, atol=tolerance, rtol=tolerance) for one, other in pieces)
 
 
-def _mean_ms(link: RunnerLink, rules: ForeignRules, variant: str = "") -> float:
+def _mean_ms(link: RunnerLink, rules: ForeignRules, cache: ColdCache, variant: str = "") -> float:
     for _ in range(rules.warm_calls):
         link.run([SLOT], variant=variant)
     samples: list[float] = []
     start = time.monotonic()
     while len(samples) < rules.calls and (len(samples) < FEWEST_CALLS or time.monotonic() - start < BUDGET_S):
+        cache.evict()
         samples.append(link.run([SLOT], variant=variant).own_ms)
     return statistics.fmean(samples)

@@ -220,7 +220,7 @@ class Judge:
                 (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True)
                 specs = self._outline("").specs
                 try:
-                    verdict = judge_by(message["foreign"], fresh, reference, kernel, specs, tf32)
+                    verdict = judge_by(message["foreign"], fresh, reference, kernel, specs, tf32, self._cache)
                     found["foreign"] = codec.to_plain(verdict)
                 except RunnerFailed as failed:
                     found["foreign_problem"] = f"not judged by the rules of {message['foreign']}: {failed.evidence}"
