@@ -40,6 +40,12 @@ class Journal:
         rows = self._database.run("SELECT value FROM journal WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
+    def count(self, prefix: str) -> int:
+        """How many answers have a key that begins so."""
+        return int(
+            self._database.run("SELECT COUNT(*) FROM journal WHERE substr(key, 1, ?) = ?", (len(prefix), prefix))[0][0]
+        )
+
     def keep(self, key: str, kind: AnswerKind, value: str) -> str:
         """Records the answer unless one is there; returns the one that counts."""
         self._database.run("INSERT OR IGNORE INTO journal (key, kind, value) VALUES (?, ?, ?)", (key, kind, value))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foundry.graph.run.events import EventLog, ToolCategory
@@ -15,6 +15,7 @@ from foundry.knowledge.candidate import (
     Contest,
     Evaluation,
     ForeignName,
+    Profile,
     RivalName,
     Stage,
 )
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CONTEST = "contest"  # its key in the journal
+COUNTERS, NO_COUNTERS = "counters/", "no counters"  # keys of the journal
+COUNTED_S = 0.3  # that forward is called again and again before its kernels are counted
 
 
 Facts = Callable[[Any], dict[str, object]]
@@ -75,6 +78,10 @@ _JOURNALLED: dict[Step, _Journalled] = {
         lambda it: {"rung": it.profile.rung, "fraction_of_floor": it.profile.fraction_of_floor},
     ),
 }
+
+
+def _counters_key(text: str) -> str:
+    return COUNTERS + hashlib.sha256(text.encode()).hexdigest()
 
 
 class Measurements:
@@ -165,6 +172,31 @@ class Measurements:
             incumbent_ms=incumbent_ms,
             judge=judge,
         )
+
+    def may_count(self, text: str, most: int) -> bool:
+        """Whether the hardware's counters are to be read for this text: they can be here as far as is known, were not
+        read for it, and not for `most` others."""
+        known = self._journal.lookup(_counters_key(text)) is not None
+        return not known and self._journal.lookup(NO_COUNTERS) is None and self._journal.count(COUNTERS) < most
+
+    async def counted(self, text: str, evaluation: Evaluation, lowered: Lowered | None) -> Profile:
+        """The profile of a candidate with what the hardware counts of its kernels. Where it counts nothing, the reason
+        is said once in a run, and nobody asks again."""
+
+        async def look() -> Profile:
+            assert evaluation.audit is not None and evaluation.timing is not None
+            seen = await self.workbench.observe(text, evaluation.build, COUNTED_S, counted=True)
+            found = await self.workbench.profile(text, evaluation.build, evaluation.audit, evaluation.timing, lowered)
+            return replace(found.profile, notes=(*found.profile.notes, seen.problem) if seen.problem else seen.notes)
+
+        found = await self._ask(
+            _counters_key(text), "counters", "profile", Profile, look, lambda it: {"rung": it.rung, "notes": it.notes}
+        )
+        if found.rung != "counters" and self._journal.lookup(NO_COUNTERS) is None:
+            reason = found.notes[-1] if found.notes else "no kernel was seen"
+            self._journal.plain(NO_COUNTERS, "measure", lambda: reason)
+            self._log.note("note", "no counters", reason=reason)
+        return found
 
     async def _ask(
         self,

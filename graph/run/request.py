@@ -33,15 +33,42 @@ class Effort:
     finalists: int  # re-verified and re-timed in fresh processes at the end
     plateau: int  # generations without a better candidate after which an island ends its round
     stagnation: int  # generations without a better candidate after which it takes migrants
+    counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
 
 
-BENCH = Effort("bench", 12, 0.5, 0.75, islands=2, rounds=1, seeds=2, proofs=0, finalists=1, plateau=6, stagnation=3)
-QUICK = Effort("quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3)
+BENCH = Effort(
+    "bench", 12, 0.5, 0.75, islands=2, rounds=1, seeds=2, proofs=0, finalists=1, plateau=6, stagnation=3, counted=0
+)
+QUICK = Effort(
+    "quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3, counted=1
+)
 STANDARD = Effort(
-    "standard", 240, 15.0, 20.0, islands=4, rounds=2, seeds=6, proofs=12, finalists=4, plateau=24, stagnation=4
+    "standard",
+    240,
+    15.0,
+    20.0,
+    islands=4,
+    rounds=2,
+    seeds=6,
+    proofs=12,
+    finalists=4,
+    plateau=24,
+    stagnation=4,
+    counted=8,
 )
 DEEP = Effort(
-    "deep", 1500, 120.0, 140.0, islands=6, rounds=4, seeds=8, proofs=40, finalists=6, plateau=48, stagnation=5
+    "deep",
+    1500,
+    120.0,
+    140.0,
+    islands=6,
+    rounds=4,
+    seeds=8,
+    proofs=40,
+    finalists=6,
+    plateau=48,
+    stagnation=5,
+    counted=40,
 )
 EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, STANDARD, DEEP)}
 

@@ -11,8 +11,10 @@ from foundry.graph.search.archive import candidate_number
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import IslandState
+from foundry.knowledge.candidate import REFERENCE
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.ruling import objection
 from foundry.knowledge.thought import Diagnosis
 
 SHOWN_ELITES = 6
@@ -39,6 +41,24 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
             recalled = await services.recall(f"{brief.step}/recalled", asked)
         brief = replace(brief, diagnosis=diagnosis, hits=recalled.hits, lifts=recalled.lifts)
         services.briefs[brief.island] = brief
+    return brief
+
+
+async def look_closer(brief: Brief, services: Services) -> Brief:
+    """The brief with what the hardware counts of its parent, where that is an elite of an island that stagnates: what
+    was known of it has led to nothing better."""
+    parent = brief.parent
+    is_elite = parent.candidate.id in {elite.candidate.id for elite in brief.elites}
+    if services.device.target != "cuda" or not brief.stagnant_generations or not is_elite or objection(parent):
+        return brief
+    if parent.candidate.id == REFERENCE:
+        return brief
+    key, text = f"{brief.step}/closer", brief.parent_text
+    if not services.journal.plain(key, "outside", lambda: services.measure.may_count(text, services.effort.counted)):
+        return brief
+    profile = await services.measure.counted(text, parent, brief.lowered)
+    brief = replace(brief, parent=replace(parent, profile=profile))
+    services.briefs[brief.island] = brief
     return brief
 
 

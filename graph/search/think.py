@@ -17,7 +17,7 @@ from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.archive import Gain, cell_of, insert
-from foundry.graph.search.briefing import add_diagnosis, brief_for
+from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
@@ -200,7 +200,7 @@ async def _cannot(directive: Directive, state: IslandState, services: Services) 
 
 async def diagnose(state: IslandState, services: Services) -> Update:
     """What broke or limits the parent, and what the store knows about that."""
-    brief = await brief_for(state, services)
+    brief = await look_closer(await brief_for(state, services), services)
     with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
         diagnosis = await services.journal.record(
             f"{state['step']}/diagnosis", "thought", Diagnosis, lambda: services.brain.diagnose(brief)

@@ -22,9 +22,12 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import EFFORTS, QUICK, RunLimits, SolveRequest, role_of
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
+from foundry.knowledge.candidate import Build
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
+from foundry.tools.grade.workbench import Profiled
+from foundry.tools.profiling.gather import Seen
 
 MakeRequest = Callable[..., SolveRequest]
 
@@ -50,6 +53,39 @@ async def test_a_run_finds_a_faster_kernel_and_leaves_everything_in_its_director
     assert {"node", "expert", "tool", "proposal", "evaluation", "migration", "note"} <= kinds
     assert [event for event in EventLog(run.database, reading=True).read() if event.ended is None] == []
     run.close()
+
+
+@pytest.mark.parametrize("refused", [False, True])
+async def test_counters_are_read_for_elites_that_stagnate(
+    make_request: MakeRequest, parts: Any, machine: Any, monkeypatch: pytest.MonkeyPatch, *, refused: bool
+) -> None:
+    """What the hardware counts reaches the diagnostician; where it may not be read, that is said once in a run."""
+    monkeypatch.setitem(EFFORTS, "quick", replace(QUICK, stagnation=1, counted=2))
+
+    class Counting(machine):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.device = replace(machine().device, target="cuda")
+            self.counted: list[str] = []
+
+        async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+            self.counted.append(text)
+            return Seen(notes=("Nsight Compute may not read them: ask the administrator",) if refused else ())
+
+        async def profile(self, text: str, *rest: Any) -> Profiled:
+            found: Profiled = await super().profile(text, *rest)
+            if text not in self.counted or refused:
+                return found
+            cause: Any = {"limiter": "memory_latency", "evidence": "sectors 32 of 4", "action": "Coalesce."}
+            return replace(found, profile=replace(found.profile, rung="counters", **cause))
+
+    bench, events = Counting(), list[Event]()
+    await solve(make_request(40), events.append, parts=parts(bench))
+    assert len(bench.counted) == len(set(bench.counted)) == (1 if refused else 2)
+    told = [event for event in events if (event.kind, event.name) == ("note", "no counters")]
+    assert [event.data["reason"][-21:] for event in told] == ["ask the administrator"] * refused
+    found = [event.data.get("evidence", "") for event in events if event.name == "diagnostician"]
+    assert any("counters: sectors 32 of 4" in text for text in found) is not refused
 
 
 async def test_the_end_is_as_short_as_asked_for(make_request: MakeRequest, parts: Any, machine: Any) -> None:
