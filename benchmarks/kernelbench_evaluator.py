@@ -1,13 +1,16 @@
 """Whether KernelBench's own evaluator accepts Foundry's kernels as they are. Needs a CUDA GPU and a checkout:
 
     python benchmarks/kernelbench_evaluator.py --root ../KernelBench --levels 1,2 --every 10 --count 20 --out FILE
+    python benchmarks/kernelbench_evaluator.py --root ../KernelBench --every 10 --policy strict    # IEEE arithmetic
     python benchmarks/kernelbench_evaluator.py --root ../KernelBench --bench bench/kernelbench   # a bench's winners
     python benchmarks/kernelbench_evaluator.py --root ../KernelBench --every 10 --export-only    # without a GPU
 
 Without --bench each task is captured and the library's first file for it is taken: what an export writes, before any
 search. The evaluator is the checkout's `eval_kernel_against_ref` with its defaults, its clock and its tolerances, each
 time in a process of its own; nothing of it is replaced. It imports two clients of language models; a package that is
-not installed stands in as an empty one. With --jobs above 1 its times were taken beside others: only "correct" counts.
+not installed stands in as an empty one. It compares with products in IEEE float32 within 1e-4, which a kernel in TF32,
+as policy fair allows it, meets on some tasks only, and so does PyTorch with TF32. With --jobs above 1 its times were
+taken beside others: only "correct" counts.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import tempfile
 import time
 import types
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +60,7 @@ def main() -> None:
         print(json.dumps(evaluate(asked.root, *map(Path, asked.one), timed=asked.timed)))
         return
     if asked.export:
-        print(export(Path(asked.export)))
+        print(export(Path(asked.export), ieee_only=asked.policy == "strict"))
         return
     request = BenchRequest(str(asked.root), "", levels_of(asked.levels), only=asked.only, every=asked.every)
     tasks = find_tasks(request)
@@ -84,6 +87,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--bench", type=Path, help="a folder of `foundry bench`: its winners")
+    parser.add_argument(
+        "--policy", choices=("fair", "strict"), default="fair", help="strict: no TF32 in what is exported"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timed", type=int, default=TIMED, help="timed calls of each side")
     parser.add_argument("--out", type=Path, help="JSON lines")
@@ -97,7 +103,9 @@ def one(asked: argparse.Namespace, name: str, task: Path, winner: Path | None, f
     """One task's kernel, exported and evaluated in processes of their own, told as soon as it is known."""
     start = time.monotonic()
     try:
-        text = winner.read_text() if winner else child(["--export", str(task)], asked, EXPORT_S)
+        text = (
+            winner.read_text() if winner else child(["--export", str(task), "--policy", asked.policy], asked, EXPORT_S)
+        )
         kernel = folder / f"{name.replace('/', '_')}.py"
         kernel.write_text(text)
         if asked.export_only:
@@ -139,7 +147,7 @@ def defines_model(text: str, task: Path) -> bool:
     return hasattr(names.get("ModelNew"), "forward")
 
 
-def export(path: Path) -> str:
+def export(path: Path, *, ieee_only: bool) -> str:
     """The library's first file for a task."""
     import torch
 
@@ -152,7 +160,8 @@ def export(path: Path) -> str:
     task, device = read_task(path), describe("cuda")
     place = torch.device("cuda" if device.present else "cpu")
     graph = operator_graph(load(task), place)
-    return lower([graph], seeds(graph, device)[0], task_source=task.source, device=device).source
+    recipe = replace(seeds(graph, device)[0], ieee_only=ieee_only)
+    return lower([graph], recipe, task_source=task.source, device=device).source
 
 
 def evaluate(root: Path, task: Path, kernel: Path, *, timed: int) -> dict[str, Any]:
