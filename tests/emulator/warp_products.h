@@ -87,6 +87,27 @@ inline void product_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (
         return __bfloat162float({static_cast<unsigned short>(word >> 16 * part)});
     });
 }
+inline float power_of_two(float x) { return std::exp2(x); }
+// Word `lane % 4` of row `lane / 4` of each matrix; turned, the halves of column `lane / 4` in two neighbouring rows.
+template <bool TURNED> void exchange_matrices(unsigned (&words)[4], const void* row) {
+    if (reinterpret_cast<uintptr_t>(row) % 16) emulator::violation("a row of a matrix that is not aligned to 16 bytes");
+    for (int i = 0; i < 4; ++i) {
+        const auto of_row = [&](auto in) {
+            return emulator::exchange(~0u, static_cast<const char*>(row), [=](int lane) { return i * 8 + in(lane); });
+        };
+        const int lane = emulator::block().current->thread & 31;
+        if constexpr (TURNED) {
+            unsigned short low, high;
+            std::memcpy(&low, of_row([](int l) { return l % 4 * 2; }) + lane / 4 * 2, 2);
+            std::memcpy(&high, of_row([](int l) { return l % 4 * 2 + 1; }) + lane / 4 * 2, 2);
+            words[i] = low | static_cast<unsigned>(high) << 16;
+        } else {
+            std::memcpy(&words[i], of_row([](int l) { return l / 4; }) + lane % 4 * 4, 4);
+        }
+    }
+}
+inline void four_matrices(unsigned (&words)[4], const void* row) { exchange_matrices<false>(words, row); }
+inline void four_matrices_turned(unsigned (&words)[4], const void* row) { exchange_matrices<true>(words, row); }
 inline unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 inline unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 inline float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
@@ -146,6 +167,45 @@ template <int N> void product_bf16(float (&d)[N], unsigned long long a, unsigned
 }
 
 }  // namespace wgmma
+
+// ---------------------------------------------------------------- copies that run while their thread goes on
+
+namespace async {
+
+// A thread's copies arrive when it waits for their group, not before: a missing wait reads what lay there.
+struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+    bool is_there;
+};
+struct Queue {
+    uint64_t run = 0;
+    std::vector<std::vector<Copy>> groups;
+};
+inline Queue& queue() {
+    static thread_local Queue all[emulator::kMaxThreads];
+    Queue& mine = all[emulator::block().current->thread];
+    if (mine.run != emulator::block().number) mine = {emulator::block().number, {{}}};
+    return mine;
+}
+template <int BYTES> void copy(void* to, const void* from, bool is_there) {
+    if (reinterpret_cast<uintptr_t>(to) % BYTES || (is_there && reinterpret_cast<uintptr_t>(from) % BYTES))
+        emulator::violation("a copy that is not aligned to its size");
+    queue().groups.back().push_back({to, from, BYTES, is_there});
+}
+inline void commit() { queue().groups.emplace_back(); }
+template <int PENDING> void wait() {
+    auto& groups = queue().groups;  // the last one is not committed
+    while (groups.size() > PENDING + 1) {
+        for (const Copy& copy : groups.front())
+            if (copy.is_there) std::memcpy(copy.to, copy.from, copy.bytes);
+            else std::memset(copy.to, 0, copy.bytes);
+        groups.erase(groups.begin());
+    }
+}
+
+}  // namespace async
 
 // ---------------------------------------------------------------- bulk copies and their barriers
 

@@ -1,36 +1,28 @@
 """Attention in CUDA: one pass with online softmax, the score matrix never leaves the registers.
 
-Arithmetic in float32 on the ordinary units (tensor cores are not used yet); the kernel stands in `attention.cu`.
+`precision` is a tunable: 16-bit operands as they are, TF32 or three products of it for float32, on tensor cores
+(`attention_mma.py`); IEEE arithmetic on the ordinary units, which stands here and in `attention.cu`.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches
+from foundry.knowledge.library.cuda.contractions.attention_mma import print_on_tensor_cores
+from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace, attention_space
+from foundry.knowledge.library.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, PRECISION
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
 from foundry.knowledge.library.cuda.launches import Launch, max_shared_bytes
-from foundry.knowledge.library.cuda.space import (
-    Space,
-    body_leaves,
-    buffers_of,
-    collapse,
-    decompose,
-    emitter,
-    identifier,
-    indent,
-    index_type,
-    leaves,
-    number,
-    parameters,
-    tunable,
-)
+from foundry.knowledge.library.cuda.space import emitter, identifier, indent, number, pick, tunable
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import AttentionKernel, Expr, Plan, PrintedKernel, View
+from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, PrintedKernel
 
 ROWS = (1, 2, 4, 8)
 WARPS = (2, 4, 8, 16)
@@ -38,11 +30,16 @@ TUNABLES = (
     tunable("rows", ROWS, 4, "tile", "query rows a warp keeps: each key read serves so many"),
     tunable("warps", WARPS, 8, "parallel", "warps that share a tile of keys and values"),
 )
+_PRECISION_MEANING = (
+    "arithmetic of the products: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; tf32x3 "
+    "three products in tf32, as accurate as float32"
+)
 
 
 class _Attention:
-    def __init__(self, kernel: AttentionKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
-        self.kernel, self.plan = kernel, plan
+    def __init__(self, space: AttentionSpace, device: Device, choices: dict[str, Choice]) -> None:
+        self.space, self.kernel = space, space.kernel
+        kernel = space.kernel
         self.type = register(kernel.dtype)
         item_bytes = 8 if self.type == "double" else 4
         self.rows = number(choices, "rows", ROWS, 4 if kernel.value_head <= 128 else 2)
@@ -52,69 +49,24 @@ class _Attention:
         )
         if self.shared_bytes > max_shared_bytes(device.arch) or kernel.value_head > 512:
             raise CannotLower(f"attention {kernel.name}: heads of {kernel.head} and {kernel.value_head} are too large")
-        masks: list[Expr] = [kernel.mask] if kernel.mask is not None else []
-        groups = {
-            "q": [kernel.q.view],
-            "k": [kernel.k.view],
-            "v": [kernel.v.view],
-            "mask": [leaf.view for leaf in leaves(masks)],
-            "out": [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores],
-        }
-        views = [view for group in groups.values() for view in group]
-        count = len(kernel.batch)
-        self.batch_sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in views])
-        self.batch_names = tuple(f"g{d}" for d in range(len(self.batch_sizes)))
-        moved = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(views, strides, strict=True)]
-        columns, rows = kernel.columns, kernel.rows
-        self.spaces: dict[str, Space] = {}
-        at = 0
-        extents = {
-            "q": ((rows, kernel.head), ("row", "d")),
-            "k": ((columns, kernel.head), ("column", "d")),
-            "v": ((columns, kernel.value_head), ("column", "d")),
-            "mask": ((rows, columns), ("row", "column")),
-            "out": ((rows, kernel.value_head), ("row", "d")),
-        }
-        for name, group in groups.items():
-            sizes, names = extents[name]
-            where = dict(zip(group, moved[at : at + len(group)], strict=True))
-            at += len(group)
-            shape = (*self.batch_sizes, *sizes)
-            self.spaces[name] = Space(shape, (*self.batch_names, *names), where, index_type(shape, where.values()))
-        kinds = [space.index for space in self.spaces.values()]
-        self.index = "long long" if "long long" in kinds else "int"
-
-    def _leaf(self, which: str, expr: Expr) -> str:
-        return emitter(self.spaces[which], [], {}).value(expr)
 
     def _batch(self, tiles: int) -> list[str]:
         """The block's indices of the batch, where there is one; `tiles`: blocks of one batch element."""
-        if not self.batch_sizes:
+        if not self.space.batch_sizes:
             return []
-        found = f"const int batch = (int)blockIdx.x / {tiles};"
-        return [found, *decompose("batch", self.batch_sizes, self.batch_names, self.index)]
+        return [f"const int batch = (int)blockIdx.x / {tiles};", *self.space.place("batch")]
 
     def _mask(self) -> list[str]:
         if self.kernel.mask is None:
             return []
-        body = emitter(self.spaces["mask"], [], {})
+        body = emitter(self.space.spaces["mask"], [], {})
         value = body.value(self.kernel.mask)
         return [*body.lines, f"score[r] += ({self.type})({value});"]
-
-    def _store(self) -> list[str]:
-        body = emitter(self.spaces["out"], [], {"acc": "result"}, "s")
-        body.reserve(store.value for store in self.kernel.stores)
-        for store in self.kernel.stores:
-            body.store(store, self.spaces["out"].offset, self.plan.buffers[store.buffer].dtype)
-        return body.lines
 
     def print(self) -> PrintedKernel:
         kernel = self.kernel
         name = launches.KERNEL_PREFIX + identifier(kernel.name)
-        read: list[Expr] = [kernel.q, kernel.k, kernel.v]
-        read += [kernel.mask] if kernel.mask is not None else []
-        reads, writes = buffers_of([*leaves(read), *body_leaves(kernel.stores)], kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+        signature, arguments = self.space.signature()
         per_block = self.warps * self.rows
         tiles = math.ceil(kernel.rows / per_block)
         end = f"math::minimum(COLUMNS, first_row + {per_block})" if kernel.causal else "COLUMNS"
@@ -122,7 +74,7 @@ class _Attention:
             "NAME": name,
             "PARAMETERS": signature,
             "TYPE": self.type,
-            "INDEX": self.index,
+            "INDEX": self.space.index,
             "ROWS": self.rows,
             "WARPS": self.warps,
             "THREADS": 32 * self.warps,
@@ -133,19 +85,19 @@ class _Attention:
             "TILES": tiles,
             "BATCH": indent(self._batch(tiles)),
             "SCALE": CUDA_DIALECT.constant(kernel.scale, kernel.dtype),
-            "LOAD_Q": self._leaf("q", kernel.q),
-            "LOAD_K": self._leaf("k", kernel.k),
-            "LOAD_V": self._leaf("v", kernel.v),
+            "LOAD_Q": self.space.leaf("q", kernel.q),
+            "LOAD_K": self.space.leaf("k", kernel.k),
+            "LOAD_V": self.space.leaf("v", kernel.v),
             "MASK": indent(self._mask(), 4),
             "CAUSAL": " || column > row" if kernel.causal else "",
             "END": end,
             "NONE": "total[r]" if kernel.empty_rows == "nan" else f"({self.type})1",
-            "STORE": indent(self._store(), 4),
+            "STORE": indent(self.space.store("result"), 4),
         }
         source = fill(
             read_library_text("cuda/contractions/attention.cu"), {key: str(value) for key, value in values.items()}
         )
-        grid = (tiles * math.prod(kernel.batch), 1, 1)
+        grid = (tiles * self.space.batch, 1, 1)
         launch = Launch(name, grid, (32 * self.warps, 1, 1), tuple(arguments), self.shared_bytes)
         return PrintedKernel(
             functions=source,
@@ -161,4 +113,16 @@ class _Attention:
 
 def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """Raises CannotLower for heads that do not fit shared memory or registers."""
-    return _Attention(kernel, plan, device, choices).print()
+    allowed = precisions(kernel, plan, device.arch)
+    precision = str(pick(choices, PRECISION, allowed, allowed[0]))
+    space = attention_space(kernel, plan)
+    if precision == IEEE:
+        printed = _Attention(space, device, choices).print()
+    elif max(kernel.head, kernel.value_head) > LARGEST_HEAD:
+        raise CannotLower(f"attention {kernel.name}: heads of {kernel.head} and {kernel.value_head} are too large")
+    else:
+        printed = print_on_tensor_cores(space, precision, device, choices)
+    if len(allowed) == 1:
+        return printed
+    way = tunable(PRECISION, allowed, allowed[0], PRECISION, _PRECISION_MEANING)
+    return replace(printed, choices={PRECISION: precision, **printed.choices}, tunables=(way, *printed.tunables))

@@ -27,7 +27,8 @@ struct Tf32 {  // operands rounded to 11 significant bits, as PyTorch's products
 };
 
 // Each operand as the sum of two TF32 numbers, three products: as accurate as float32 arithmetic (Ootomo and Yokota
-// 2022). Infinities and NaN stay in the high part; cutting it off instead of rounding cannot overflow. Tensor cores cut
+// 2022). Cutting off instead of rounding cannot overflow, and the product itself cuts off the low part. Infinities stay
+// in the high part: what is left of them, inf - inf, becomes a number too small to be seen beside them. Tensor cores cut
 // off what they add, so sums leave them (`DRAINED`) after every tile and are added up in float32.
 struct Tf32x3 {
     static constexpr int PER_WORD = 1, DEPTH = 8;
@@ -38,7 +39,7 @@ struct Tf32x3 {
     static DEVICE_MEMBER void divide(unsigned word, unsigned& high, unsigned& low) {
         high = word & 0xffffe000u;
         const float rest = __int_as_float((int)word) - __int_as_float((int)high);
-        low = (word & 0x7f800000u) == 0x7f800000u ? 0u : round_tf32(rest);
+        low = (unsigned)__float_as_int(fmaxf(rest, -7.9228163e28f));  // -2^96; NaN is dropped
     }
     static DEVICE_MEMBER A a(const unsigned (&words)[4]) {
         A a;

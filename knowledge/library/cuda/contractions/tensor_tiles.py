@@ -69,10 +69,8 @@ class Ways:
     packing_pays: bool = False
 
     def precisions(self, arch: str) -> tuple[str, ...]:
-        """What the product may be computed in, the default first. Tensor cores with TF32 and bfloat16 begin with
-        compute capability 8.0."""
-        has_mma = arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
-        if not has_mma or self.dtype == "float64":
+        """What the product may be computed in, the default first."""
+        if not has_tensor_cores(arch) or self.dtype == "float64":
             return (IEEE,)
         if self.dtype in ("float16", "bfloat16"):
             return (self.dtype, IEEE)
@@ -92,6 +90,11 @@ class Ways:
         if not self.packs:
             return staged
         return (PACKED, *staged) if self.packing_pays else (*staged, PACKED)
+
+
+def has_tensor_cores(arch: str) -> bool:
+    """Tensor cores with TF32 and bfloat16, which begin with compute capability 8.0."""
+    return arch.startswith("sm_") and int(arch.removeprefix("sm_").rstrip("af")) >= 80
 
 
 def has_wgmma(arch: str) -> bool:

@@ -1,10 +1,9 @@
-"""Kernels with known truths for the CUDA printer: scans, pools, convolutions, attention; and the list of all."""
+"""Kernels with known truths for the CUDA printer: scans, pools; and the list of all but convolutions and attention."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tests.knowledge.library.cuda.cases import (
@@ -32,10 +31,10 @@ from tests.knowledge.library.cuda.cases import (
 )
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir.kernels import AttentionKernel, Expr, Named, PoolKernel, ScanKernel, Store, View
+from foundry.knowledge.library.ir.kernels import Expr, Named, PoolKernel, ScanKernel, Store, View
 from foundry.knowledge.opgraph import contiguous_strides
 
-# ---------------------------------------------------------------- scans, pools, convolutions, attention
+# ---------------------------------------------------------------- scans and pools
 
 
 def scan(
@@ -103,54 +102,6 @@ def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: A
         options.get("count_include_pad", True),
     )
     return Case(kernel, {"x": x}, {"y": truth.float(), **extra})
-
-
-def attention(
-    rows: int,
-    columns: int,
-    head: int,
-    value_head: int,
-    *,
-    causal: bool = False,
-    masked: bool = False,
-    empty_rows: Literal["zero", "nan"] = "zero",
-) -> Case:
-    batch = (2, 3)
-    q, k, v = (
-        torch.randn(*batch, rows, head),
-        torch.randn(*batch, columns, head),
-        torch.randn(*batch, columns, value_head),
-    )
-    mask = torch.randn(rows, columns)
-    mask[1] = -math.inf
-    strides = [contiguous_strides(tuple(t.shape)) for t in (q, k, v)]
-    out = contiguous_strides((*batch, rows, value_head))
-    kernel = AttentionKernel(
-        "attention",
-        batch,
-        rows,
-        columns,
-        head,
-        value_head,
-        load("q", *strides[0]),
-        load("k", *strides[1]),
-        load("v", *strides[2]),
-        0.3,
-        causal,
-        load("mask", 0, 0, columns, 1) if masked else None,
-        (Store("y", View(0, out), Named("acc", F)),),
-        F,
-        empty_rows=empty_rows,
-    )
-    scores = q.double() @ k.double().mT * 0.3
-    if masked:
-        scores = scores + mask.double()
-    if causal:
-        scores = scores.masked_fill(torch.ones(rows, columns, dtype=torch.bool).triu(1), -math.inf)
-    weights = scores.softmax(-1)
-    truth = ((weights.nan_to_num() if empty_rows == "zero" else weights) @ v.double()).float()
-    inputs = {"q": q, "k": k, "v": v} | ({"mask": mask} if masked else {})
-    return Case(kernel, inputs, {"y": truth})
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -245,10 +196,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
     "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
     "adaptive_pool": lambda: pool("avg", (9, 13), (), out=(4, 5)),
-    "attention": lambda: attention(37, 70, 16, 40),
-    "attention_causal": lambda: attention(40, 40, 32, 32, causal=True),
-    "attention_masked": lambda: attention(5, 33, 8, 8, masked=True),
-    "attention_masked_by_hand": lambda: attention(5, 33, 8, 8, masked=True, empty_rows="nan"),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),

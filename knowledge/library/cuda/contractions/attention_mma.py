@@ -1,0 +1,220 @@
+"""Attention on tensor cores: the kernel stands in `attention_mma.cu`; `attention_sum.cu` joins what was computed over
+different keys."""
+
+from __future__ import annotations
+
+import math
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda import launches
+from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace
+from foundry.knowledge.library.cuda.contractions.attention_tiles import AttentionTiling, choose_attention
+from foundry.knowledge.library.cuda.contractions.operands import over_vector
+from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
+from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.space import (
+    Known,
+    element_load,
+    emitter,
+    identifier,
+    indent,
+    leaves,
+    load_plan,
+    vector_type,
+)
+from foundry.knowledge.library.file.assemble import fill
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import PrintedKernel
+
+_SUM_WARPS = 4
+_LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
+
+
+class _TensorAttention:
+    def __init__(self, space: AttentionSpace, tiling: AttentionTiling, device: Device) -> None:
+        self.space, self.tiling, self.kernel, self.arch = space, tiling, space.kernel, device.arch
+        self.name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        self.tiles = math.ceil(self.kernel.rows / tiling.rows)
+        self.points = space.batch * self.kernel.rows
+        # Scores are multiplied after the highest was found, unless that would be another one then.
+        self.is_added = self.kernel.mask is not None or self.kernel.scale <= 0
+
+    def _copies(self, which: str) -> dict[str, object]:
+        """How a row of q, k or v is copied: elements and bytes of one copy, copies of a row, the address."""
+        kernel = self.kernel
+        load, size = {
+            "q": (kernel.q, kernel.head),
+            "k": (kernel.k, kernel.head),
+            "v": (kernel.v, kernel.value_head),
+        }[which]
+        widths = [width for width in (8, 4, 2) if width * self.tiling.item_bytes <= 16]
+        space = self.space.spaces[which]
+        width = next((width for width in widths if space.aligned(load.view, width)), 1)
+        letter = which.upper()
+        return {
+            f"WIDTH_{letter}": width,
+            f"BYTES_{letter}": width * self.tiling.item_bytes,
+            f"ITEMS_{letter}": size // width,
+            f"AT_{letter}": self.space.address(which),
+        }
+
+    def _batch(self) -> list[str]:
+        tiling = self.tiling
+        rest = f"(int)blockIdx.x / {self.tiles * tiling.splits}"
+        if tiling.splits == 1 and not self.space.batch_sizes:
+            return []
+        return [f"const int batch = {rest};", *self.space.place("batch")]
+
+    def _steps(self) -> list[str]:
+        splits = self.tiling.splits
+        if splits == 1:
+            return ["const int first_step = 0, end_step = steps;"]
+        return [
+            f"const int split = (int)blockIdx.x / {self.tiles} % {splits};",
+            f"const int per_split = (steps + {splits - 1}) / {splits};",
+            "const int first_step = split * per_split;",
+            "const int end_step = first_step + per_split < steps ? first_step + per_split : steps;",
+        ]
+
+    def _mask(self) -> list[str]:
+        """Scores, scaled and with the mask added, of the row's keys that a lane holds: two neighbours at a time."""
+        if not self.is_added:
+            return []
+        kernel, space = self.kernel, self.space.spaces["mask"]
+        scaled = "score[i][h][half * 2 + j] = __fmaf_rn(score[i][h][half * 2 + j], SCALE, added[j]);"
+        lines = ["#pragma unroll", "for (int h = 0; h < KEYS / 8; ++h) {", "float added[2] = {};"]
+        if kernel.mask is not None:
+            found = leaves([kernel.mask])
+            vector = 2 if load_plan(space, found, 2).vectors else 1
+            lines.append(f"const {self.space.index} column = first + h * 8 + lane % 4 * 2;")
+            known: Known = []
+            reads = []
+            for number, leaf in enumerate(load_plan(space, found, vector).vectors):
+                source = f"load_vec<2>(b_{leaf.buffer} + {space.offset(leaf.view)})"
+                reads.append(f"const {vector_type(leaf.dtype, 2)} m{number} = {source};")
+                known.append((leaf, element_load(f"m{number}.at[j]", leaf.dtype)))
+            inner = space.with_inner("(column + j)")
+            body = emitter(inner, known, {})
+            value = body.value(kernel.mask)
+            one = [*body.lines, f"added[j] = (float)({value});"]
+            one = one if vector == 2 else ["if (column + j < COLUMNS) {", *one, "}"]
+            lines += ["if (row < QUERIES && column < COLUMNS) {", *reads, *over_vector(2, one), "}"]
+        return [*lines, *over_vector(2, [scaled]), "}"]
+
+    def _epilogue(self) -> tuple[list[str], list[str]]:
+        """Before and in the loop over four neighbours of a row's result."""
+        kernel = self.kernel
+        guard = ["row < QUERIES"] if kernel.rows % self.tiling.rows else []
+        guard += [f"d < {kernel.value_head}"] if kernel.value_head % 16 else []
+        element = f"d + j < {kernel.value_head}" if kernel.value_head % 4 else ""
+        test = " && ".join(guard)
+        if self.tiling.splits == 1:
+            none = "FOUNDRY_NAN" if kernel.empty_rows == "nan" else "1.0f"
+            before = [f"const float share = whole == 0.0f ? {none} : 1.0f / whole;  // a total of 0: all masked"]
+            out = self.space.spaces["out"]
+            acc = "(acc[i][h * 4 + j] * share)"
+            return before, epilogue_lines(out, kernel.stores, self.space.plan, acc, 4, test, element)
+        kind, size, parts = "(long long)", kernel.value_head, self.tiling.splits * self.points
+        before = [
+            f"const long long point = ({kind}split * {self.space.batch} + batch) * {kernel.rows} + row;",
+            f"float* const tops = partial + {kind}{parts} * {size};",
+            "if (lane % 4 < 2 && row < QUERIES) {",
+            f"tops[point] = lane % 2 ? top[i][1] : top[i][0], tops[{parts} + point] = whole;",
+            "}",
+        ]
+        body = [f"partial[point * {size} + d + j] = acc[i][h * 4 + j];"]
+        body = over_vector(4, [f"if ({element}) {{", *body, "}"] if element else body)
+        return before, [f"if ({test}) {{", *body, "}"] if test else body
+
+    def _main(self) -> tuple[str, Launch]:
+        kernel, tiling = self.kernel, self.tiling
+        signature, arguments = self.space.signature(stores=tiling.splits == 1)
+        if tiling.splits > 1:
+            signature += ", float* __restrict__ partial"
+            arguments.append(launches.workspace(0))
+        before, epilogue = self._epilogue()
+        values: dict[str, object] = {
+            "NAME": self.name,
+            "PARAMETERS": signature,
+            "PRECISION": tiling.type_name,
+            "INDEX": self.space.index,
+            **{"ROWS": tiling.warp_rows, "KEYS": tiling.keys, "STAGES": tiling.stages, "THREADS": tiling.threads},
+            "MIN_BLOCKS": tiling.resident_blocks(self.arch),
+            **{"HEAD": tiling.head, "VALUE": tiling.value_head, "PART": tiling.part},
+            **{"COLUMNS": kernel.columns, "QUERIES": kernel.rows, "TILES": self.tiles},
+            "IS_HELD": str(tiling.is_held).lower(),
+            "IS_CAUSAL": str(kernel.causal).lower(),
+            "IS_ADDED": str(self.is_added).lower(),
+            "IS_PADDED": str((kernel.head, kernel.value_head) != (tiling.head, tiling.value_head)).lower(),
+            "WORDS": tiling.shared_bytes // 4,
+            "SCALE": f"{kernel.scale * (1 if self.is_added else math.log2(math.e)):.9e}f",
+            "UNIT": self._unit(),
+            **self._copies("q"),
+            **self._copies("k"),
+            **self._copies("v"),
+            "BATCH": indent(self._batch()),
+            "STEPS": indent(self._steps()),
+            "MASK": indent(self._mask(), 4),
+            "BEFORE": indent(before, 2),
+            "EPILOGUE": indent(epilogue, 3),
+        }
+        text = read_library_text("cuda/contractions/attention_mma.cu")
+        source = fill(text, {key: str(value) for key, value in values.items()})
+        grid = (self.tiles * tiling.splits * self.space.batch, 1, 1)
+        return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), tiling.shared_bytes)
+
+    def _unit(self) -> str:
+        """Differences of scores times this are exponents of two."""
+        return f"{math.log2(math.e):.9e}f" if self.is_added else "1.0f"
+
+    def _sum(self) -> tuple[str, Launch]:
+        kernel = self.kernel
+        signature, arguments = self.space.signature(reads=False)
+        row = [f"const {self.space.index} row = point % {kernel.rows};"]
+        values: dict[str, object] = {
+            "NAME": self.name,
+            "PARAMETERS": f"{signature}, const float* __restrict__ partial",
+            "INDEX": self.space.index,
+            **{"SPLITS": self.tiling.splits, "VALUE": kernel.value_head, "POINTS": self.points},
+            "UNIT": self._unit(),
+            "NONE": "FOUNDRY_NAN" if kernel.empty_rows == "nan" else "1.0f",
+            "PLACE": indent([*row, *self.space.place(f"(point / {kernel.rows})")]),
+            "STORE": indent(self.space.store("result"), 3),
+        }
+        text = read_library_text("cuda/contractions/attention_sum.cu")
+        source = fill(text, {key: str(value) for key, value in values.items()})
+        grid = (math.ceil(self.points / _SUM_WARPS), 1, 1)
+        args = (*arguments, launches.workspace(0))
+        return source, Launch(f"{self.name}_sum", grid, (32 * _SUM_WARPS, 1, 1), args)
+
+    def print(self) -> list[tuple[str, Launch]]:
+        return [self._main(), self._sum()] if self.tiling.splits > 1 else [self._main()]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Sums of each part's rows, their highest scores and totals."""
+        return 4 * self.tiling.splits * self.points * (self.kernel.value_head + 2) if self.tiling.splits > 1 else 0
+
+
+def print_on_tensor_cores(
+    space: AttentionSpace, precision: str, device: Device, choices: dict[str, Choice]
+) -> PrintedKernel:
+    tiling, tunables = choose_attention(space.kernel, precision, device, choices)
+    printer = _TensorAttention(space, tiling, device)
+    sources, records = zip(*printer.print(), strict=True)
+    kit = "mma_sixteen" if tiling.item_bytes == 2 else "mma_tf32"
+    return PrintedKernel(
+        functions="\n".join(sources),
+        call=launches.encode(records),
+        template="attention",
+        choices={item.name: getattr(tiling, item.name) for item in tunables},
+        tunables=tunables,
+        labels=_LABELS.get(precision, ()),
+        shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in ("mma", kit, "async", "attention")),
+        d_mem=3,
+        d_algo=3 if tiling.splits > 1 else 2,
+        d_sync=3 if tiling.splits > 1 else 2,
+        workspace_bytes=printer.workspace_bytes,
+        launches=len(records),
+    )

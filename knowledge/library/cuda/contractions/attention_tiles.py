@@ -1,0 +1,154 @@
+"""Attention on tensor cores: in which precisions a kernel may be computed, and which tiles are legal and fill the
+device best."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from foundry.knowledge.candidate import Choice
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, SIZES, TYPES, has_tensor_cores
+from foundry.knowledge.library.cuda.launches import max_shared_bytes
+from foundry.knowledge.library.cuda.space import tunable
+from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, Tunable
+
+LARGEST_HEAD = 256
+SPLITS = (1, 2, 4, 8, 16, 32)
+_VALUES = {"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128), "stages": (2, 3), "splits": SPLITS}
+_MEANING = {
+    "warp_rows": ("tile", "query rows of a warp: more products per read of keys and values, more registers"),
+    "warps": ("parallel", "warps that share a tile of keys and values"),
+    "keys": ("tile", "keys of a tile: fewer barriers and rescalings, more registers and shared memory"),
+    "stages": ("memory", "tiles of keys and values in shared memory: more are on their way"),
+    "splits": ("algorithm", "parts of the keys computed by different blocks and joined by a second launch"),
+}
+
+
+def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...]:
+    """What the attention may be computed in, the default first. PyTorch's own operator is as accurate as float32, also
+    where TF32 is allowed; products that are written out are not."""
+    kinds = {kernel.q.dtype, kernel.k.dtype, kernel.v.dtype}
+    kind = kinds.pop()
+    if kinds or not has_tensor_cores(arch) or kernel.dtype == "float64":
+        return (IEEE,)
+    if kind in ("float16", "bfloat16"):
+        return (kind, IEEE)
+    if kind != "float32" or plan.ieee_only:
+        return (IEEE,)
+    return ("tf32x3", "tf32", IEEE) if kernel.empty_rows == "zero" else ("tf32", "tf32x3", IEEE)
+
+
+@dataclass(frozen=True)
+class AttentionTiling:
+    """A block's rows, its tile of keys, and the heads padded to whole fragments."""
+
+    head: int
+    value_head: int
+    precision: str
+    warp_rows: int
+    warps: int
+    keys: int
+    stages: int = 2
+    splits: int = 1
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def rows(self) -> int:
+        return self.warps * self.warp_rows
+
+    @property
+    def type_name(self) -> str:
+        return TYPES[self.precision]
+
+    @property
+    def item_bytes(self) -> int:
+        return SIZES[self.precision]
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a warp's queries stay in its registers."""
+        return self._registers + self._query_registers <= 184
+
+    @property
+    def _query_registers(self) -> int:
+        return self.warp_rows * self.head * self.item_bytes // 128
+
+    @property
+    def part(self) -> int:
+        """Columns of the result that a warp adds up at a time: enough products that wait for no other one."""
+        return min(self.value_head, 32 if self.warp_rows * self.value_head <= 16 * 128 else 16)
+
+    @property
+    def _registers(self) -> int:
+        """Sums beside either the scores or weights and a part of the next sums; fragments, addresses and loops."""
+        sums, scores = self.warp_rows * self.value_head // 32, self.warp_rows * self.keys // 32
+        weights = scores * self.item_bytes // 4 + self.warp_rows * self.part // 32
+        fragments = (12 if self.precision == "tf32x3" else 4) * self.warp_rows // 16 + 4
+        return sums + max(scores, weights) + fragments + 56
+
+    @property
+    def registers(self) -> int:
+        return self._registers + (self._query_registers if self.is_held else 0)
+
+    @property
+    def shared_bytes(self) -> int:
+        row, value_row = (size * self.item_bytes + 16 for size in (self.head, self.value_head))
+        stages, queries = self.stages * self.keys * (row + value_row), self.rows * row
+        return max(stages, queries) if self.is_held else stages + queries
+
+    def resident_blocks(self, arch: str) -> int:
+        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        by_registers = 65536 // (self.threads * min(255, self.registers + 8))
+        return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
+
+    def is_legal(self, arch: str) -> bool:
+        return self.registers <= 255 and self.shared_bytes <= max_shared_bytes(arch)
+
+
+def _padded(head: int) -> int:
+    return math.ceil(head / 16) * 16
+
+
+def _default(kernel: AttentionKernel, precision: str, device: Device) -> AttentionTiling:
+    head, value_head = _padded(kernel.head), _padded(kernel.value_head)
+    wide = kernel.rows > 64 and SIZES[precision] == 2 and value_head <= 128
+    rows = 32 if wide else 16
+    warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
+    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 else 32
+    found = AttentionTiling(head, value_head, precision, rows, warps, keys)
+    while not found.is_legal(device.arch) and found.keys > 16:
+        found = replace(found, keys=found.keys // 2)
+    blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
+    for splits in SPLITS:
+        if blocks * splits <= 3 * device.cores and (splits == 1 or kernel.columns >= splits * max(256, found.keys)):
+            found = replace(found, splits=splits)
+    return found
+
+
+def choose_attention(
+    kernel: AttentionKernel, precision: str, device: Device, choices: dict[str, Choice]
+) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
+    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    default = _default(kernel, precision, device)
+    wanted = {name: int(value) for name, value in choices.items() if value in _VALUES.get(name, ())}
+    tiling = _with(default, wanted)
+    if not tiling.is_legal(device.arch) or tiling.splits * tiling.keys > max(kernel.columns, tiling.keys):
+        tiling = default
+    tunables = []
+    for name, values in _VALUES.items():
+        legal = [value for value in values if _with(tiling, {name: value}).is_legal(device.arch)]
+        if name == "splits":
+            legal = [value for value in legal if value == 1 or kernel.columns >= value * tiling.keys]
+        if getattr(tiling, name) not in legal:
+            legal.append(getattr(tiling, name))
+        aspect, meaning = _MEANING[name]
+        tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
+    return tiling, tuple(tunables)
+
+
+def _with(tiling: AttentionTiling, values: dict[str, int]) -> AttentionTiling:
+    return replace(tiling, **values)  # type: ignore[arg-type]
