@@ -347,7 +347,7 @@ def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pyt
     saved = {"arguments": arguments, "state": state, "inputs": inputs, "truth": truth, "after": model.state_dict()}
     torch.save(saved, tmp_path / "saved.pt")
     answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
-    assert isinstance(answer["error"], float) and answer["error"] < 1e-6
+    assert isinstance(answer["error"], float) and answer["error"] < (6e-4 if "tf32" in lowered.labels else 1e-6)
     assert isinstance(answer["state"], float) and answer["state"] < 1e-5
 
 
