@@ -118,6 +118,25 @@ def test_what_is_made_ready_is_used_and_no_process_is_left(grader: Grader) -> No
     assert time.monotonic() < stop
 
 
+def test_a_kernel_beside_its_rivals_on_a_gpu(grader: Grader) -> None:
+    baseline = grader.baseline()
+    same = TASK.replace("class Model(", "class ModelNew(")
+    found = grader.contest(same, BUILT, baseline, ["eager", "compile"], "kernelbench")
+    assert found.notes == []
+    assert found.candidate_ms is not None and 0.8 < found.candidate_ms / found.baseline_ms < 1.25
+    assert found.peak_memory_ratio is not None and 0.9 < found.peak_memory_ratio < 1.1
+    expected = 4 * (4096 * 1024 + 1024 * 1024) + 2 * 4 * 4096 * 1024  # inputs, weights, the product and its relu
+    assert found.baseline_peak_bytes is not None and expected <= found.baseline_peak_bytes < expected + (80 << 20)
+    eager, compiled = found.rival("eager"), found.rival("compile")
+    assert eager is not None and compiled is not None and eager.over_baseline > 1.2  # products without TF32
+    assert found.foreign is not None and found.foreign.correct and found.foreign.trials == "5 of 5"
+    half = same.replace(
+        "torch.relu(self.linear(x))", "torch.relu(x.bfloat16() @ self.linear.weight.bfloat16().t()).float()"
+    )
+    foreign = grader.contest(half, BUILT, baseline, [], "verified").foreign
+    assert foreign is not None and not foreign.correct and "is not within 0.001" in foreign.evidence
+
+
 def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
     source = TASK.replace("torch.randn(4096, 1024)", "torch.randn(1 << 18, 1024)").replace("self.linear(x)", "x * 2")
     (tmp_path / "large.py").write_text(source)
