@@ -13,10 +13,13 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
-from foundry.knowledge.library.cuda.contractions.operands import Spaces, over_vector, spaces_of, strided_operand
-from foundry.knowledge.library.cuda.contractions.packed import in_place, print_packed
+from foundry.knowledge.library.cuda.contractions.operands import Spaces, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.packed import print_packed
+from foundry.knowledge.library.cuda.contractions.packing import in_place
+from foundry.knowledge.library.cuda.contractions.splits import Partial, find_block, split_steps
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
     IEEE,
+    LABELS,
     PACKED,
     PATH,
     PRECISION,
@@ -32,36 +35,14 @@ from foundry.knowledge.library.cuda.space import (
     Space,
     body_leaves,
     buffers_of,
-    decompose,
     identifier,
-    indent,
     index_type,
     leaves,
     parameters,
     pick,
 )
-from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.opgraph import DType
-
-_REDUCE_THREADS = 256
-
-_REDUCE = """\
-// Adds the partial products of @NAME@ in a fixed order and applies the epilogue.
-extern "C" __global__ void __launch_bounds__(256) @NAME@_sum(@PARAMETERS@) {
-    const @INDEX@ point = (@INDEX@)blockIdx.x * 256 + threadIdx.x;
-    if (point < @POINTS@) {
-        Vec<@TYPE@, @VECTOR@> total = load_vec<@VECTOR@>(partial + point * @VECTOR@);
-#pragma unroll 4
-        for (int split = 1; split < @SPLITS@; ++split) {
-            const Vec<@TYPE@, @VECTOR@> next = load_vec<@VECTOR@>(partial + split * (@INDEX@)@STEP@ + point * @VECTOR@);
-#pragma unroll
-            for (int j = 0; j < @VECTOR@; ++j) total.at[j] += next.at[j];
-        }
-@EPILOGUE@
-    }
-}
-"""
 
 
 def operand_dtype(kernel: GemmKernel) -> DType:
@@ -97,23 +78,21 @@ def choose_tiling(
     return tiling, (*tunables, *more)
 
 
-def chosen(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
+def list_choices(tiling: Tiling | TensorTiling, tunables: tuple[Tunable, ...]) -> dict[str, Choice]:
     """Every tunable's value."""
     path = tiling.path if isinstance(tiling, TensorTiling) else ""
     values: dict[str, Choice] = {PRECISION: IEEE, PATH: path, **asdict(tiling)}
     return {item.name: values[item.name] for item in tunables}
 
 
-def arch_feature(tiling: Tiling | TensorTiling) -> str:
+def need_feature(tiling: Tiling | TensorTiling) -> str:
     """The letter that the architecture's name needs for the tiling's instructions."""
     return tiling.arch_feature if isinstance(tiling, TensorTiling) else ""
 
 
-def labels(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
+def label_precision(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
     """What a reader of the receipt should know of the arithmetic: TF32 in one product, or in three."""
-    if not isinstance(tiling, TensorTiling) or not tiling.is_tf32:
-        return ()
-    return ("tf32",) if tiling.precision == "tf32" else ("tf32:x3",)
+    return LABELS.get(tiling.precision, ()) if isinstance(tiling, TensorTiling) else ()
 
 
 class _Printer:
@@ -135,20 +114,7 @@ class _Printer:
         self.tiles_m = math.ceil(kernel.m / self.tiling.tile_m)
         self.tiles_n = math.ceil(kernel.n / self.tiling.tile_n)
         self.steps = math.ceil(kernel.k / self.tiling.tile_k)
-
-    def _position(self) -> list[str]:
-        """Batch point and part of k of this block; the tile within the batch point varies fastest."""
-        tiles = self.tiles_m * self.tiles_n
-        lines = []
-        rest = f"(int)blockIdx.x / {tiles}"
-        if self.tiling.splits > 1:
-            lines.append(f"const int split = {rest} % {self.tiling.splits};")
-            rest = f"{rest} / {self.tiling.splits}"
-        if self.spaces.batch_sizes or self.tiling.splits > 1:
-            lines.append(f"const int batch = {rest};")
-        if self.spaces.batch_sizes:
-            lines += decompose("batch", self.spaces.batch_sizes, self.spaces.batch_names, self.out.index)
-        return lines
+        self.partial = Partial(kernel, plan, self.name, self.type, self.out, self.tiling.splits, 0)
 
     def _guard(self) -> tuple[str, str]:
         kernel = self.kernel
@@ -161,95 +127,47 @@ class _Printer:
         kernel, tiling = self.kernel, self.tiling
         guard, element_guard = self._guard()
         found = leaves([kernel.a, kernel.b])
+        acc = "acc[i][h * 4 + j]"
         if tiling.splits > 1:
-            row = f"(({self.out.index})(split * {self.batch} + batch) * {kernel.m} + m) * {kernel.n} + n"
-            body = [f"if ({element_guard}) {{", f"partial[{row} + j] = acc[i][h * 4 + j];", "}"]
-            body = body if element_guard else body[1:2]
-            epilogue = over_vector(4, body)
-            epilogue = [f"if ({guard}) {{", *epilogue, "}"] if guard else epilogue
+            epilogue = self.partial.store(acc, guard, element_guard)
             reads, writes = buffers_of(found, [])
         else:
-            acc = "acc[i][h * 4 + j]"
             epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
             reads, writes = buffers_of([*found, *body_leaves(kernel.stores)], kernel.stores)
         signature, arguments = parameters(self.plan, reads, writes)
         if tiling.splits > 1:
-            signature += f", {self.type}* __restrict__ partial"
-            arguments.append(cuda_launch.workspace(0))
-        per_split = math.ceil(self.steps / tiling.splits)
-        last = f"(split + 1) * {per_split} < {self.steps} ? (split + 1) * {per_split} : {self.steps}"
-        first, end = "0", str(self.steps)
-        if tiling.splits > 1:
-            first, end = f"split * {per_split}", last
-        grid_tiles = (self.tiles_m, self.tiles_n)
+            signature += f", {self.partial.parameter}"
+            arguments.append(self.partial.argument)
+        tiles = self.tiles_m * self.tiles_n
+        place = find_block(tiles, tiling.splits, self.spaces.batch_sizes, self.spaces.batch_names, self.out.index)
         source = tiled_source(
-            *(
-                self.name,
-                signature,
-                self.a,
-                self.b,
-                self.out.index,
-                grid_tiles,
-                self._position(),
-                (first, end),
-                epilogue,
-            ),
+            *(self.name, signature, self.a, self.b, self.out.index, (self.tiles_m, self.tiles_n), place),
+            *(split_steps(self.steps, tiling.splits), epilogue),
             scalar=self.scalar,
         )
-        grid = (self.tiles_m * self.tiles_n * self.batch * tiling.splits, 1, 1)
+        grid = (tiles * self.batch * tiling.splits, 1, 1)
         return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), shared_bytes(self.a, self.b))
-
-    def _sum(self) -> tuple[str, Launch]:
-        """The second launch of a product split over k."""
-        kernel = self.kernel
-        vector = 4 if kernel.n % 4 == 0 and all(self.out.aligned(s.view, 4) for s in kernel.stores) else 1
-        points = self.batch * kernel.m * kernel.n // vector
-        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
-        sizes = (*self.out.sizes[:-1], self.out.sizes[-1] // vector)
-        names = (*self.out.names[:-1], "nv" if vector > 1 else "n")
-        place = decompose("point", sizes, names, self.out.index)
-        if vector > 1:
-            place.append(f"const {self.out.index} n = nv * {vector};")
-        epilogue = epilogue_lines(self.out, kernel.stores, self.plan, "total.at[j]", vector, "", "")
-        values: dict[str, object] = {
-            "NAME": self.name,
-            "PARAMETERS": ", ".join([signature, f"const {self.type}* __restrict__ partial"]),
-            "TYPE": self.type,
-            "INDEX": self.out.index,
-            "POINTS": points,
-            "VECTOR": vector,
-            "SPLITS": self.tiling.splits,
-            "STEP": self.batch * kernel.m * kernel.n,
-            "EPILOGUE": indent([*place, *epilogue], 2),
-        }
-        source = fill(_REDUCE, {name: str(value) for name, value in values.items()})
-        grid = (math.ceil(points / _REDUCE_THREADS), 1, 1)
-        args = (*arguments, cuda_launch.workspace(0))
-        return source, Launch(f"{self.name}_sum", grid, (_REDUCE_THREADS, 1, 1), args)
 
     def print(self) -> PrintedKernel:
         source, launch = self._main()
         sources, launches = [source], [launch]
         if self.tiling.splits > 1:
-            source, launch = self._sum()
+            source, launch = self.partial.sum()
             sources.append(source)
             launches.append(launch)
-        item = 8 if self.type == "double" else 4
-        partial = self.tiling.splits * self.batch * self.kernel.m * self.kernel.n * item
         return PrintedKernel(
             functions="\n".join(sources),
             call=cuda_launch.encode(launches),
             template="gemm",
-            choices=chosen(self.tiling, self.tunables),
+            choices=list_choices(self.tiling, self.tunables),
             tunables=self.tunables,
-            labels=labels(self.tiling),
+            labels=label_precision(self.tiling),
             shared=shared_texts(self.tiling),
-            arch_feature=arch_feature(self.tiling),
+            arch_feature=need_feature(self.tiling),
             d_mem=3 if self.tiling.stages > 1 else 2,
             d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,
             d_sync=3 if self.tiling.splits > 1 else 1,
-            workspace_bytes=partial if self.tiling.splits > 1 else 0,
+            workspace_bytes=self.partial.bytes if self.tiling.splits > 1 else 0,
             launches=len(launches),
         )
 
@@ -286,6 +204,13 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: b
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a matrix product with its epilogue.
+
+    `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile), "tile_k"
+    (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread ("thread_m",
+    "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that is not legal for
+    this kernel gives way to the default.
+    """
     ways = ways_of(kernel, plan)
     precision, path, tunables = choose_way(ways, device, choices)
     if path != PACKED:

@@ -1,10 +1,11 @@
 // acc[m, n] = sum over k of a[m, k] * b[k, n] on the tensor cores of warpgroups, from operands in tiles of
 // @BM@ (@BN@) rows and 128 bytes of k, swizzled as wgmma reads them: @NAME@_pack_* brought them into that
-// order, or the copy engine does on the way. One warp copies tiles into a ring of
-// shared memory, the warpgroups multiply; each adds up @GM@ x @GN@.
+// order, or the copy engine does on the way. One thread copies tiles into a ring of shared memory, the warpgroups
+// multiply; each adds up @GM@ x @GN@.
 extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) {
     constexpr int BM = @BM@, BN = @BN@, GM = @GM@, GN = @GN@, STAGES = @STAGES@, STEPS = @STEPS@;
     constexpr int WIDE = GN % 128 ? 64 : 128;  // columns of one instruction
+    constexpr int DRAINED = @DRAINED@;  // steps after which sums leave the tensor cores, which cut off what they add; 0: none
     constexpr int WARPS = (BM / GM) * (BN / GN) * 4;  // that multiply
     using Precision = wgmma::@PRECISION@;
     using TileA = wgmma::Operand<Precision, BM>;
@@ -23,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
 @BATCH@
     const long long place_m = (long long)@BATCH_A@ * @TILES_M@ + tile_m, place_n = (long long)@BATCH_B@ * @TILES_N@ + tile_n;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int first_step = @FIRST_STEP@, end_step = @END_STEP@;
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 1), bulk::prepare(empty + stage, WARPS);
@@ -32,10 +34,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     if (warp >= WARPS) {
 @GIVE_UP@
         if (threadIdx.x == WARPS * 32) {
-            for (int step = 0; step < STEPS; ++step) {
-                const int stage = step % STAGES;
+            for (int round = 0; round < end_step - first_step; ++round) {
+                const int stage = round % STAGES, step = first_step + round;
                 unsigned char* const to = tiles + stage * STAGE;
-                bulk::await(empty + stage, step / STAGES + 1 & 1);
+                bulk::await(empty + stage, round / STAGES + 1 & 1);
                 bulk::expect(full + stage, STAGE);
                 @COPY_A@
                 @COPY_B@
@@ -47,11 +49,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     const int group_m = warp / 4 / (BN / GN) * GM, warp_n = warp / 4 % (BN / GN) * GN;
     const int warp_m = group_m + warp % 4 * 16;
     float acc[GM / 64][GN / 8 * 4] = {};
-    for (int step = 0; step < STEPS; ++step) {
-        const int stage = step % STAGES;
+    float drained[DRAINED ? GM / 64 : 1][DRAINED ? GN / 2 : 1] = {};
+    for (int round = 0; round < end_step - first_step; ++round) {
+        const int stage = round % STAGES;
         const unsigned char* const from_a = tiles + stage * STAGE;
         const unsigned char* const from_b = from_a + TileA::BYTES;
-        bulk::await(full + stage, step / STAGES & 1);
+        bulk::await(full + stage, round / STAGES & 1);
         wgmma::begin();
 #pragma unroll
         for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
@@ -63,12 +66,28 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
                                         TileA::described(from_a, group_m + i * 64, k),
                                         TileB::described(from_b, warp_n + n, k));
         wgmma::commit();
+        if constexpr (DRAINED) {
+            if (round % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
+                wgmma::wait<0>();
+#pragma unroll
+                for (int i = 0; i < GM / 64; ++i) {
+                    wgmma::hold(acc[i]);
+#pragma unroll
+                    for (int j = 0; j < GN / 2; ++j) drained[i][j] += acc[i][j], acc[i][j] = 0.0f;
+                }
+            }
+        }
         wgmma::wait<1>();  // the step before this one has been read
-        if (lane == 0 && step > 0) bulk::arrive(empty + (step - 1) % STAGES);
+        if (lane == 0 && round > 0) bulk::arrive(empty + (round - 1) % STAGES);
     }
     wgmma::wait<0>();
 #pragma unroll
-    for (int i = 0; i < GM / 64; ++i) wgmma::hold(acc[i]);
+    for (int i = 0; i < GM / 64; ++i) {
+        wgmma::hold(acc[i]);
+        if constexpr (DRAINED)
+#pragma unroll
+            for (int j = 0; j < GN / 2; ++j) acc[i][j] += drained[i][j];
+    }
 #pragma unroll
     for (int i = 0; i < GM / 64; ++i)
 #pragma unroll

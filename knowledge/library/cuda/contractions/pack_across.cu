@@ -1,6 +1,7 @@
 // One row's 128 bytes of k of operand @WHICH@ of @KERNEL@, times `scale`; returns the largest finite magnitude.
 DEVICE float @KERNEL@_row_@WHICH@(@PARAMETERS@, long long row, int step, float scale) {
-    constexpr int PIECE = 16 / wgmma::@PRECISION@::BYTES;  // elements
+    using Precision = wgmma::@PRECISION@;
+    constexpr int PIECE = 16 / Precision::BYTES;  // elements
     const @INDEX@ @OUT@ = (@INDEX@)(row % @PADDED@);
 @BATCH@
     float largest = 0.0f;
@@ -13,14 +14,16 @@ DEVICE float @KERNEL@_row_@WHICH@(@PARAMETERS@, long long row, int step, float s
 @READ@
             }
         }
-        Vec<wgmma::@PRECISION@::Element, PIECE> packed;
+        Vec<Precision::Element, PIECE> high, low;
 #pragma unroll
         for (int e = 0; e < PIECE; ++e) {
             largest = math::maximum(largest, pack::finite(held[e].at[0]));
-            packed.at[e] = wgmma::@PRECISION@::pack(held[e].at[0] * scale);
+            high.at[e] = @PACK@(held[e].at[0] * scale);
+            low.at[e] = Precision::pack(pack::rest<Precision>(held[e].at[0] * scale, high.at[e]));
         }
-        store_vec<PIECE>(
-            reinterpret_cast<wgmma::@PRECISION@::Element*>(pack::place<@TILE@, @STEPS@>(packed_@WHICH@, row, piece)), packed);
+        unsigned char* const to = pack::place<@TILE@, @STEPS@>(packed_@WHICH@, row, piece);
+        store_vec<PIECE>(reinterpret_cast<Precision::Element*>(to), high);
+        if (@HAS_LOW@) store_vec<PIECE>(reinterpret_cast<Precision::Element*>(to + @LOW@LL), low);
     }
     return largest;
 }

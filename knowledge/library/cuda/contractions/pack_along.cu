@@ -1,6 +1,7 @@
 // Brings operand @WHICH@ of @KERNEL@ into tiles: its rows lie along k in memory, @TEAM@ threads take one.
 extern "C" __global__ void __launch_bounds__(256) @KERNEL@_pack_@WHICH@(@PARAMETERS@) {
-    constexpr int PIECE = 16 / wgmma::@PRECISION@::BYTES;  // elements
+    using Precision = wgmma::@PRECISION@;
+    constexpr int PIECE = 16 / Precision::BYTES;  // elements
     constexpr int TEAM = @TEAM@, HELD = @HELD@;  // pieces that a thread keeps while the row's scale is found
     const long long row = (long long)blockIdx.x * (256 / TEAM) + threadIdx.x / TEAM;  // of all batches, each padded to whole tiles
     const int member = threadIdx.x % TEAM;
@@ -20,11 +21,15 @@ extern "C" __global__ void __launch_bounds__(256) @KERNEL@_pack_@WHICH@(@PARAMET
         for (int e = 0; e < PIECE; ++e) value[e] = held[e / @VECTOR@].at[e % @VECTOR@];
     };
     const auto keep = [&](int piece, const float (&value)[PIECE], float scale) {
-        Vec<wgmma::@PRECISION@::Element, PIECE> packed;
+        Vec<Precision::Element, PIECE> high, low;
 #pragma unroll
-        for (int e = 0; e < PIECE; ++e) packed.at[e] = wgmma::@PRECISION@::pack(value[e] * scale);
-        store_vec<PIECE>(
-            reinterpret_cast<wgmma::@PRECISION@::Element*>(pack::place<@TILE@, @STEPS@>(packed_@WHICH@, row, piece)), packed);
+        for (int e = 0; e < PIECE; ++e) {
+            high.at[e] = @PACK@(value[e] * scale);
+            low.at[e] = Precision::pack(pack::rest<Precision>(value[e] * scale, high.at[e]));
+        }
+        unsigned char* const to = pack::place<@TILE@, @STEPS@>(packed_@WHICH@, row, piece);
+        store_vec<PIECE>(reinterpret_cast<Precision::Element*>(to), high);
+        if (@HAS_LOW@) store_vec<PIECE>(reinterpret_cast<Precision::Element*>(to + @LOW@LL), low);
     };
     float value[HELD ? HELD : 1][PIECE];
     float scale = 1.0f;

@@ -26,6 +26,8 @@ PRECISION = "precision"
 PATH = "path"
 HALF = "half"
 HALF3 = "half3"
+DRAINED = 4  # steps of three products after which sums leave the tensor cores
+LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 GUESS = 6  # power of two that brings the largest of most rows and images into the range of 16 bits
 PACKED = "packed"
 # Of each precision: its name in *.cuh, and the bytes of an element.
@@ -42,7 +44,8 @@ _COMMON: dict[str, tuple[str, str]] = {
 }
 _PRECISION_MEANING = (
     "arithmetic of the product: ieee on the ordinary units; tf32 on tensor cores with 11 significant bits; half as "
-    "many bits at twice the rate, operands scaled to 16 bits; tf32x3 three products in tf32, as accurate as float32"
+    "many bits at twice the rate, operands scaled to 16 bits; tf32x3 and half3 three products of these, as accurate as "
+    "float32"
 )
 _PATH_MEANING = (
     "packed: operands are brought into tiles first; wgmma: four warps multiply from shared memory; mma: each warp "
@@ -78,11 +81,11 @@ class Ways:
             return (IEEE,)
         if not self.packs or not has_wgmma(arch):
             return ("tf32", "tf32x3", IEEE)
-        return (HALF, "tf32x3", "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, IEEE)
+        return (HALF, HALF3, "tf32", IEEE) if self.packing_pays else ("tf32", "tf32x3", HALF, HALF3, IEEE)
 
     def paths(self, precision: str, arch: str) -> tuple[str, ...]:
         """Ways to multiply in this precision, the default first."""
-        if precision == HALF:
+        if precision in (HALF, HALF3):
             return (PACKED,)
         if not has_wgmma(arch) or precision == "tf32x3":
             return ("mma",)

@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         if (step + STAGES - 2 < steps) fetch(step + STAGES - 2);  // over what the step before the last one has read
         copies::close();
         if constexpr (DRAINED) {
-            if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1 || step + 1 == steps) {
+            if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
                 wgmma::wait<0>();
 #pragma unroll
                 for (int i = 0; i < GM / 64; ++i) {
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         wgmma::hold(acc[i]);
         if constexpr (DRAINED)
 #pragma unroll
-            for (int j = 0; j < GN / 2; ++j) acc[i][j] = drained[i][j];
+            for (int j = 0; j < GN / 2; ++j) acc[i][j] += drained[i][j];
     }
     struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
     Pixel place[GM / 64][2];

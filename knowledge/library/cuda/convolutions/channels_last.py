@@ -13,7 +13,16 @@ from dataclasses import asdict, dataclass, replace
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, HALF, HALF3, PRECISION, TYPES, has_wgmma
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
+    DRAINED,
+    GUESS,
+    HALF,
+    HALF3,
+    LABELS,
+    PRECISION,
+    TYPES,
+    has_wgmma,
+)
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
@@ -38,9 +47,7 @@ _AXES = range(3)
 _PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
 _MOST_PIECES = 8192  # of the tables
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
-_DRAINED = 4  # steps of three products after which sums leave the tensor cores
 _ALIGN = 1024
-_LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",)}
 _NEAR = ("no", "yes")
 _PRECISION_MEANING = (
     "half: operands scaled to 16 bits, 11 significant ones as TF32 has; half3: three products of such halves, as "
@@ -393,7 +400,7 @@ class _ChannelsLast:
             "MIN_BLOCKS": shape.resident_blocks(self.precision, self.arch),
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "GM": shape.group_pixels},
             **{"GN": shape.group_channels, "STAGES": shape.stages},
-            "DRAINED": _DRAINED if self.precision == HALF3 else 0,
+            "DRAINED": DRAINED if self.precision == HALF3 else 0,
             "NEAR": str(self.near == "yes").lower(),
             "BLOCK": indent(self._block()),
             "M": self.m,
@@ -449,7 +456,7 @@ class _ChannelsLast:
             workspace_bytes=self.workspace_bytes,
             prepared_bytes=self.prepared_bytes if self.is_prepared else 0,
             launches=len(parts) - self.is_prepared,
-            labels=_LABELS.get(self.precision, ()),
+            labels=LABELS.get(self.precision, ()),
             arch_feature="a",
             shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in shared),
         )

@@ -15,7 +15,7 @@ from itertools import product
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
-from foundry.knowledge.library.cuda.contractions.gemm import arch_feature, choose_tiling, chosen, labels
+from foundry.knowledge.library.cuda.contractions.gemm import choose_tiling, label_precision, list_choices, need_feature
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Tile, edges, over_vector
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, Ways, WgmmaTiling
@@ -394,11 +394,11 @@ class _Conv:
             functions=source,
             call=cuda_launch.encode(launches),
             template="conv",
-            choices=chosen(tiling, self.tunables),
+            choices=list_choices(tiling, self.tunables),
             tunables=self.tunables,
-            labels=labels(tiling),
+            labels=label_precision(tiling),
             shared=shared_texts(tiling),
-            arch_feature=arch_feature(tiling),
+            arch_feature=need_feature(tiling),
             d_mem=3 if tiling.stages > 1 else 2,
             d_algo=1 if len(self.kernel.ops) > 1 else 0,
             d_sync=1,

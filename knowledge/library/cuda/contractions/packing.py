@@ -1,0 +1,256 @@
+"""Operands of a product on their way into tiles that warpgroups read: by launches that pack them, or as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from foundry.knowledge.library.cuda import launches as cuda_launch
+from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
+from foundry.knowledge.library.cuda.contractions.operands import Spaces, Tile, spaces_of, strided_operand
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, HALF, HALF3, SIZES, TYPES
+from foundry.knowledge.library.cuda.launches import Launch, TensorMap
+from foundry.knowledge.library.cuda.space import buffers_of, decompose, indent, leaves, parameters
+from foundry.knowledge.library.file.assemble import fill
+from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Iota, Load, Plan
+
+ROW_BYTES = 128
+_THREADS = 256  # of a packing launch
+_ALIGN = 1024
+_MOST_HELD = 8  # 16-byte pieces of a row in a thread's registers
+
+
+@dataclass(frozen=True)
+class PackedProduct:
+    """What packing must know of a product: its precision, and the rows of a tile of either operand."""
+
+    name: str
+    kernel: GemmKernel
+    plan: Plan
+    precision: str
+    tile_m: int
+    tile_n: int
+
+    @cached_property
+    def spaces(self) -> Spaces:
+        return spaces_of(self.kernel)
+
+    @property
+    def batch(self) -> int:
+        return math.prod(self.kernel.batch)
+
+    @property
+    def steps(self) -> int:
+        """Tiles along k."""
+        return math.ceil(self.kernel.k * SIZES[self.precision] / ROW_BYTES)
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.precision in (HALF, HALF3)
+
+    @property
+    def has_low(self) -> bool:
+        """Whether what an element's 16 bits do not hold is packed besides."""
+        return self.precision == HALF3
+
+
+def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> tuple[Load, int, int] | None:
+    """An operand that the copy engine reads as it is, with its strides from row to row and from batch point to batch
+    point: 16-bit numbers in rows along k, aligned to 16 bytes."""
+    expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+    expr = expr.args[0] if isinstance(expr, Apply) and expr.op == "cast" else expr
+    if not isinstance(expr, Load) or expr.dtype not in ("float16", "bfloat16"):
+        return None
+    seen = where[expr.view]
+    *batch, row, column = seen.strides if which == "a" else (*seen.strides[:-2], *seen.strides[:-3:-1])
+    if len(batch) > 1 or column != 1 or row <= 0 or row % 8 or seen.offset or any(b < 0 or b % 8 for b in batch):
+        return None
+    return expr, row, batch[0] if batch else 0
+
+
+class PackedOperand:
+    """One operand on its way into tiles, and where its parts lie in the workspace."""
+
+    def __init__(self, product: PackedProduct, which: str) -> None:
+        kernel, self.product, self.which = product.kernel, product, which
+        spaces = product.spaces
+        self.expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
+        self.out, self.size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
+        self.tile_rows = product.tile_m if which == "a" else product.tile_n
+        along = strided_operand(kernel, spaces, which, Tiling())
+        self.tile: Tile = along if along.along_k else strided_operand(kernel, spaces, which, Tiling(), widest=1)
+        batch_dims = len(spaces.batch_sizes)
+        self.is_batched = any(any(view.strides[:batch_dims]) for view in where.values())
+        self.padded = math.ceil(self.size / self.tile_rows) * self.tile_rows
+        self.rows = self.padded * (product.batch if self.is_batched else 1)
+        self.low = self.rows * product.steps * ROW_BYTES  # bytes from the high part of an element to its low part
+        self.bytes = self.low * (2 if product.has_low else 1)
+        self.at = self.exponents_at = self.peaks_at = 0
+        self.map = self._map()
+        is_constant = kernel.constant_a if which == "a" else kernel.constant_b
+        reads = [leaf.buffer for leaf in leaves([self.expr]) if not isinstance(leaf, Iota)]
+        self.prepares = is_constant and bool(reads) and all(_is_parameter(product.plan, name) for name in reads)
+
+    def _map(self) -> TensorMap | None:
+        """The operand as the copy engine reads it, where it does."""
+        product = self.product
+        found = in_place(product.kernel, product.spaces, self.which)
+        if found is None or found[0].dtype != product.precision:
+            return None
+        load, row, step = found
+        sizes = (product.kernel.k, self.size, product.batch if self.is_batched else 1)
+        box = (ROW_BYTES // SIZES[product.precision], self.tile_rows, 1)
+        return TensorMap(load.buffer, load.dtype, sizes, (2 * row, 2 * (step or row * self.size)), box)
+
+    def memory(self, offset: int) -> str:
+        """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
+        return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
+
+    def place(self, begin: int) -> int:
+        """Takes memory from `begin` bytes on; returns where the next operand of the same memory may begin."""
+        if self.map:
+            return begin
+        self.at = begin
+        self.exponents_at = begin + self.bytes
+        self.peaks_at = self.exponents_at + (aligned(4 * self.rows) if self.product.is_scaled else 0)
+        needs_peaks = self.product.is_scaled and not self.tile.along_k
+        return self.peaks_at + (aligned(4 * self.rows * self.product.steps) if needs_peaks else 0)
+
+    def copy(self) -> str:
+        """The statement that brings a step's tile into a stage; of three products (low, high), (high, low) and (high,
+        high) each has all steps of k, one after the other."""
+        which, letter = self.which, self.which.upper()
+        to = "to" if which == "a" else "to + TileA::BYTES"
+        if self.map:
+            x = f"step * {ROW_BYTES // SIZES[self.product.precision]}"
+            return f"bulk::copy_box({to}, &map_{which}, {x}, (int)first_{self.out}, {self.batch}, full + stage);"
+        step, low = "step", ""
+        if self.product.has_low:
+            step, low = "step % STEPS", f" + (step / STEPS == {0 if which == 'a' else 1}) * {self.low}LL"
+        place = f"packed_{which}{low} + (place_{self.out} * STEPS + {step}) * Tile{letter}::BYTES"
+        return f"bulk::copy({to}, {place}, Tile{letter}::BYTES, full + stage);"
+
+    @property
+    def batch(self) -> str:
+        """The batch point whose rows the main loop reads."""
+        return "batch" if self.is_batched and self.product.batch > 1 else "0"
+
+    def _holes(self) -> dict[str, object]:
+        product, kernel = self.product, self.product.kernel
+        spaces = product.spaces
+        place: list[str] = []
+        if self.is_batched and spaces.batch_sizes:
+            place = [f"const int batch = (int)(row / {self.padded});"]
+            place += decompose("batch", spaces.batch_sizes, spaces.batch_names, self.tile.index)
+        return {
+            "WHICH": self.which,
+            "KERNEL": product.name,
+            "PRECISION": TYPES[product.precision],
+            "INDEX": self.tile.index,
+            "OUT": self.out,
+            **{"ROWS": self.rows, "PADDED": self.padded, "SIZE": self.size, "K": kernel.k},
+            **{"STEPS": product.steps, "TILE": self.tile_rows, "VECTOR": self.tile.vector},
+            **{"PACK": "pack::cut<Precision>" if product.has_low else "Precision::pack", "LOW": self.low},
+            "HAS_LOW": str(product.has_low).lower(),
+            "GUESS": GUESS if product.is_scaled else 0,
+            "BATCH": indent(place),
+            "READ": indent(self.tile.read("held"), 4),
+        }
+
+    def _signature(self) -> tuple[list[str], list[str], list[str]]:
+        """Parameters that packing has, their names, and the arguments: what is read, and where it is packed."""
+        reads, _ = buffers_of(leaves([self.expr]), [])
+        text, arguments = parameters(self.product.plan, reads, [])
+        packed = f"packed_{self.which}"
+        texts = [*([text] if text else []), f"unsigned char* __restrict__ {packed}"]
+        return texts, [*(f"b_{name}" for name in arguments), packed], [*arguments, self.memory(self.at)]
+
+    def sources(self) -> Iterator[tuple[str, Launch]]:
+        """The launches that pack it, in order."""
+        if not self.map:
+            yield from self._along() if self.tile.along_k else self._across()
+
+    def _along(self) -> Iterator[tuple[str, Launch]]:
+        """A row is read once, where the threads that share it can keep it."""
+        texts, _, slots = self._signature()
+        which, is_scaled = self.which, self.product.is_scaled
+        pieces = self.product.steps * 8
+        team = 32 if pieces <= 32 * _MOST_HELD or not is_scaled else _THREADS
+        held = math.ceil(pieces / team) if is_scaled and pieces <= team * _MOST_HELD else 0
+        if is_scaled:
+            texts.append(f"int* __restrict__ exponents_{which}")
+            slots.append(self.memory(self.exponents_at))
+        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "TEAM": team, "HELD": held}
+        scale = indent(self._scale(team, held)) if is_scaled else ""
+        blocks = math.ceil(self.rows * team / _THREADS)
+        yield packed_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
+
+    def _across(self) -> Iterator[tuple[str, Launch]]:
+        """Rows are read side by side and packed with the scale that most have; those that need another, again."""
+        texts, names, slots = self._signature()
+        which, is_scaled = self.which, self.product.is_scaled
+        peaks = self.memory(self.peaks_at)
+        keep = f"peaks_{which}[step * (long long){self.rows} + row] = largest;" if is_scaled else ""
+        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "ARGUMENTS": ", ".join(names)}
+        holes |= {"PEAKS": f", float* __restrict__ peaks_{which}" if is_scaled else "", "KEEP_PEAK": indent([keep])}
+        blocks = math.ceil(self.rows * self.product.steps / _THREADS)
+        yield (
+            packed_text("pack_across.cu", holes),
+            self._launch("pack", blocks, [*slots, *([peaks] if is_scaled else [])]),
+        )
+        if is_scaled:
+            slots = [*slots, peaks, self.memory(self.exponents_at)]
+            yield packed_text("pack_repair.cu", holes), self._launch("repair", math.ceil(self.rows / 32), slots)
+
+    def _launch(self, what: str, blocks: int, arguments: list[str]) -> Launch:
+        name = f"{self.product.name}_{what}_{self.which}"
+        return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments), prepares=self.prepares)
+
+    def _scale(self, team: int, held: int) -> list[str]:
+        """Statements that find `scale` and keep its exponent for the end of the product."""
+        again = [
+            f"for (int piece = member; piece < {self.product.steps} * 8; piece += TEAM) {{",
+            "fetch(piece * PIECE, value[0]);",
+            "for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(value[0][e]));",
+            "}",
+        ]
+        kept = [
+            "#pragma unroll",
+            "for (int i = 0; i < HELD * PIECE; ++i)",
+            "    largest = math::maximum(largest, pack::finite(value[i / PIECE][i % PIECE]));",
+        ]
+        lines = ["float largest = 0.0f;", *(kept if held else again)]
+        lines += [
+            "#pragma unroll",
+            "for (int mask = 16; mask; mask /= 2)",
+            "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",
+        ]
+        if team > 32:
+            lines += [
+                f"__shared__ float warps[{team // 32}];",
+                "if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = largest;",
+                "__syncthreads();",
+                f"for (int i = 0; i < {team // 32}; ++i) largest = math::maximum(largest, warps[i]);",
+            ]
+        return [
+            *lines,
+            "const int exponent = pack::exponent_for(largest);",
+            "scale = pack::power(exponent);",
+            f"if (member == 0) exponents_{self.which}[row] = -exponent;",
+        ]
+
+
+def _is_parameter(plan: Plan, name: str) -> bool:
+    return plan.buffers[name].role == "parameter"
+
+
+def aligned(size: int) -> int:
+    return math.ceil(size / _ALIGN) * _ALIGN
+
+
+def packed_text(name: str, holes: dict[str, object]) -> str:
+    text = read_library_text(f"cuda/contractions/{name}")
+    return fill(text, {key: str(value) for key, value in holes.items() if f"@{key}@" in text})
