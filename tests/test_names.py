@@ -78,7 +78,9 @@ def tunables(folder: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", ["cpu", "cpu/rows", "cpu/contractions", "cuda", "cuda/rows", "cuda/convolutions"])
+@pytest.mark.parametrize(
+    "folder", ["cpu", "cpu/rows", "cpu/contractions", "cuda", "cuda/rows", "cuda/contractions", "cuda/convolutions"]
+)
 def test_a_printer_names_each_of_its_tunables(folder: str) -> None:
     declared, told = tunables(f"{LIBRARY}/{folder}"), printers()[f"{LIBRARY}/{folder}"]
     assert declared and {name for name in declared if f'"{name}"' not in told} == set()

@@ -189,7 +189,7 @@ inline Queue& queue() {
     if (mine.run != emulator::block().number) mine = {emulator::block().number, {{}}};
     return mine;
 }
-template <int BYTES> void copy(void* to, const void* from, bool is_there) {
+template <int BYTES, bool NEAR = false> void copy(void* to, const void* from, bool is_there) {
     if (reinterpret_cast<uintptr_t>(to) % BYTES || (is_there && reinterpret_cast<uintptr_t>(from) % BYTES))
         emulator::violation("a copy that is not aligned to its size");
     queue().groups.back().push_back({to, from, BYTES, is_there});
@@ -270,47 +270,3 @@ inline void copy_box(void* to, const Map* map, int x, int y, int z, unsigned lon
 }
 
 }  // namespace bulk
-
-// ---------------------------------------------------------------- copies of 16 bytes in groups
-
-namespace copies {
-
-// What a thread has asked for and not yet waited for: a copy is made no sooner than it must be, so that reading before
-// waiting shows.
-struct Copy {
-    void* to;
-    const void* from;
-    int bytes;
-};
-inline std::vector<std::vector<Copy>>& open() {
-    struct Own {
-        uint64_t block = 0;
-        std::vector<std::vector<Copy>> groups;
-    };
-    static thread_local Own all[emulator::kMaxThreads];
-    Own& own = all[emulator::block().current->thread];
-    if (own.block != emulator::block().number) own.groups.clear(), own.block = emulator::block().number;
-    return own.groups;
-}
-template <bool NEAR> void start(void* to, const void* from, int bytes) {
-    if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16)
-        emulator::violation("a copy that is not aligned to 16 bytes");
-    if (open().empty()) open().emplace_back();
-    open().back().push_back({to, from, bytes});
-}
-inline void close() {
-    if (open().empty()) open().emplace_back();
-    open().emplace_back();
-}
-template <int OPEN> void wait() {
-    auto& groups = open();  // the last one is not closed yet
-    while (groups.size() > OPEN + 1) {
-        for (const Copy& copy : groups.front()) {
-            std::memset(copy.to, 0, 16);
-            std::memcpy(copy.to, copy.from, copy.bytes);
-        }
-        groups.erase(groups.begin());
-    }
-}
-
-}  // namespace copies

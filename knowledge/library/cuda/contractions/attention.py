@@ -112,7 +112,12 @@ class _Attention:
 
 
 def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """Raises CannotLower for heads that do not fit shared memory or registers."""
+    """CUDA of an attention. Raises CannotLower for heads that do not fit shared memory or registers.
+
+    `choices` may hold "precision", "warps" (that share a tile of keys) and "rows" (of the query that a warp of the
+    ordinary units keeps); on tensor cores "warp_rows", "keys" (of a tile), "stages" (tiles in flight) and "splits"
+    (parts of the keys).
+    """
     allowed = precisions(kernel, plan, device.arch)
     precision = str(pick(choices, PRECISION, allowed, allowed[0]))
     space = attention_space(kernel, plan)

@@ -206,10 +206,10 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: b
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """CUDA of a matrix product with its epilogue.
 
-    `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile), "tile_k"
-    (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread ("thread_m",
-    "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that is not legal for
-    this kernel gives way to the default.
+    `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile) and
+    "tile_k" (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread
+    ("thread_m", "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that
+    is not legal for this kernel gives way to the default.
     """
     ways = ways_of(kernel, plan)
     precision, path, tunables = choose_way(ways, device, choices)

@@ -63,7 +63,7 @@ class Partial:
         return cuda_launch.workspace(self.memory)
 
     def store(self, acc: str, guard: str, element_guard: str) -> list[str]:
-        """Statements that keep four neighbours of a row, `acc` being one of them, where `split` and `batch` are known."""
+        """Statements that keep four neighbours of a row at `split` and `batch`; `acc` is one of them."""
         kernel = self.kernel
         row = f"((long long)(split * {math.prod(kernel.batch)} + batch) * {kernel.m} + m) * {kernel.n} + n"
         body = [f"partial[{row} + j] = {acc};"]

@@ -35,7 +35,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         for (int i = 0; i < ROWS; ++i) {
             const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
             const long long from = at < 0 ? 0 : (long long)(begin[i] + at) * 16;
-            copies::start<@NEAR@>(to + row * 128 + (piece ^ row % 8) * 16, packed + from, at < 0 ? 0 : 16);
+            async::copy<16, @NEAR@>(to + row * 128 + (piece ^ row % 8) * 16, packed + from, at >= 0);
         }
         if (threadIdx.x == 0) {
             const long long tile = ((long long)@GROUP@ * @ALL_STEPS@ + first_step + step) * @TILES_N@ + tile_n;
@@ -49,12 +49,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 #pragma unroll
     for (int step = 0; step < STAGES - 2; ++step) {
         if (step < steps) fetch(step);
-        copies::close();
+        async::commit();
     }
     for (int step = 0; step < steps; ++step) {
         const unsigned char* const from_a = tiles + step % STAGES * STAGE;
         const unsigned char* const from_b = from_a + TileA::BYTES;
-        copies::wait<STAGES - 3>();
+        async::wait<STAGES - 3>();
         wgmma::publish();
         __syncthreads();
         bulk::await(full + step % STAGES, step / STAGES & 1);
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                                         TileB::described(from_b, warp_n + n, k));
         wgmma::commit();
         if (step + STAGES - 2 < steps) fetch(step + STAGES - 2);  // over what the step before the last one has read
-        copies::close();
+        async::commit();
         if constexpr (DRAINED) {
             if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
                 wgmma::wait<0>();

@@ -437,7 +437,7 @@ class _ChannelsLast:
     def print(self) -> PrintedKernel:
         parts = [*self._packing(), self._main()]
         kind = "tf32" if self.precision == "tf32" else "sixteen"
-        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "copies", "pack")
+        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack")
         precisions = _precisions(self.space)
         tunables = [tunable("near", _NEAR, "yes", "memory", "whether the first cache keeps lines for the next tap")]
         if len(precisions) > 1:
