@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from layers import EMPTY_MODEL, allow_tf32, load_model, median_ms, speedups
+from layers import allow_tf32, load_model, median_ms, model_text, speedups
 
 from foundry.knowledge.candidate import Build, Choice
 from foundry.knowledge.device import Device
@@ -190,7 +190,7 @@ def variants(case: Attention, device: Device, arguments: argparse.Namespace) -> 
 def text_of(case: Attention, device: Device, choices: dict[str, Choice]) -> tuple[str, dict[str, Choice]]:
     plan = case.plan()
     found = print_kernel(plan.steps[0], plan, device, choices)  # type: ignore[arg-type]
-    return module_file(EMPTY_MODEL, [Entry(plan, (found,))], device), found.choices
+    return module_file(model_text(plan), [Entry(plan, (found,))], device), found.choices
 
 
 @dataclass(frozen=True)

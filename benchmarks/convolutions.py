@@ -65,8 +65,9 @@ class Convolution:
         }
         strides = {name: contiguous_strides(shape) for name, shape in shapes.items()}
         buffers = {
-            name: Buffer(name, shape, strides[name], "float32", "output" if name == "y" else "input", str(number))
-            for number, (name, shape) in enumerate(shapes.items())
+            "x": Buffer("x", shapes["x"], strides["x"], "float32", "input", "0"),
+            "y": Buffer("y", shapes["y"], strides["y"], "float32", "output"),
+            **{name: Buffer(name, shapes[name], strides[name], "float32", "parameter", name) for name in ("w", "bias")},
         }
         bias = Load("bias", View(0, (0, 1, *(0,) * self.rank)), "float32")
         value = Apply("relu", (Apply("add", (Named("acc", "float32"), bias), "float32"),), "float32")

@@ -31,7 +31,15 @@ from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.tools.machine.device import describe
 from foundry.tools.targets.cuda import CudaTarget, resource_lines
 
-EMPTY_MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
+MODEL = """import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+@PARAMETERS@
+"""
 WITHOUT_GPU = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
 SAMPLES = 20
 # Relative error of the norm against float32, beyond which a kernel of this precision, or with such outputs, is wrong.
@@ -39,7 +47,7 @@ LIMITS = {"tf32": 6e-4, "half": 6e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
 
 class Layer(Protocol):
-    """One layer: the library's plan of it over inputs x, w and bias, and the same in PyTorch."""
+    """One layer: the library's plan of it over x, w and bias, inputs or parameters, and the same in PyTorch."""
 
     def plan(self) -> Plan: ...
     def eager(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor: ...
@@ -54,7 +62,17 @@ def kernel_of(plan: Plan) -> Kernel:
 def printed(layer: Layer, device: Device, choices: dict[str, Choice]) -> tuple[str, PrintedKernel]:
     plan = layer.plan()
     found = print_kernel(kernel_of(plan), plan, device, choices)
-    return module_file(EMPTY_MODEL, [Entry(plan, (found,))], device), found
+    return module_file(model_text(plan), [Entry(plan, (found,))], device), found
+
+
+def model_text(plan: Plan) -> str:
+    """A module that holds the plan's parameters."""
+    lines = [
+        f"        self.{buffer.source} = nn.Parameter(torch.empty({buffer.shape}, dtype=torch.{buffer.dtype}))"
+        for buffer in plan.buffers.values()
+        if buffer.role == "parameter"
+    ]
+    return MODEL.replace("@PARAMETERS@", "\n".join(lines))
 
 
 def variants(layer: Layer, device: Device, arguments: argparse.Namespace) -> Iterator[dict[str, Choice]]:
@@ -88,7 +106,14 @@ def median_ms(call: Callable[[], Any]) -> float:
 def load_model(text: str) -> Any:
     namespace: dict[str, Any] = {}
     exec(compile(text, "candidate.py", "exec"), namespace)
-    return namespace["ModelNew"]()
+    return namespace["ModelNew"]().cuda()
+
+
+def bind(model: Any, plan: Plan, tensors: Mapping[str, torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """The candidate on these tensors: parameters are the module's, inputs its arguments."""
+    model.load_state_dict({name: tensors[name] for name in tensors if plan.buffers[name].role == "parameter"})
+    inputs = [tensor for name, tensor in tensors.items() if plan.buffers[name].role == "input"]
+    return lambda: model(*inputs)  # type: ignore[no-any-return]
 
 
 def allow_tf32(allowed: bool) -> None:
@@ -98,7 +123,8 @@ def allow_tf32(allowed: bool) -> None:
 def time_layer(name: str, layer: Layer, device: Device, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     plan = layer.plan()
     made = {key: torch.randn(plan.buffers[key].shape, device="cuda") for key in ("x", "w", "bias")}
-    inputs = [tensor.to(getattr(torch, plan.buffers[key].dtype)) for key, tensor in made.items()]
+    tensors = {key: tensor.to(getattr(torch, plan.buffers[key].dtype)) for key, tensor in made.items()}
+    inputs = list(tensors.values())
     allow_tf32(False)
     truth = layer.eager(*[tensor.float() for tensor in inputs])
     ieee_ms = median_ms(lambda: layer.eager(*inputs))
@@ -113,9 +139,9 @@ def time_layer(name: str, layer: Layer, device: Device, arguments: argparse.Name
         row: dict[str, Any] = {"layer": name, "set": choices, "choices": own.choices}
         row |= {"ieee_ms": ieee_ms, "tf32_ms": eager_ms}
         if build.ok:
-            model = load_model(text)
-            row["error"] = float((model(*inputs).float() - truth).norm() / truth.norm())
-            row["ms"] = median_ms(lambda model=model: model(*inputs))  # type: ignore[misc]
+            call = bind(load_model(text), plan, tensors)
+            row["error"] = float((call().float() - truth).norm() / truth.norm())
+            row["ms"] = median_ms(call)
             report(row, plan)
         else:
             row["failure"] = build.first_error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from layers import Layer, main
@@ -23,7 +24,7 @@ from foundry.knowledge.opgraph import DType, contiguous_strides
 
 @dataclass(frozen=True)
 class Product:
-    """relu(x w + bias) for x of (batch, m, k); w is stored as (k, n), or as (n, k) like the weight of nn.Linear."""
+    """relu(x w + bias) for x of (batch, m, k); w is an input (k, n), or a parameter (n, k) like that of nn.Linear."""
 
     m: int
     n: int
@@ -42,9 +43,14 @@ class Product:
         right = (self.batch, self.n, self.k) if self.is_linear else (self.batch, self.k, self.n)
         shapes = {"x": (self.batch, self.m, self.k), "w": right, "bias": (self.n,), "y": (self.batch, self.m, self.n)}
         strides = {name: contiguous_strides(shape) for name, shape in shapes.items()}
+        role: Literal["parameter", "input"] = "parameter" if self.is_linear else "input"
         buffers = {
-            name: Buffer(name, shape, strides[name], self.dtype, "output" if name == "y" else "input", str(number))
-            for number, (name, shape) in enumerate(shapes.items())
+            "x": Buffer("x", shapes["x"], strides["x"], self.dtype, "input", "0"),
+            "y": Buffer("y", shapes["y"], strides["y"], self.dtype, "output"),
+            **{
+                name: Buffer(name, shapes[name], strides[name], self.dtype, role, name if self.is_linear else place)
+                for name, place in (("w", "1"), ("bias", "2"))
+            },
         }
         of_w = (strides["w"][0], 1, self.k) if self.is_linear else strides["w"]
         value = _cast(Load("bias", View(0, (0, 0, 1)), self.dtype), "float32")
@@ -54,7 +60,9 @@ class Product:
         )
         stores = (Store("y", View(0, strides["y"]), _cast(value, self.dtype)),)
         kernel = GemmKernel(
-            "product", (self.batch,), self.m, self.n, self.k, *operands, stores, "float32", ops=("mm", "relu")
+            *("product", (self.batch,), self.m, self.n, self.k, *operands, stores, "float32"),
+            constant_b=self.is_linear,
+            ops=("mm", "relu"),
         )
         return Plan(buffers, (kernel,), (OutputView("y", shapes["y"], strides["y"]),), "tensor")
 
