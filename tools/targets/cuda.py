@@ -94,6 +94,7 @@ class CudaTarget:
     device: Device | None = None
     compile_s: float = 120.0
     memory_bytes: int = 6 << 30
+    disassembles: bool = True  # what the machine code does is part of the resources; reading it takes a process
 
     @property
     def name(self) -> TargetName:
@@ -124,7 +125,7 @@ class CudaTarget:
         cubin = build_cache() / f"{build_key(literals.source, flags, version_line(str(nvcc), '--version'), arch)}.cubin"
         log = cubin.with_suffix(".log")
         if cubin.exists() and log.exists():
-            resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch, instructions(cubin))
+            resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch, self._code(cubin))
             return Build(True, time.monotonic() - start, True, str(cubin), log=str(log), resources=resources)
         cubin.parent.mkdir(parents=True, exist_ok=True)
         return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
@@ -152,8 +153,11 @@ class CudaTarget:
             said = first_error(output) or f"nvcc exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
             return Build(False, seconds, first_error=problem, log=str(log))
-        resources = resources_of(output, literals.about, arch, instructions(cubin))
+        resources = resources_of(output, literals.about, arch, self._code(cubin))
         return Build(True, seconds, False, str(cubin), log=str(log), resources=resources)
+
+    def _code(self, cubin: Path) -> dict[str, dict[str, float]]:
+        return instructions(cubin) if self.disassembles else {}
 
 
 def _refusal(literals: Literals) -> str:

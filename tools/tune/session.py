@@ -23,6 +23,8 @@ from foundry.tools.process.channel import Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.targets.base import Target, build_cache
+from foundry.tools.targets.cpu import CpuTarget
+from foundry.tools.targets.cuda import CudaTarget
 from foundry.tools.tune.alone import Subject
 from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.space import KernelSpace
@@ -30,6 +32,7 @@ from foundry.tools.tune.sweep import Job
 
 Result = TypeVar("Result")
 ENTRY = "foundry.tools.tune.worker:serve"
+COMPILE_S = 30.0
 OPEN_S = 60.0  # a context, and the plan printed
 LOAD_S = 20.0  # inputs drawn, the library loaded, one call of the present configuration and one of the new
 HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
@@ -44,10 +47,16 @@ class Crew:
     recipe: Recipe
     device: Device
     zygote: Zygote
-    target: Target
     lock: DeviceLock
     threads: int
     compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
+
+    @property
+    def target(self) -> Target:
+        """What builds the configurations: as for any candidate, without what only reports read."""
+        if self.device.target == "cuda":
+            return CudaTarget(self.device, compile_s=COMPILE_S, disassembles=False)
+        return CpuTarget(compile_s=COMPILE_S)
 
 
 class Session:
@@ -57,7 +66,8 @@ class Session:
         self._crew, self._subjects, self._spaces = crew, subjects, spaces
         self.overlaps = crew.device.target == "cuda"
         self.restarts = 0
-        self.built = 0
+        self.spent_s = {"build": 0.0, "load": 0.0, "time": 0.0}  # builds: of all compilers together
+        self._target = crew.target
         self._texts: dict[Job, str] = {}
         self._present_ms: dict[str, float] = {}
         self._loaded: set[Job] = set()
@@ -88,8 +98,8 @@ class Session:
         if reason := unfit(printed, self._crew.device):
             return f"pruned: {reason}"
         text = self._texts[job] = self._subjects[job.kernel].file(printed)
-        build = self._crew.target.build(text)
-        self.built += not build.cached
+        build = self._target.build(text)
+        self.spent_s["build"] += build.seconds
         return "" if build.ok else f"does not compile: {build.first_error}"
 
     # ------------------------------------------------------------ running
@@ -110,7 +120,9 @@ class Session:
         if job in self._loaded and self._worker is not None:
             return ""
         message = {"do": "load", "choices": dict(job.setting)}
+        start = time.monotonic()
         answer = self._ask(job, message, LOAD_S)
+        self.spent_s["load"] += time.monotonic() - start
         if problem := str(answer.get("problem", "")):
             return problem
         self._loaded.add(job)
@@ -139,7 +151,10 @@ class Session:
 
     def _sample(self, job: Job) -> Message:
         seconds = HANG_S + HANG_TIMES * self._present_ms.get(job.kernel, 0.0) / 1e3
-        return self._ask(job, {"do": "time", "samples": 1}, seconds)
+        start = time.monotonic()
+        answer = self._ask(job, {"do": "time", "samples": 1}, seconds)
+        self.spent_s["time"] += time.monotonic() - start
+        return answer
 
     def _ask(self, job: Job, message: Message, seconds: float) -> Message:
         """The warm process's answer; a problem where it died of the question."""

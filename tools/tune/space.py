@@ -44,6 +44,7 @@ class KernelSpace:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._printed: dict[Setting, PrintedKernel] = {}
+        self._leads_to: dict[Setting, Setting | None] = {}
         first = subject.print(subject.present)
         self.present = setting_of(first.choices)
         self._printed[self.present] = first
@@ -57,6 +58,12 @@ class KernelSpace:
         return {item.name: item.values for item in self._free(setting)}
 
     def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        key = setting_of(wanted)
+        if key not in self._leads_to:
+            self._leads_to[key] = self._print(wanted)
+        return self._leads_to[key]
+
+    def _print(self, wanted: Mapping[str, Choice]) -> Setting | None:
         try:
             text = self._subject.print({**wanted, **self._held})
         except CannotLower:

@@ -34,7 +34,7 @@ def crew(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "build"))
     device = describe("cpu")
     graph = graph_of(lambda x: torch.relu(x) * 2.0 + 1.0, torch.zeros(128, 128))
-    yield Crew(graph, Recipe("cpu"), device, zygote, CpuTarget(), DeviceLock(device, tmp_path), device.cores)
+    yield Crew(graph, Recipe("cpu"), device, zygote, DeviceLock(device, tmp_path), device.cores)
 
 
 @pytest.fixture

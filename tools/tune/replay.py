@@ -1,0 +1,124 @@
+"""An exhaustive sweep of one kernel on file, and a bench that answers from it: search policies are compared on it
+without a device, by the seconds that the recorded machine took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from foundry.knowledge.candidate import Choice
+from foundry.tools.tune.space import Setting, setting_of
+from foundry.tools.tune.sweep import Job
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Every configuration of a kernel with its samples in ms; one that failed has none."""
+
+    kernel: str
+    template: str
+    device: str
+    present: Setting
+    samples: Mapping[Setting, list[float]]
+    build_s: float  # of one configuration, the compilers of all cores together
+    sample_s: float  # of one sample, with its cold cache
+
+    @cached_property
+    def best_ms(self) -> float:
+        return min(_median(found) for found in self.samples.values() if found)
+
+    def median_ms(self, setting: Setting) -> float:
+        return _median(self.samples[setting])
+
+
+def _median(found: Sequence[float]) -> float:
+    return sorted(found)[len(found) // 2]
+
+
+class RecordedSpace:
+    """Implements SettingSpace: what the printer accepted when the sweep was recorded."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.present = recording.present
+        self._known = recording.samples
+        self._nearest: dict[Setting, Setting | None] = {}
+        names = sorted({name for setting in self._known for name, _ in setting})
+        self._values = {name: self._all(name) for name in names}
+
+    def _all(self, name: str) -> list[Choice]:
+        return list(dict.fromkeys(dict(setting)[name] for setting in self._known if name in dict(setting)))
+
+    def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
+        here = dict(setting)
+        return {name: found for name, found in self._values.items() if name in here and len(found) > 1}
+
+    def legal(self, wanted: Mapping[str, Choice]) -> Setting | None:
+        """The configuration with the most of the wanted values, as the printer takes defaults for what does not fit."""
+        exact = setting_of(wanted)
+        if exact in self._known:
+            return exact
+        if exact not in self._nearest:
+            agreeing = {setting: sum(wanted.get(name) == value for name, value in setting) for setting in self._known}
+            best = max(agreeing.values(), default=0)
+            found = [setting for setting, count in agreeing.items() if count == best]
+            self._nearest[exact] = found[0] if best >= len(wanted) - 1 else None
+        return self._nearest[exact]
+
+
+@dataclass
+class RecordedBench:
+    """Implements Bench on a clock of its own: the seconds are those that the machine took."""
+
+    recording: Recording
+    overlaps: bool = False
+    clock_s: float = 0.0
+    looks: dict[Setting, int] = field(default_factory=dict)
+
+    def elapsed_s(self) -> float:
+        return self.clock_s
+
+    async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
+        self.clock_s += self.recording.build_s * len(jobs)
+        return {job: "failed" for job in jobs if not self.recording.samples[job.setting]}
+
+    async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
+        self.clock_s += self.recording.sample_s * samples * len(jobs)
+        return {job: [self._next(job.setting) for _ in range(samples)] for job in jobs}
+
+    def _next(self, setting: Setting) -> float:
+        """The configuration's samples in their order, from the first again at their end."""
+        known = self.recording.samples[setting]
+        at = self.looks.get(setting, 0)
+        self.looks[setting] = at + 1
+        return known[at % len(known)]
+
+
+def write_recordings(path: Path, found: Sequence[Recording]) -> None:
+    """One line of JSON for each kernel and one for each configuration."""
+    lines = []
+    for item in found:
+        head = {"kernel": item.kernel, "template": item.template, "device": item.device, "present": dict(item.present)}
+        lines.append(json.dumps({**head, "build_s": item.build_s, "sample_s": item.sample_s}))
+        lines += [
+            json.dumps({"choices": dict(setting), "ms": [float(f"{ms:.4g}") for ms in times]})
+            for setting, times in item.samples.items()
+        ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_recordings(path: Path) -> list[Recording]:
+    """Raises ValueError for a file that is none."""
+    found: list[Recording] = []
+    samples: dict[Setting, list[float]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        item = json.loads(line)
+        if "kernel" in item:
+            samples = {}
+            present = setting_of(item.pop("present"))
+            found.append(Recording(**item, present=present, samples=samples))
+        else:
+            samples[setting_of(item["choices"])] = item["ms"]
+    return found
