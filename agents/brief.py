@@ -52,6 +52,7 @@ class Brief:
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0
     elites: tuple[Evaluation, ...] = ()  # of this island and migrants, best first: partners for crossover
     tried: frozenset[str] = frozenset()
+    tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
 
     @cached_property

@@ -34,6 +34,7 @@ class Expert:
     `opinion`: a further weight for one move in one situation.
     `answers`: the diagnoses about which it is asked first.
     `calls`: the workbench's methods that it uses.
+    `tunes`: it hands a new structure to the tuner before it changes single numbers.
     """
 
     name: ExpertName
@@ -43,6 +44,7 @@ class Expert:
     answers: Mapping[str, float] = field(default_factory=dict)  # limiter or failure -> how much it is this one's job
     opinion: Callable[[Move, Situation], Opinion] = no_opinion
     calls: tuple[str, ...] = ()
+    tunes: bool = False
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import get_args
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import Expert, experts
+from foundry.agents.tuning import is_untuned
 from foundry.knowledge.limits import Limiter
 from foundry.knowledge.thought import Aspect, Diagnosis, ExpertName, Role
 
@@ -56,7 +57,7 @@ def ranking(brief: Brief, diagnosis: Diagnosis) -> tuple[ExpertName, ...]:
     everyone = experts()
     if diagnosis.failure is not None:
         return ("diagnostician",)
-    asked = _asked_by_user(brief, everyone)
+    asked = _asked_by_user(brief, everyone) or _tuner(brief, everyone)
     if asked:
         return (asked, *_others(everyone, asked))
     makers = [expert for expert in everyone.values() if expert.aspects and diagnosis.limiter in expert.answers]
@@ -83,6 +84,11 @@ def _others(everyone: Mapping[str, Expert], first: str) -> tuple[ExpertName, ...
     """Everyone else who improves correct candidates."""
     limiters = set(get_args(Limiter))
     return tuple(item.name for item in everyone.values() if item.name != first and limiters & set(item.answers))
+
+
+def _tuner(brief: Brief, everyone: Mapping[str, Expert]) -> ExpertName | None:
+    """Who hands a structure to the tuner, while nobody has: what a structure is worth shows when it is tuned."""
+    return next((expert.name for expert in everyone.values() if expert.tunes and is_untuned(brief)), None)
 
 
 def _asked_by_user(brief: Brief, everyone: Mapping[str, Expert]) -> ExpertName | None:

@@ -30,7 +30,7 @@ from foundry.tools.tune.policies import CoordinateDescent, Evolution, Policy, Ra
 from foundry.tools.tune.replay import RecordedBench, RecordedSpace, Recording, read_recordings, write_recordings
 from foundry.tools.tune.session import Crew, Session
 from foundry.tools.tune.space import KernelSpace, SettingSpace, everything
-from foundry.tools.tune.sweep import Contest, Job, PlanSweep
+from foundry.tools.tune.sweep import Job, KernelSweep, PlanSweep
 from foundry.tools.tune.tuner import tune
 
 SAMPLES = 12  # of each configuration of a recorded sweep
@@ -161,7 +161,7 @@ def replay(recordings: list[Recording]) -> None:
 def _lost(recording: Recording, make: Callable[[SettingSpace, int], Policy], seed: int, count: int) -> float:
     """Percent over the best time at the end of a search through so many configurations."""
     space = RecordedSpace(recording)
-    contest = Contest(recording.kernel, space, make(space, seed))
+    contest = KernelSweep(recording.kernel, space, make(space, seed))
     one_s = recording.build_s + 3 * recording.sample_s
     sweep = PlanSweep([contest], RecordedBench(recording), count * one_s, BATCH, lambda line: None)
     asyncio.run(sweep.run())

@@ -43,10 +43,11 @@ class Move:
     """One legal step from a library candidate to a neighbour.
 
     kind "set": kernel, name and value of a tunable; "split": materialise `name`; "fuse": stop materialising it;
-    "rewrite"/"unwrite": apply or drop the exact rewrite `name`.
+    "rewrite"/"unwrite": apply or drop the exact rewrite `name`; "tune": the numbers that the tuner finds, of which
+    nobody knows yet what they are.
     """
 
-    kind: Literal["set", "split", "fuse", "rewrite", "unwrite"]
+    kind: Literal["set", "split", "fuse", "rewrite", "unwrite", "tune"]
     aspect: Aspect
     name: str
     kernel: str = ""

@@ -30,6 +30,7 @@ from foundry.agents.ledger import BudgetExhausted, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
+from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
@@ -101,6 +102,8 @@ class ChatModelBrain:
         """The model's step; the playbook's when the model gives none. Raises NoAnswer when the playbook has none
         either: the parent is not exhausted, the model may have a step for it another time."""
         diagnosis = brief.diagnosis or await self.fallback.diagnose(brief)
+        if diagnosis.failure is None and (sweep := tuning_step(expert, brief)):
+            return sweep  # numbers are the tuner's: no model is asked for them
         menu = Menu(brief, diagnosis, experts()[expert], self.fallback.library)
         request = _Request(brief.step, expert, "propose", step_prompt(brief, diagnosis, menu.moves))
         try:

@@ -106,5 +106,6 @@ EXPERT = Expert(
         "launch_overhead": 0.8,
     },
     opinion=opinion,
-    calls=("build", "profile", "time"),
+    calls=("build", "profile", "time", "tune"),
+    tunes=True,
 )

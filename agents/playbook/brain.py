@@ -23,6 +23,7 @@ from foundry.agents.playbook.ranking import Ranked, rank
 from foundry.agents.playbook.words import Draft, proposal_of
 from foundry.agents.situation import Situation
 from foundry.agents.steps import far_settings, towards
+from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import Judgement, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -62,6 +63,8 @@ class PlaybookBrain:
         if brief.lowered is None or brief.obedience is None:
             return None
         found = brief.diagnosis or diagnose(brief)
+        if found.failure is None and (sweep := tuning_step(expert, brief)):
+            return sweep
         search = _Search(experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library)
         draft = search.repair(found.failure) if found.failure else search.improve()
         return proposal_of(draft, experts()[expert], search.situation) if draft else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +16,7 @@ from foundry.knowledge.candidate import (
     Evaluation,
     ForeignName,
     Profile,
+    Recipe,
     RivalName,
     Stage,
 )
@@ -25,6 +26,7 @@ from foundry.knowledge.task import Policy
 if TYPE_CHECKING:
     from foundry.tools.grade.examine import Judge, Step
     from foundry.tools.grade.workbench import Intake, Workbench
+    from foundry.tools.tune.tuner import TunedPlan
 
 T = TypeVar("T")
 CONTEST = "contest"  # its key in the journal
@@ -197,6 +199,25 @@ class Measurements:
             self._journal.plain(NO_COUNTERS, "measure", lambda: reason)
             self._log.note("note", "no counters", reason=reason)
         return found
+
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        """What the tuner makes of a structure."""
+        from foundry.tools.tune.tuner import TunedPlan
+
+        return await self._ask(
+            f"tune/{recipe.digest}",
+            "tune",
+            "time",
+            TunedPlan,
+            lambda: self.workbench.tune(recipe, seconds, seed=seed, hints=hints),
+            lambda answer: {
+                "tried": answer.tried,
+                "failed": answer.failed,
+                "restarts": answer.restarts,
+                "busy_s": answer.seconds,
+                "expected_gain": answer.expected_gain,
+            },
+        )
 
     async def _ask(
         self,

@@ -34,13 +34,38 @@ class Effort:
     plateau: int  # generations without a better candidate after which an island ends its round
     stagnation: int  # generations without a better candidate after which it takes migrants
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
+    tune_s: float  # of the search's time, for each structure that is handed to the tuner
 
 
 BENCH = Effort(
-    "bench", 12, 0.5, 0.75, islands=2, rounds=1, seeds=2, proofs=0, finalists=1, plateau=6, stagnation=3, counted=0
+    "bench",
+    12,
+    0.5,
+    0.75,
+    islands=2,
+    rounds=1,
+    seeds=2,
+    proofs=0,
+    finalists=1,
+    plateau=6,
+    stagnation=3,
+    counted=0,
+    tune_s=6,
 )
 QUICK = Effort(
-    "quick", 48, 2.0, 2.9, islands=4, rounds=1, seeds=4, proofs=2, finalists=3, plateau=16, stagnation=3, counted=1
+    "quick",
+    48,
+    2.0,
+    2.9,
+    islands=4,
+    rounds=1,
+    seeds=4,
+    proofs=2,
+    finalists=3,
+    plateau=16,
+    stagnation=3,
+    counted=1,
+    tune_s=15,
 )
 STANDARD = Effort(
     "standard",
@@ -55,6 +80,7 @@ STANDARD = Effort(
     plateau=24,
     stagnation=4,
     counted=8,
+    tune_s=45,
 )
 DEEP = Effort(
     "deep",
@@ -69,6 +95,7 @@ DEEP = Effort(
     plateau=48,
     stagnation=5,
     counted=40,
+    tune_s=120,
 )
 EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, STANDARD, DEEP)}
 

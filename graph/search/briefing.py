@@ -96,5 +96,6 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
         ),
         tried=services.tried(state["outside"]["tried"]),
+        tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Brief
+from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
@@ -24,6 +25,7 @@ from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
+from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import name_kernel
@@ -230,6 +232,10 @@ async def propose(state: IslandState, services: Services) -> Update:
             answer = await _ask(services, expert, brief)
             proposal = answer.proposal
             span.data["proposal"] = proposal.rationale if proposal else answer.unanswered or "nothing left to try"
+        if proposal is not None and asks_tuner(proposal):
+            proposal = await with_numbers(proposal, brief, services)
+            if proposal is None:
+                return {"misses": state.get("misses", 0) + 1, "broken": ""}
         if proposal is not None:
             return await _write(state, services, proposal, brief.parent_text)
         silent += [answer] if answer.unanswered else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -31,3 +32,16 @@ class Lowered:
     coordinates: Coordinates
     flops: int  # of the graph as rewritten
     traffic_bytes: int  # compulsory traffic of the graph as rewritten
+
+    @property
+    def structure(self) -> str:
+        """Names what the tuner leaves as it is: which kernels there are, and in which precision each computes."""
+        precisions = [
+            (kernel.name, item.name, kernel.choices.get(item.name, item.default))
+            for kernel in self.kernels
+            for item in kernel.tunables
+            if item.aspect == "precision"
+        ]
+        recipe = self.recipe
+        parts = (recipe.target, self.materialised, self.rewrites_applied, recipe.ieee_only, precisions)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

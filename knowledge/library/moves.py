@@ -124,6 +124,8 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
         return replace(recipe, materialise=tuple(name for name in recipe.materialise if name != move.name))
     if move.kind == "rewrite":
         return replace(recipe, rewrites=tuple(sorted({*recipe.rewrites, move.name})))
+    if move.kind == "tune":
+        return recipe
     return replace(recipe, rewrites=tuple(name for name in recipe.rewrites if name != move.name))
 
 

@@ -150,6 +150,11 @@ class Grader:
             self._notes.isolation = self._zygote.isolation
         return self._notes
 
+    @property
+    def zygote(self) -> Zygote:
+        """The warm process, for what is not confined to a task."""
+        return self._zygote
+
     def close(self) -> None:
         """Ends every process of this grader and removes their directories. A warm process that others use too goes
         on."""

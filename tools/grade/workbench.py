@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from foundry.knowledge.candidate import (
     ForeignName,
     Gate,
     Profile,
+    Recipe,
     RivalName,
     Stage,
     Timing,
@@ -46,6 +47,8 @@ from foundry.tools.process.zygote import Zygote
 from foundry.tools.profiling.gather import Seen, seen_launches
 from foundry.tools.targets.base import Target
 from foundry.tools.task.limits import check_limits
+from foundry.tools.tune.session import Crew
+from foundry.tools.tune.tuner import TunedPlan, tune
 
 Result = TypeVar("Result")
 FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
@@ -105,6 +108,10 @@ class Workbench(Protocol):
     ) -> Profiled: ...
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
+
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        """Better numbers for the same structure; `hints`: the lift that earlier runs saw of a setting, by a move's key.
+        What the tuner measures proposes a candidate and proves nothing. Raises CannotLower."""
 
     async def sanitize(self, text: str) -> list[Gate]:
         """What compute-sanitizer says of a winner; nothing on a CPU."""
@@ -240,6 +247,12 @@ class LocalWorkbench:
             lambda: profile(text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
         )
         return Profiled(made, read_coordinates(text, build, lowered))
+
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        graph = (await self.intake()).graphs[0]
+        device = self._measured or self.device
+        crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device))
+        return await tune(crew, seconds, seed=seed, hints=hints)
 
     async def sanitize(self, text: str) -> list[Gate]:
         async with self._shared():

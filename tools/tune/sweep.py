@@ -51,7 +51,7 @@ class Bench(Protocol):
 
 
 @dataclass
-class Contest:
+class KernelSweep:
     """One kernel's configurations and what is known of them."""
 
     kernel: str
@@ -86,9 +86,9 @@ class Contest:
         nothing is clearly faster."""
         known = {setting: statistics.median(found) for setting, found in (self.final or self.samples).items()}
         present = self.space.present
-        present_ms = known.get(present, float("inf"))
+        present_ms = known.get(present, 0.0)  # without it there is nothing to compare with
         best = min(known, key=lambda item: known[item], default=present)
-        if known.get(best, present_ms) > CLEARLY * present_ms:
+        if known.get(best, 0.0) >= CLEARLY * present_ms:
             return present, present_ms, present_ms
         return best, known[best], present_ms
 
@@ -116,7 +116,7 @@ class Contest:
 class PlanSweep:
     """One tuning: its contests, the machine or the recording, the seconds it may take, and who hears of each round."""
 
-    contests: Sequence[Contest]
+    contests: Sequence[KernelSweep]
     bench: Bench
     seconds: float
     batch: int  # new configurations a round, all kernels together
@@ -153,14 +153,14 @@ class PlanSweep:
     def _left_s(self) -> float:
         return self.seconds - self.bench.elapsed_s()
 
-    async def _prepare(self) -> list[tuple[Contest, list[Setting]]]:
+    async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
         """The next configurations, built; none when the search is over."""
         tried = sum(contest.tried for contest in self.contests)
         left_s = self._left_s() - FINAL_SHARE * self.seconds
         count = min(self.batch, int(left_s * tried / self.bench.elapsed_s())) if self.rounds else self.batch
         return await self._built(self._choose(count)) if left_s > 0 and count > 0 else []
 
-    def _choose(self, count: int) -> list[tuple[Contest, list[Setting]]]:
+    def _choose(self, count: int) -> list[tuple[KernelSweep, list[Setting]]]:
         """New configurations, most for the kernel with the most to gain."""
         live = [contest for contest in self.contests if contest.ended is None]
         total = sum(contest.to_gain_ms() for contest in live)
@@ -174,7 +174,7 @@ class PlanSweep:
                 contest.ended = "exhausted"
         return chosen
 
-    async def _built(self, chosen: list[tuple[Contest, list[Setting]]]) -> list[tuple[Contest, list[Setting]]]:
+    async def _built(self, chosen: list[tuple[KernelSweep, list[Setting]]]) -> list[tuple[KernelSweep, list[Setting]]]:
         problems = await self.bench.build([Job(c.kernel, setting) for c, settings in chosen for setting in settings])
         for contest, settings in chosen:
             for setting in settings:
@@ -182,17 +182,17 @@ class PlanSweep:
                     contest.note(setting, problem)
         return [(c, [setting for setting in settings if setting not in c.problems]) for c, settings in chosen]
 
-    async def _measure(self, chosen: list[tuple[Contest, list[Setting]]], samples: int) -> None:
+    async def _measure(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
         await self._time(await self._built(chosen), samples)
 
-    async def _time(self, chosen: list[tuple[Contest, list[Setting]]], samples: int) -> None:
+    async def _time(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
         jobs = [Job(contest.kernel, setting) for contest, settings in chosen for setting in settings]
         found = await self.bench.run(jobs, samples, self._left_s()) if jobs else {}
         for contest, settings in chosen:
             for setting in settings:
                 contest.note(setting, found[Job(contest.kernel, setting)])
 
-    def _promoted(self) -> list[tuple[Contest, list[Setting]]]:
+    def _promoted(self) -> list[tuple[KernelSweep, list[Setting]]]:
         return [(contest, contest.promising(PROMOTED, MORE)) for contest in self.contests]
 
     def _close_contests(self) -> None:
@@ -216,7 +216,7 @@ class PlanSweep:
             contest.final = {setting: ms for setting, ms in times.items() if not isinstance(ms, str)}
 
 
-def _best_in_words(contest: Contest) -> str:
+def _best_in_words(contest: KernelSweep) -> str:
     setting, best_ms = contest.best()
     start_ms = statistics.median(contest.samples.get(contest.space.present) or [best_ms])
     floor = f", floor {contest.floor_ms:.4g}" if contest.floor_ms else ""
@@ -225,5 +225,5 @@ def _best_in_words(contest: Contest) -> str:
     return f"{contest.kernel} {best_ms:.4g} ms ({start_ms / best_ms:.2f}x{floor}) {changed}".rstrip()
 
 
-async def _nothing() -> list[tuple[Contest, list[Setting]]]:
+async def _nothing() -> list[tuple[KernelSweep, list[Setting]]]:
     return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +11,7 @@ from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.policies import Evolution
 from foundry.tools.tune.session import Crew, Session
 from foundry.tools.tune.space import KernelSpace, Setting
-from foundry.tools.tune.sweep import Contest, Ended, PlanSweep
+from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
 BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
@@ -20,14 +19,15 @@ HINTS = 6  # settings of earlier runs that are tried first, one by one and all t
 
 @dataclass(frozen=True)
 class TunedKernel:
-    """What the sweep of one kernel came to. `alike`: the kernels of the plan that differ from it in names only."""
+    """What the sweep of one kernel came to; the times are 0 where the present configuration did not run. `alike`: the
+    kernels of the plan that differ from it in names only."""
 
     kernel: str
     template: str
     choices: dict[str, Choice]
     present_ms: float
     best_ms: float
-    floor_ms: float | None
+    floor_ms: float | None  # at the arithmetic in use
     tried: int
     failed: int
     ended: Ended
@@ -44,14 +44,14 @@ class TunedPlan:
     failed: int
     restarts: int
     seconds: float
-    problems: tuple[str, ...] = ()  # the most frequent first
+    log: tuple[str, ...] = ()  # a line a round, then the best
 
     @property
     def expected_gain(self) -> float:
         """The present kernels' time over the best ones', each alone."""
         present = sum(item.present_ms * (1 + len(item.alike)) for item in self.kernels)
         best = sum(item.best_ms * (1 + len(item.alike)) for item in self.kernels)
-        return present / best if best > 0 and math.isfinite(present) else 1.0
+        return present / best if best > 0 else 1.0
 
 
 async def tune(
@@ -67,9 +67,15 @@ async def tune(
     a move's key. Raises CannotLower."""
     groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
     spaces = {first.name: KernelSpace(first) for first, _ in groups}
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        say(line)
+
     contests = [_contest(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
     session = Session(crew, {first.name: first for first, _ in groups}, spaces)
-    sweep = PlanSweep(contests, session, seconds, BATCH[crew.device.target] * crew.compilers, say)
+    sweep = PlanSweep(contests, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
     try:
         watch(session)
         await sweep.run()
@@ -77,19 +83,17 @@ async def tune(
     finally:
         await session.aclose()
     found = [_result(contest, first, others) for contest, (first, others) in zip(contests, groups, strict=True)]
-    tuned = _recipe(crew.recipe, found)
-    tuning = TunedPlan(
-        recipe=tuned,
+    for line in _closing_lines(found, contests):
+        hear(line)
+    return TunedPlan(
+        recipe=_recipe(crew.recipe, found),
         kernels=tuple(found),
         tried=sum(contest.tried for contest in contests),
         failed=sum(len(contest.problems) for contest in contests),
         restarts=session.restarts,
         seconds=took_s,
-        problems=_problems(contests),
+        log=tuple(lines),
     )
-    for line in closing_lines(tuning):
-        say(line)
-    return tuning
 
 
 def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
@@ -100,13 +104,13 @@ def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
     return [(first, others[1:]) for first, others in groups.values()]
 
 
-def _contest(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> Contest:
+def _contest(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> KernelSweep:
     printed = space.printed(space.present)
     floor_ms = subject.floor_ms(printed)
     if floor_ms is not None and subject.device.ceilings is not None:
         floor_ms = max(floor_ms, subject.device.ceilings.launch_ms)
     policy = Evolution(space, seed, _starts(space, printed.template, hints))
-    return Contest(subject.name, space, policy, floor_ms, weight=weight)
+    return KernelSweep(subject.name, space, policy, floor_ms, weight=weight)
 
 
 def _starts(space: KernelSpace, template: str, hints: Mapping[str, float]) -> list[Setting]:
@@ -122,7 +126,7 @@ def _starts(space: KernelSpace, template: str, hints: Mapping[str, float]) -> li
     return [setting for setting in dict.fromkeys(starts) if setting is not None]
 
 
-def _result(contest: Contest, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
+def _result(contest: KernelSweep, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
     setting, best_ms, present_ms = contest.winner()
     return TunedKernel(
         kernel=contest.kernel,
@@ -146,7 +150,7 @@ def _recipe(recipe: Recipe, found: Sequence[TunedKernel]) -> Recipe:
     return replace(recipe, choices=choices)
 
 
-def _problems(contests: Sequence[Contest]) -> tuple[str, ...]:
+def _problems(contests: Sequence[KernelSweep]) -> tuple[str, ...]:
     counts: dict[str, int] = {}
     for contest in contests:
         for problem in contest.problems.values():
@@ -154,14 +158,14 @@ def _problems(contests: Sequence[Contest]) -> tuple[str, ...]:
     return tuple(f"{count} x {said}" for said, count in sorted(counts.items(), key=lambda item: -item[1])[:8])
 
 
-def closing_lines(tuning: TunedPlan) -> list[str]:
-    """A line for each kernel, then the best choices of all as one line of JSON that can be pasted."""
+def _closing_lines(found: Sequence[TunedKernel], contests: Sequence[KernelSweep]) -> list[str]:
+    """A line for each kernel, what went wrong, then the best choices of all as one line of JSON that can be pasted."""
     lines = [
         f"{item.kernel} ({item.template}): {item.present_ms:.4g} -> {item.best_ms:.4g} ms, "
         f"{item.present_ms / item.best_ms:.2f}x, {item.tried} tried, {item.failed} failed, ended by {item.ended}"
-        for item in tuning.kernels
+        for item in found
         if item.best_ms > 0
     ]
-    lines += [f"problem: {problem}" for problem in tuning.problems]
-    best = {name: item.choices for item in tuning.kernels for name in (item.kernel, *item.alike)}
+    lines += [f"problem: {problem}" for problem in _problems(contests)]
+    best = {name: item.choices for item in found for name in (item.kernel, *item.alike)}
     return [*lines, f"best: {json.dumps(best, sort_keys=True)}"]

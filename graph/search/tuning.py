@@ -1,0 +1,65 @@
+"""The tuner in the search: a proposal to tune becomes one with the numbers that the tuner found.
+
+What it measured is journalled like any measurement, so that a resumed or replayed run takes the same numbers. The
+candidate that they make walks the one path; no time of the tuner's is a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from foundry.agents.brief import Brief
+from foundry.agents.tuning import obedient, settings_between, tuned_mark
+from foundry.graph.run.services import Services
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.thought import Proposal
+
+SHARE = 0.35  # of the search's time that is left: the tuner gets no more of it at once
+LEAST_S = 2.0  # in less it tries too little
+
+
+async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> Proposal | None:
+    """The proposal with the tuner's numbers; None where another island has begun to tune this structure, too little
+    time is left, or the tuner found nothing better."""
+    before, recipe = brief.lowered, proposal.recipe
+    if before is None or recipe is None:
+        return None
+    mark = tuned_mark(before)
+    claim = services.journal.plain(f"{brief.step}/tuning", "outside", lambda: _claim(mark, brief.tune_s, services))
+    services.run.add_tried([mark])
+    if not claim["fresh"] or claim["seconds"] < LEAST_S:
+        return None
+    hints = {lift.move: lift.lift**lift.confidence for lift in brief.lifts}
+    found = await services.measure.tune(recipe, claim["seconds"], seed=services.request.seed, hints=hints)
+    log = services.run.path / f"tuner-{before.structure}.log"
+    services.run.write(log, "".join(f"{line}\n" for line in found.log).encode())
+    services.log.note_once(
+        "note",
+        "tuned",
+        parent=proposal.parent,
+        tried=found.tried,
+        failed=found.failed,
+        seconds=round(found.seconds, 1),
+        expected_gain=round(found.expected_gain, 3),
+        log=log.name,
+        by="the tuner's own clock: no result",
+    )
+    try:
+        after = await services.lower(obedient(found.recipe, before, brief.obedience))
+    except CannotLower:
+        return None
+    moves = tuple(settings_between(before, after))
+    if after.recipe.digest == before.recipe.digest:
+        return None
+    told = f"The tuner tried {found.tried} configurations in {found.seconds:.0f} s."
+    expected = f"about {found.expected_gain:.2f}x the parent's speed, by the tuner's own clock"
+    rationale = f"{proposal.rationale} {told}"
+    return replace(proposal, recipe=after.recipe, moves=moves, rationale=rationale, expected=expected)
+
+
+def _claim(mark: str, most_s: float, services: Services) -> dict[str, Any]:
+    """Whether nobody has tuned this structure yet, and the seconds that the tuner may take."""
+    spent, allowed = services.ledger.spent(), services.ledger.allowed()
+    left_s = 60 * (allowed.minutes - spent.minutes)
+    return {"fresh": mark not in services.run.tried()[1], "seconds": round(min(most_s, SHARE * left_s), 1)}
