@@ -9,7 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -432,7 +432,9 @@ def verify(
     if self_test:
         if receipt or write_receipt or min_speedup or compiled:
             fail("--self-test judges planted faults: it takes no receipt, no speedup and no --compile", 2)
-        _self_test(task, candidate, wanted, scale, seed or 0, faults, min_caught, as_json=as_json)
+        from foundry.tools.selftest.command import SelfTestRequest, show
+
+        show(SelfTestRequest(task, candidate, wanted, scale, faults, seed or 0, min_caught), as_json=as_json)
     if candidate is None:
         fail("name the candidate's file after the task's (only --self-test can do without)", 2)
     rules = _policy(policy)
@@ -460,28 +462,6 @@ def profile(
 
     place = _choice("--target", target, ("cpu", "cuda", "auto"))
     show(ProfileRequest(task, candidate, place, scale, rung), as_json=as_json)
-
-
-def _self_test(
-    task: Path,
-    candidate: Path | None,
-    target: Any,
-    scale: int | None,
-    seed: int,
-    faults: int,
-    least: float,
-    *,
-    as_json: bool,
-) -> NoReturn:
-    from foundry.tools.selftest.command import run
-    from foundry.tools.selftest.report import lines
-
-    report = run(task, candidate, target=target, scale=scale, faults=faults, seed=seed)
-    if as_json:
-        print_json(report.to_json())
-    else:
-        typer.echo("\n".join(lines(report)))
-    raise typer.Exit(0 if report.rate >= least else 1)
 
 
 def _choice(option: str, value: str, allowed: tuple[str, ...]) -> Any:

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
+
+import typer
 
 from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, MissingTool, TaskError, UsageError
 from foundry.knowledge.task import Task
+from foundry.tools.command_line import print_json
 from foundry.tools.grade.grader import thread_count
 from foundry.tools.grade.workbench import Workbench, open_workbench
 from foundry.tools.process.zygote import Zygote
@@ -19,23 +23,39 @@ from foundry.tools.selftest.examination import Compare, Comparer, confirm_correc
 from foundry.tools.selftest.faults.fault import Mutant
 from foundry.tools.selftest.faults.original import original_of
 from foundry.tools.selftest.planting import DEFAULT_FAULTS, library_mutants, source_mutants
-from foundry.tools.selftest.report import SelfTestReport
+from foundry.tools.selftest.report import SelfTestReport, lines
 from foundry.tools.task.file import read_task
 from foundry.tools.task.plain_file import read_source
 
 
-def run(
-    task: Path,
-    candidate: Path | None,
-    *,
-    target: TargetName | Literal["auto"] = "auto",
-    scale: int | None = None,
-    faults: int = DEFAULT_FAULTS,
-    seed: int = 0,
-) -> SelfTestReport:
+@dataclass(frozen=True)
+class SelfTestRequest:
+    """What the user asked of `foundry verify --self-test`."""
+
+    task: Path
+    candidate: Path | None
+    target: TargetName | Literal["auto"]
+    scale: int | None
+    faults: int
+    seed: int
+    min_caught: float
+
+
+def show(request: SelfTestRequest, *, as_json: bool) -> NoReturn:
+    """Prints the report; exit 1 below the share that was asked for."""
+    report = run(request)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        typer.echo("\n".join(lines(report)))
+    raise typer.Exit(0 if report.rate >= request.min_caught else 1)
+
+
+def run(request: SelfTestRequest) -> SelfTestReport:
     """`self_test` of files; raises UsageError for a file that cannot be read, and what `self_test` raises."""
-    text = read_source(candidate) if candidate is not None else None
-    return self_test(read_task(task, scale=scale), text, target=target, faults=faults, seed=seed)
+    text = read_source(request.candidate) if request.candidate is not None else None
+    task = read_task(request.task, scale=request.scale)
+    return self_test(task, text, target=request.target, faults=request.faults, seed=request.seed)
 
 
 def self_test(

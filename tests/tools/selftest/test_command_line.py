@@ -25,8 +25,8 @@ def call(*arguments: str | Path) -> tuple[int, str]:
 
 @pytest.fixture
 def half_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(task: Path, candidate: Path | None, **options: Any) -> SelfTestReport:
-        ASKED.update(options, task=task, candidate=candidate)
+    def run(request: command.SelfTestRequest) -> SelfTestReport:
+        ASKED.update(vars(request))
         caught = FaultResult(FAULT, "caught", "as given", "12 are wrong", 1.0)
         findings = (caught, FaultResult(FAULT, "missed", "", "accepted", 1.0))
         return SelfTestReport("softmax", "cpu", "cpu:test", "the library's first kernel", 0, findings, 2.0)
