@@ -52,30 +52,35 @@ def load_cases() -> Any:
     )
 
 
+def _norm(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x + h, (x.shape[1],), w)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(a @ b + bias)
+
+
+def _product_t(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(a @ b.mT + bias)
+
+
+def _group(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.group_norm(x, 8, w))
+
+
+def _conv(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.conv2d(x, w, bias, padding=1))
+
+
+def _chain(x: torch.Tensor, b: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+    return F.gelu(x + b) * s
+
+
 def timed_cases(tests: Any) -> dict[str, tuple[Callable[[], Any], Callable[..., Any]]]:
     """name -> (case, the same in eager PyTorch)."""
-
-    def norm(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(x + h, (x.shape[1],), w)
-
-    def product(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.relu(a @ b + bias)
-
-    def product_t(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.relu(a @ b.mT + bias)
-
-    def group(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.silu(F.group_norm(x, 8, w))
-
-    def conv(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.relu(F.conv2d(x, w, bias, padding=1))
-
-    def chain(x: torch.Tensor, b: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        return F.gelu(x + b) * s
-
     softmax = torch.softmax
     return {
-        "chain 16384x4096": (lambda: tests.gelu_chain(16384, 4096), chain),
+        "chain 16384x4096": (lambda: tests.gelu_chain(16384, 4096), _chain),
         "chain bf16": (
             lambda: tests.gelu_chain(16384, 8192, "bfloat16"),
             lambda x, b, s: (F.gelu(x + b) * s).bfloat16(),
@@ -87,10 +92,10 @@ def timed_cases(tests: Any) -> dict[str, tuple[Callable[[], Any], Callable[..., 
         "softmax 8x4194304": (lambda: tests.softmax(8, 1 << 22), lambda x: softmax(x, 1)),
         "softmax column 262144x128": (lambda: tests.softmax(262144, 128, column=True), lambda x: softmax(x.T, 0).T),
         "softmax column 65536x1024": (lambda: tests.softmax(65536, 1024, column=True), lambda x: softmax(x.T, 0).T),
-        "norm 65536x768": (lambda: tests.layer_norm(65536, 768), norm),
-        "norm 16384x4096": (lambda: tests.layer_norm(16384, 4096), norm),
-        "norm 1024x65536": (lambda: tests.layer_norm(1024, 65536), norm),
-        "group norm 64x(8x32x4096)": (lambda: tests.group_norm(64, 8, 32, 4096), group),
+        "norm 65536x768": (lambda: tests.layer_norm(65536, 768), _norm),
+        "norm 16384x4096": (lambda: tests.layer_norm(16384, 4096), _norm),
+        "norm 1024x65536": (lambda: tests.layer_norm(1024, 65536), _norm),
+        "group norm 64x(8x32x4096)": (lambda: tests.group_norm(64, 8, 32, 4096), _group),
         "moments 64x256x3136": (lambda: tests.batch_moments(64, 256, 3136), lambda x: torch.var_mean(x, (0, 2))),
         "loss 2^26": (lambda: tests.loss(1 << 26), lambda x, y: F.mse_loss(x, y)),
         "scan 16384x4096": (lambda: tests.scan(16384, 4096), lambda x, k: torch.cumsum(x * k, 1) * 2),
@@ -98,12 +103,12 @@ def timed_cases(tests: Any) -> dict[str, tuple[Callable[[], Any], Callable[..., 
             lambda: tests.scan(65536, 1024, column=True),
             lambda x, k: (torch.cumsum(x.T * k.T, 0) * 2).T,
         ),
-        "gemm 4096": (lambda: tests.gemm(4096, 4096, 4096), product),
-        "gemm 8192x4096x1024 b^T": (lambda: tests.gemm(8192, 4096, 1024, flip="b"), product_t),
-        "gemm 256x1024x8192": (lambda: tests.gemm(256, 1024, 8192), product),
-        "gemm 64x(512x512x64)": (lambda: tests.gemm(512, 512, 64, (64,)), product),
-        "gemm 4095": (lambda: tests.gemm(4095, 4095, 4095), product),
-        "conv 32x64x56x56 3x3": (lambda: tests.conv(32, 64, 128, (56, 56), (3, 3), padding=1), conv),
+        "gemm 4096": (lambda: tests.gemm(4096, 4096, 4096), _product),
+        "gemm 8192x4096x1024 b^T": (lambda: tests.gemm(8192, 4096, 1024, flip="b"), _product_t),
+        "gemm 256x1024x8192": (lambda: tests.gemm(256, 1024, 8192), _product),
+        "gemm 64x(512x512x64)": (lambda: tests.gemm(512, 512, 64, (64,)), _product),
+        "gemm 4095": (lambda: tests.gemm(4095, 4095, 4095), _product),
+        "conv 32x64x56x56 3x3": (lambda: tests.conv(32, 64, 128, (56, 56), (3, 3), padding=1), _conv),
         "attention 6x4096x64": (
             lambda: tests.attention(4096, 4096, 64, 64, causal=True),
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3),

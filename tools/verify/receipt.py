@@ -21,10 +21,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import foundry
-from foundry.knowledge.candidate import Baseline, Contest, DistributionError, Evaluation, Stage, Timing
+from foundry.knowledge.candidate import Audit, Baseline, Contest, DistributionError, Evaluation, Stage, Timing, Verdict
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import NotComparable, UsageError
-from foundry.knowledge.ruling import rule
+from foundry.knowledge.ruling import Ruling, rule
 from foundry.knowledge.task import AccuracyClass, Policy, Task
 from foundry.tools.process.linux import MEANS
 from foundry.tools.protocol.rules import PROTOCOL_VERSION
@@ -185,12 +185,8 @@ def make_receipt(
 
     `seconds` by step; by default what the records themselves say. `contest`: where torch.compile was timed too.
     """
-    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
     ruling = rule(evaluation, degenerate=baseline.degenerate)
-    if verdict is None or audit is None or timing is None or not ruling.accepted:
-        raise UsageError("only a candidate that was verified, audited, timed and accepted has a receipt")
-    if not math.isfinite(timing.speedup_ci95[1]):
-        raise UsageError("a timing of so few pairs has no interval, so there is no receipt")
+    verdict, audit, timing = _records_of(evaluation, ruling)
     split = seconds or {"build": evaluation.build.seconds, "verify": verdict.seconds, "time": timing.seconds}
     content = {
         "schema_version": SCHEMA_VERSION,
@@ -218,6 +214,16 @@ def make_receipt(
     }
     draft = Receipt.model_validate({**content, "content_sha256": "0" * 64})
     return draft.model_copy(update={"content_sha256": content_digest(draft.model_dump(mode="json"))})
+
+
+def _records_of(evaluation: Evaluation, ruling: Ruling) -> tuple[Verdict, Audit, Timing]:
+    """What a receipt stands on; raises UsageError where something of it is missing."""
+    verdict, audit, timing = evaluation.verdict, evaluation.audit, evaluation.timing
+    if verdict is None or audit is None or timing is None or not ruling.accepted:
+        raise UsageError("only a candidate that was verified, audited, timed and accepted has a receipt")
+    if not math.isfinite(timing.speedup_ci95[1]):
+        raise UsageError("a timing of so few pairs has no interval, so there is no receipt")
+    return verdict, audit, timing
 
 
 def missing_means(isolation: Sequence[str]) -> list[str]:

@@ -233,9 +233,7 @@ def time_pairs(
             wanted = effort.pairs_within((time.perf_counter() - begun) / 2)
             examined = stream.choice([wanted - 1, stream.randrange(1, wanted)])
         if number == examined and check != "none":
-            if check == "taken":
-                _pair(sides, order, timed, cache, _Draw(number, calls, timed, stream), take=True)
-            _compare_timed(baseline, candidate, timed, number, cache, again=check == "timed")
+            _examine(sides, order, timed, cache, _Draw(number, calls, timed, stream), check)
             samples.checked += 1
     if baseline.turns is not None and candidate.turns is not None:
         samples.out_of_turn = out_of_turn(baseline.turns, candidate.turns)
@@ -247,6 +245,7 @@ class _Draw:
     """The random choices for one pair of samples: input sets, change of their content, outputs to compare."""
 
     def __init__(self, number: int, calls: int, timed: TimedInputs, stream: random.Random) -> None:
+        self.number = number
         self.slots = window(number, calls, timed)
         self.change = (timed.changes or Changes()).draw(stream)
         self.keep = stream.randrange(calls)
@@ -269,6 +268,20 @@ def _pair(
         cache.evict()
         taken[id(side)] = side.run(draw.slots, draw.keep, take=take)
     return taken[id(sides[0])], taken[id(sides[1])]
+
+
+def _examine(
+    sides: Sequence[RunnerLink],
+    order: Sequence[RunnerLink],
+    timed: TimedInputs,
+    cache: ColdCache,
+    draw: _Draw,
+    check: str,
+) -> None:
+    """Compares all outputs of the pair just timed, or of one more that is "taken"."""
+    if check == "taken":
+        _pair(sides, order, timed, cache, draw, take=True)
+    _compare_timed(sides[0], sides[1], timed, draw.number, cache, again=check == "timed")
 
 
 def window(number: int, calls: int, timed: TimedInputs) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,27 +38,25 @@ def conv(
 ) -> Case:
     """relu(conv + bias), the bias in the epilogue; `residual` also adds a tensor and stores the sum before relu."""
     rank = len(size)
-    found = getattr(torch, dtype)
     wide: DType = "float64" if dtype == "float64" else F
 
     def each(value: Sizes) -> tuple[int, ...]:
         return (value,) * rank if isinstance(value, int) else value
 
-    x = torch.randn(batch, planes, *size).to(found)
-    x = x.contiguous(memory_format=torch.channels_last) if last else x
     shape = (planes, out // groups, *window) if transposed else (out, planes // groups, *window)
-    weight, bias = torch.randn(shape).to(found), torch.randn(out).to(found)
-    arguments: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    if transposed:
-        arguments["output_padding"] = output_padding
-    name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
-    truth = getattr(torch.nn.functional, name)(x.double(), weight.double(), bias.double(), **arguments)
-    inputs = {"x": x, "w": weight, "bias": bias}
+    drawn = [torch.randn(sizes).to(getattr(torch, dtype)) for sizes in ((batch, planes, *size), shape, (out,))]
+    inputs = dict(zip(("x", "w", "bias"), drawn, strict=True))
+    if last:
+        inputs["x"] = inputs["x"].contiguous(memory_format=torch.channels_last)
+    options: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    options |= {"output_padding": output_padding} if transposed else {}
+    truth = _convolve(inputs, rank, transposed, options)
+    outputs = {}
     if residual:
-        inputs["more"] = torch.randn(truth.shape).to(found)
+        inputs["more"] = torch.randn(truth.shape).to(inputs["x"].dtype)
         truth = truth + inputs["more"].double()
-    outputs = {"sum": truth.to(found)} if residual else {}
-    outputs["y"] = truth.relu().to(found).contiguous()
+        outputs["sum"] = truth.to(inputs["x"].dtype)
+    outputs["y"] = truth.relu().to(inputs["x"].dtype).contiguous()
     stores = _stores(tuple(truth.shape), dtype, wide, residual)
     kernel = ConvKernel(
         "conv",
@@ -73,13 +71,23 @@ def conv(
         transposed,
         "x",
         0,
-        tuple(x.stride()),
+        tuple(inputs["x"].stride()),
         "w",
         stores,
         wide,
     )
     tolerance = max(PRECISION_TOLERANCE.get(key, 2e-6) for key in (dtype, str(choices.get("precision", ""))))
     return Case(kernel, inputs, outputs, dict(choices), tolerance, "precision" not in choices)
+
+
+def _convolve(
+    inputs: Mapping[str, torch.Tensor], rank: int, transposed: bool, options: Mapping[str, Any]
+) -> torch.Tensor:
+    """conv + bias in float64."""
+    name = f"conv_transpose{rank}d" if transposed else f"conv{rank}d"
+    wide = (inputs[key].double() for key in ("x", "w", "bias"))
+    truth: torch.Tensor = getattr(torch.nn.functional, name)(*wide, **options)
+    return truth
 
 
 def _stores(shape: tuple[int, ...], dtype: DType, wide: DType, residual: bool) -> tuple[Store, ...]:
