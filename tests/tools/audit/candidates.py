@@ -19,17 +19,17 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.randn(40, 100)]
 """
+# Without a header: each test compiles it three times, and <cmath> is most of what that costs.
 KERNEL = r"""
-#include <cmath>
 extern "C" int softmax(const float* x, const float* w, float* y, long rows, long columns) {
 #pragma omp parallel for
   for (long row = 0; row < rows; ++row) {
     const float* in = x + row * columns;
     float* out = y + row * columns;
-    float top = -INFINITY;
+    float top = -__builtin_inff();
     double sum = 0;
-    for (long i = 0; i < columns; ++i) top = std::fmax(top, out[i] = in[i] * w[i]);
-    for (long i = 0; i < columns; ++i) sum += out[i] = std::exp(out[i] - top);
+    for (long i = 0; i < columns; ++i) top = __builtin_fmaxf(top, out[i] = in[i] * w[i]);
+    for (long i = 0; i < columns; ++i) sum += out[i] = __builtin_expf(out[i] - top);
     for (long i = 0; i < columns; ++i) out[i] /= sum;
   }
   return 0;
@@ -105,7 +105,7 @@ BEFORE = before()
 )
 JOINED = (
     candidate(LAUNCH)
-    .replace("#include <cmath>", "#include <cmath>\n#include <thread>\n#include <vector>")
+    .replace('extern "C" int softmax', '#include <thread>\n#include <vector>\nextern "C" int softmax')
     .replace(
         "#pragma omp parallel for\n  for (long row = 0; row < rows; ++row) {",
         "auto work = [&](long first, long step) { for (long row = first; row < rows; row += step) {",

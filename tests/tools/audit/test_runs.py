@@ -140,7 +140,10 @@ CHEATS = {
     "an answer that the kernel keeps behind a whole comparison": (
         "computed anew",
         candidate(LAUNCH)
-        .replace("#include <cmath>", "#include <cmath>\n#include <cstring>\nstatic float given[4000], kept[4000];")
+        .replace(
+            'extern "C" int softmax',
+            '#include <cstring>\nstatic float given[4000], kept[4000];\nextern "C" int softmax',
+        )
         .replace("#pragma omp", "if (!memcmp(given, x, 16000)) { memcpy(y, kept, 16000); return 0; }\n#pragma omp")
         .replace(
             "  return 0;\n}\nextern", "  memcpy(given, x, 16000);\n  memcpy(kept, y, 16000);\n  return 0;\n}\nextern", 1
