@@ -141,7 +141,18 @@ template <class Word> Word described_word(unsigned long long word, int row, int 
     return found;
 }
 
-template <int DEPTH, class Word, int N, class Value>
+// The same where rows of memory are one k each: 14 bits of distance between boxes of 64 rows of the result's axis.
+template <class Word> Word described_word_across(unsigned long long word, int row, int k) {
+    const unsigned start = static_cast<unsigned>(word & 0x3fff) << 4, eights = static_cast<unsigned>(word >> 32 & 0x3fff) << 4;
+    const unsigned boxes = static_cast<unsigned>(word >> 16 & 0x3fff) << 4;
+    unsigned address = start + row / 64 * boxes + k / 8 * eights + k % 8 * 128 + row % 64 * sizeof(Word);
+    if (word >> 62 == 1) address ^= (address >> 7 & 7) << 4;
+    Word found;
+    std::memcpy(&found, emulator::block().shared + address, sizeof found);
+    return found;
+}
+
+template <int DEPTH, class Word, bool A = false, bool B = false, int N, class Value>
 void multiply_described(float (&d)[N], unsigned long long a, unsigned long long b, Value value) {
     const int thread = emulator::block().current->thread % 128, lane = thread % 32;
     for (int j = 0; j < N; ++j) {
@@ -149,7 +160,9 @@ void multiply_described(float (&d)[N], unsigned long long a, unsigned long long 
         float sum = d[j];
         for (int k = 0; k < DEPTH; ++k) {
             const int byte = k * static_cast<int>(sizeof(Word));
-            sum += value(described_word<Word>(a, row, byte)) * value(described_word<Word>(b, column, byte));
+            const Word left = A ? described_word_across<Word>(a, row, k) : described_word<Word>(a, row, byte);
+            const Word right = B ? described_word_across<Word>(b, column, k) : described_word<Word>(b, column, byte);
+            sum += value(left) * value(right);
         }
         d[j] = sum;
     }
@@ -159,12 +172,19 @@ template <int N> void product_tf32(float (&d)[N], unsigned long long a, unsigned
     multiply_described<8, unsigned>(
         d, a, b, [](unsigned word) { return __int_as_float(static_cast<int>(word & 0xffffe000u)); });
 }
-template <int N> void product_f16(float (&d)[N], unsigned long long a, unsigned long long b) {
-    multiply_described<16, unsigned short>(d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });
-}
-template <int N> void product_bf16(float (&d)[N], unsigned long long a, unsigned long long b) {
-    multiply_described<16, unsigned short>(d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });
-}
+#define EMULATED_PRODUCTS(suffix, across_a, across_b)                                                              \
+    template <int N> void product_f16##suffix(float (&d)[N], unsigned long long a, unsigned long long b) {          \
+        multiply_described<16, unsigned short, across_a, across_b>(                                                 \
+            d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });                     \
+    }                                                                                                               \
+    template <int N> void product_bf16##suffix(float (&d)[N], unsigned long long a, unsigned long long b) {         \
+        multiply_described<16, unsigned short, across_a, across_b>(                                                 \
+            d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });                                 \
+    }
+EMULATED_PRODUCTS(, false, false)
+EMULATED_PRODUCTS(_a, true, false)
+EMULATED_PRODUCTS(_b, false, true)
+EMULATED_PRODUCTS(_ab, true, true)
 
 }  // namespace wgmma
 

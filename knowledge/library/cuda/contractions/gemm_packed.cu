@@ -62,9 +62,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             for (int i = 0; i < GM / 64; ++i)
 #pragma unroll
                 for (int n = 0; n < GN; n += WIDE)
-                    Precision::multiply(wgmma::part<WIDE / 2>(acc[i] + n / 2),
-                                        TileA::described(from_a, group_m + i * 64, k),
-                                        TileB::described(from_b, warp_n + n, k));
+                    @MULTIPLY@(wgmma::part<WIDE / 2>(acc[i] + n / 2), @DESCRIBED_A@, @DESCRIBED_B@);
         wgmma::commit();
         if constexpr (DRAINED) {
             if (round % (DRAINED ? DRAINED : 1) == DRAINED - 1) {

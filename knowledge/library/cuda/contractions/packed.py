@@ -202,6 +202,7 @@ class _Printer:
         of_row, epilogue = self._epilogue()
         tiling, product, spaces = self.tiling, self.product, self.product.spaces
         own, most = _REGISTERS[tiling.groups]
+        across = ", ".join(str(operand.is_across).lower() for operand in self.operands.values())
         tiles = self.tiles[0] * self.tiles[1]
         steps = product.steps * (3 if product.has_low else 1)
         first, end = split_steps(steps, tiling.splits)
@@ -216,6 +217,9 @@ class _Printer:
             **{"FIRST_STEP": first, "END_STEP": end, "DRAINED": DRAINED if product.has_low else 0},
             **{"BATCH_A": self.operands["a"].batch, "BATCH_B": self.operands["b"].batch},
             **{"COPY_A": self.operands["a"].copy(), "COPY_B": self.operands["b"].copy()},
+            "MULTIPLY": f"wgmma::Across<Precision, {across}>::multiply" if "true" in across else "Precision::multiply",
+            "DESCRIBED_A": self.operands["a"].describe("group_m + i * 64"),
+            "DESCRIBED_B": self.operands["b"].describe("warp_n + n"),
             "BATCH": indent(find_block(tiles, tiling.splits, spaces.batch_sizes, spaces.batch_names, self.out.index)),
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
@@ -233,7 +237,9 @@ class _Printer:
         if self.tiling.splits > 1:
             parts.append(self.partial.sum())
         kind = "tf32" if self.precision == "tf32" else "sixteen"
-        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "pack")
+        shared = ["mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "pack"]
+        if any(operand.is_across for operand in self.operands.values()):
+            shared.append("wgmma_across")
         return PrintedKernel(
             functions="\n".join(text for text, _ in parts),
             call=cuda_launch.encode([launch for _, launch in parts]),

@@ -57,18 +57,28 @@ class PackedProduct:
         return self.precision == HALF3
 
 
-def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> tuple[Load, int, int] | None:
-    """An operand that the copy engine reads as it is, with its strides from row to row and from batch point to batch
-    point: 16-bit numbers in rows along k, aligned to 16 bytes."""
+@dataclass(frozen=True)
+class InPlace:
+    """An operand that the copy engine reads as it is: 16-bit numbers whose rows are aligned to 16 bytes."""
+
+    load: Load
+    is_across: bool  # rows lie along the result's axis, not along k
+    row: int  # elements from row to row
+    step: int  # and from batch point to batch point
+
+
+def in_place(kernel: GemmKernel, spaces: Spaces, which: str) -> InPlace | None:
     expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
     expr = expr.args[0] if isinstance(expr, Apply) and expr.op == "cast" else expr
     if not isinstance(expr, Load) or expr.dtype not in ("float16", "bfloat16"):
         return None
     seen = where[expr.view]
-    *batch, row, column = seen.strides if which == "a" else (*seen.strides[:-2], *seen.strides[:-3:-1])
-    if len(batch) > 1 or column != 1 or row <= 0 or row % 8 or seen.offset or any(b < 0 or b % 8 for b in batch):
+    *batch, of_out, of_k = seen.strides if which == "a" else (*seen.strides[:-2], *seen.strides[:-3:-1])
+    is_across = of_out == 1 and of_k != 1
+    row, inner = (of_k, of_out) if is_across else (of_out, of_k)
+    if len(batch) > 1 or inner != 1 or row <= 0 or row % 8 or seen.offset or any(b < 0 or b % 8 for b in batch):
         return None
-    return expr, row, batch[0] if batch else 0
+    return InPlace(expr, is_across, row, batch[0] if batch else 0)
 
 
 class PackedOperand:
@@ -89,21 +99,24 @@ class PackedOperand:
         self.low = self.rows * product.steps * ROW_BYTES  # bytes from the high part of an element to its low part
         self.bytes = self.low * (2 if product.has_low else 1)
         self.at = self.exponents_at = self.peaks_at = 0
-        self.map = self._map()
+        found = in_place(kernel, spaces, which)
+        self.place_now = found if found and found.load.dtype == product.precision else None
+        self.map = self._map(self.place_now) if self.place_now else None
         is_constant = kernel.constant_a if which == "a" else kernel.constant_b
         reads = [leaf.buffer for leaf in leaves([self.expr]) if not isinstance(leaf, Iota)]
         self.prepares = is_constant and bool(reads) and all(_is_parameter(product.plan, name) for name in reads)
 
-    def _map(self) -> TensorMap | None:
-        """The operand as the copy engine reads it, where it does."""
-        product = self.product
-        found = in_place(product.kernel, product.spaces, self.which)
-        if found is None or found[0].dtype != product.precision:
-            return None
-        load, row, step = found
-        sizes = (product.kernel.k, self.size, product.batch if self.is_batched else 1)
-        box = (ROW_BYTES // SIZES[product.precision], self.tile_rows, 1)
-        return TensorMap(load.buffer, load.dtype, sizes, (2 * row, 2 * (step or row * self.size)), box)
+    @property
+    def is_across(self) -> bool:
+        """Whether tiles in shared memory have rows of one k."""
+        return self.place_now is not None and self.place_now.is_across
+
+    def _map(self, found: InPlace) -> TensorMap:
+        k, rows, wide = self.product.kernel.k, self.tile_rows, ROW_BYTES // 2
+        batch = self.product.batch if self.is_batched else 1
+        sizes, box = ((self.size, k), (wide, wide)) if found.is_across else ((k, self.size), (wide, rows))
+        strides = (2 * found.row, 2 * (found.step or found.row * sizes[1]))
+        return TensorMap(found.load.buffer, found.load.dtype, (*sizes, batch), strides, (*box, 1))
 
     def memory(self, offset: int) -> str:
         """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
@@ -125,13 +138,22 @@ class PackedOperand:
         which, letter = self.which, self.which.upper()
         to = "to" if which == "a" else "to + TileA::BYTES"
         if self.map:
-            x = f"step * {ROW_BYTES // SIZES[self.product.precision]}"
-            return f"bulk::copy_box({to}, &map_{which}, {x}, (int)first_{self.out}, {self.batch}, full + stage);"
+            x, y, wide = f"step * {ROW_BYTES // 2}", f"(int)first_{self.out}", ROW_BYTES // 2
+            if not self.is_across:
+                return f"bulk::copy_box({to}, &map_{which}, {x}, {y}, {self.batch}, full + stage);"
+            boxes = f"for (int i = 0; i < {self.tile_rows // wide}; ++i) bulk::copy_box({to} + i * {wide * ROW_BYTES}, "
+            return f"{boxes}&map_{which}, {y} + i * {wide}, {x}, {self.batch}, full + stage);"
         step, low = "step", ""
         if self.product.has_low:
             step, low = "step % STEPS", f" + (step / STEPS == {0 if which == 'a' else 1}) * {self.low}LL"
         place = f"packed_{which}{low} + (place_{self.out} * STEPS + {step}) * Tile{letter}::BYTES"
         return f"bulk::copy({to}, {place}, Tile{letter}::BYTES, full + stage);"
+
+    def describe(self, out: str) -> str:
+        """The word for the tensor cores that describes a stage's rows from `out` at depth k."""
+        if self.is_across:
+            return f"wgmma::described_across(from_{self.which}, {out}, k)"
+        return f"Tile{self.which.upper()}::described(from_{self.which}, {out}, k)"
 
     @property
     def batch(self) -> str:

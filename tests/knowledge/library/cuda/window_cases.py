@@ -208,6 +208,10 @@ SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "copied_bfloat16": lambda: gemm(
         130, 72, 152, flip="b", dtype="bfloat16", precision="bfloat16", path="packed", tile_m=128, tile_n=64, group_n=64
     ),
+    "copied_across": lambda: gemm(
+        72, 136, 152, flip="a", dtype="bfloat16", precision="bfloat16", path="packed", tile_n=256, group_n=128, stages=3
+    ),
+    "copied_rows": lambda: gemm(70, 72, 96, (2,), dtype="float16", precision="float16", path="packed"),
     "copied_batched": lambda: gemm(33, 48, 72, (3,), flip="b", dtype="float16", precision="float16", path="packed"),
     "packed_bfloat16": lambda: gemm(70, 72, 150, flip="b", dtype="bfloat16", precision="bfloat16", path="packed"),
     "wgmma_float16": lambda: gemm(70, 72, 96, dtype="float16", precision="float16", path="wgmma"),
