@@ -44,10 +44,20 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         }
     };
     const int group_m = warp / 4 / (BN / GN) * GM, warp_n = warp / 4 % (BN / GN) * GN;
+    struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
+    Pixel place[GM / 64][2];
+#pragma unroll
+    for (int i = 0; i < GM / 64; ++i)
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int m = first_m + group_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
+@OUTPUT@
+            place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
+        }
     float acc[GM / 64][GN / 2] = {};
     float drained[DRAINED ? GM / 64 : 1][DRAINED ? GN / 2 : 1] = {};
 #pragma unroll
-    for (int step = 0; step < STAGES - 2; ++step) {
+    for (int step = 0; step < STAGES - 1; ++step) {
         if (step < steps) fetch(step);
         async::commit();
     }
@@ -69,8 +79,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                                         TileA::described(from_a, group_m + i * 64, k),
                                         TileB::described(from_b, warp_n + n, k));
         wgmma::commit();
-        if (step + STAGES - 2 < steps) fetch(step + STAGES - 2);  // over what the step before the last one has read
-        async::commit();
+        if (step > 0) {
+            if (step + STAGES - 2 < steps) fetch(step + STAGES - 2);  // over what the step before the last one has read
+            async::commit();
+        }
         if constexpr (DRAINED) {
             if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
                 wgmma::wait<0>();
@@ -92,16 +104,6 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 #pragma unroll
             for (int j = 0; j < GN / 2; ++j) acc[i][j] += drained[i][j];
     }
-    struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
-    Pixel place[GM / 64][2];
-#pragma unroll
-    for (int i = 0; i < GM / 64; ++i)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int m = first_m + group_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
-@OUTPUT@
-            place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
-        }
 #pragma unroll
     for (int h = 0; h < GN / 8; ++h)
 #pragma unroll

@@ -151,7 +151,8 @@ def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
 def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
     out = space.found.out_per_group
     columns = min((n for n in _COLUMNS if n >= out), default=128)
-    shape = PixelTiling(128, columns, 64, 4 if columns <= 64 else 3)
+    most_steps = max(phase[3] for phase in packed_input(space, precision).phases)
+    shape = PixelTiling(128, columns, 64, 4 if columns <= 64 and most_steps > 3 else 3)
     if not shape.legal(precision, arch):
         shape = replace(shape, tile_channels=64)
     return shape
