@@ -183,7 +183,7 @@ class _ChannelsLast:
         self.arch = device.arch
         precisions = _precisions(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
-        self.near = str(pick(choices, "near", _NEAR, "yes"))
+        self.near = str(pick(choices, "near", _NEAR, _NEAR[0]))
         self.shape, self.tunables = _choose(space, self.precision, device, choices)
         self.packed: PackedInput = packed_input(space, self.precision)
         self.n = self.found.out_per_group
@@ -440,7 +440,7 @@ class _ChannelsLast:
         kind = "tf32" if self.precision == "tf32" else "sixteen"
         shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack")
         precisions = _precisions(self.space)
-        tunables = [tunable("near", _NEAR, "yes", "memory", "whether the first cache keeps lines for the next tap")]
+        tunables = [tunable("near", _NEAR, _NEAR[0], "memory", "whether the first cache keeps lines for the next tap")]
         if len(precisions) > 1:
             tunables.insert(0, tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
         values: dict[str, Choice] = {PRECISION: self.precision, "near": self.near, **asdict(self.shape)}

@@ -225,7 +225,7 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         last=True,
         algorithm=PACKED,
         precision="half3",
-        near="no",
+        near="yes",
         stages=5,
     ),
     "last_wide": lambda: conv(1, 70, 150, (6, 7), (3, 3), padding=1, algorithm=PACKED, precision="half"),
