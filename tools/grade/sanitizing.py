@@ -12,6 +12,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,10 +44,13 @@ def sanitize(task: Task, text: str, target: TargetName) -> list[Gate]:
         return []
     if tool is None:
         return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
-    return [
-        read_check(check, under_tool([str(tool), "--tool", check, "--print-limit", "5"], task, text, target, SECONDS))
-        for check in CHECKS
-    ]
+
+    def asked(check: str) -> Gate:
+        argv = [str(tool), "--tool", check, "--print-limit", "5"]
+        return read_check(check, under_tool(argv, task, text, target, SECONDS))
+
+    with ThreadPoolExecutor(len(CHECKS)) as pool:  # each takes most of its time to start under the tool
+        return list(pool.map(asked, CHECKS))
 
 
 def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
