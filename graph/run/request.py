@@ -39,9 +39,9 @@ class Effort:
 
 BENCH = Effort(
     "bench",
-    12,
-    0.5,
-    0.75,
+    24,
+    0.4,
+    0.65,
     islands=2,
     rounds=1,
     seeds=2,
