@@ -18,9 +18,6 @@ from foundry.tools.process.zygote import Worker, WorkerDied
 
 CONTEST_S = 1800.0
 BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotune": 600.0}
-# In a fresh cache TorchInductor asks by seven compilations and processes that import torch, 14 s, whether g++ can do
-# what the processor can: it compiles the same code when it is told so.
-INDUCTOR = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 
 def hold_contest(
@@ -28,7 +25,7 @@ def hold_contest(
 ) -> Contest:
     """What cannot be measured is data. A rival with which the reference's process ends is left out, and the rest is
     measured again. `cache`: a folder for TorchInductor's."""
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache), **INDUCTOR}
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
     start, lost = time.monotonic(), dict[RivalName, str]()
     while True:
         left = [name for name in rivals if name not in lost]
