@@ -13,6 +13,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Contest, ForeignVerdict, Rival, RivalName
 from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.runners import Runners
+from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 
@@ -21,7 +22,7 @@ BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotun
 
 
 def hold_contest(
-    judges: Judges, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path
+    judges: Judges, runners: Runners, holds: Holds, message: Message, rivals: Sequence[RivalName], cache: Path
 ) -> Contest:
     """What cannot be measured is data. A rival with which the reference's process ends is left out, and the rest is
     measured again. `cache`: a folder for TorchInductor's."""
@@ -30,14 +31,15 @@ def hold_contest(
     while True:
         left = [name for name in rivals if name not in lost]
         asked = {**message, "rivals": left, "build_limits_s": BUILD_LIMITS_S}
-        with judges.one() as judge:
-            answer = _hold_once(judge, runners, asked, environment)
+        with judges.one() as judge, holds.whole():
+            answer = _hold_once(judge, runners, holds, asked, environment)
         if "lost" not in answer:
             return contest_of(answer, left, lost, time.monotonic() - start)
         lost[answer["lost"]] = str(answer["line"])
 
 
-def _hold_once(judge: Worker, runners: Runners, message: Message, environment: dict[str, str]) -> Message:
+def _hold_once(judge: Worker, runners: Runners, holds: Holds, message: Message, environment: dict[str, str]) -> Message:
+    """The device is shared while compilers run, unless they time kernels themselves."""
     kernels = [runners.take(message["text"])] if message["text"] else []
     workers = [runners.fresh(environment=environment), *kernels]
 
@@ -46,9 +48,15 @@ def _hold_once(judge: Worker, runners: Runners, message: Message, environment: d
             if worker.excess():
                 worker.end()
 
+    quiet = "compile max-autotune" in message["rivals"]
     try:
-        with runners.links(workers) as handles:
-            answer, _ = judge.request(message, handles, timeout_s=CONTEST_S, tick=tick)
+        with holds.alone() if quiet else holds.shared(), runners.links(workers) as handles:
+            ready, _ = judge.request({**message, "do": "ready_contest"}, handles, timeout_s=CONTEST_S, tick=tick)
+        if ready.keys() & {"lost", "failed", "error"}:
+            return ready
+        with holds.alone():
+            answer, _ = judge.request({**message, "do": "contest"}, timeout_s=CONTEST_S, tick=tick)
+            holds.count(answer)
             return answer
     except (WorkerDied, ChannelClosed) as error:
         return {"failed": ["crash", str(error)]}
