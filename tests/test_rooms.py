@@ -46,7 +46,6 @@ ROOMS = (
     "tools.grade.judge",
     "tools.tune",
     "tools.grade",
-    "tools.remote",
     "tools.verify",
     "tools.selftest.faults",
     "tools.selftest",

@@ -21,7 +21,7 @@ from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult, settle
 from foundry.graph.bench.tasks import digest_of, find_tasks
 from foundry.knowledge.errors import UsageError
-from foundry.tools.machine.device import chosen_gpus, describe
+from foundry.tools.machine.device import describe, visible_gpus
 
 SUMMARY, FIGURES = "summary.md", "summary.json"
 
@@ -31,9 +31,15 @@ def places_of(request: BenchRequest, gpus: str) -> list[dict[str, str]]:
     Raises UsageError."""
     if gpus in ("", "1"):
         return [{}]
-    if describe(request.target).target != "cuda":
+    if gpus != "all" and not (gpus.isdigit() and int(gpus) >= 1):
+        raise UsageError(f"--gpus {gpus}", "all, or how many")
+    here = visible_gpus()
+    if describe(request.target).target != "cuda" or not here:
         raise UsageError(f"--gpus {gpus}: no kernel would run on a GPU here", "see `foundry doctor`")
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in chosen_gpus(gpus)]
+    count = len(here) if gpus == "all" else int(gpus)
+    if count > len(here):
+        raise UsageError(f"--gpus {gpus}: {len(here)} are here")
+    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in here[:count]]
 
 
 @dataclass(frozen=True)

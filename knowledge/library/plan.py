@@ -17,13 +17,10 @@ from foundry.knowledge.library.rules import (
     index,
     loss,
     norm,
-    order,
     pointwise,
     pool,
     reduce,
-    resample,
     scan,
-    scatter,
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
@@ -42,9 +39,6 @@ RULE_MODULES = (
     scan,
     attention,
     index,
-    resample,
-    scatter,
-    order,
 )
 
 

@@ -43,9 +43,10 @@ from foundry.knowledge.thought import Move
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
+    from foundry.tools.grade.grader import Notes
     from foundry.tools.profiling.gather import Seen
     from foundry.tools.tune.tuner import TunedPlan
-from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.grade.workbench import Intake, Profiled, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -152,8 +153,10 @@ class FakeWorkbench:
         await asyncio.sleep(self.delay_s)
 
     @property
-    def notes(self) -> BenchNotes:
-        return BenchNotes()
+    def notes(self) -> Notes:
+        from foundry.tools.grade.grader import Notes
+
+        return Notes()
 
     async def intake(self) -> Intake:
         from foundry.tools.grade.workbench import Intake
@@ -248,7 +251,7 @@ class FakeParts(Parts):
     def library(self) -> Any:
         return self._library
 
-    async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
+    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
         return self.machine
 
     def check_model(self, request: SolveRequest) -> None:

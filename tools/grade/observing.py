@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import replace
 
 from foundry.knowledge.candidate import Baseline, Build
@@ -10,7 +11,6 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.sanitizing import under_tool
-from foundry.tools.machine.holds import Holds
 from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
 from foundry.tools.profiling.sampling import Samples, sampled
@@ -20,14 +20,12 @@ COUNT_S = 240.0
 COUNTED_LAUNCHES = 64
 
 
-def observe(
-    grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float, holds: Holds
-) -> Seen:
+def observe(grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float) -> Seen:
     """What was seen of the candidate's forward, called again and again for `seconds`. Blocking; never raises for a bad
     candidate. On a GPU its own process says which kernels ran, on a CPU the system does."""
     samples = Samples()
     watch = (lambda pid: sampled(pid, samples)) if device.target == "cpu" else None
-    answer, problem = grader.profile(text, build, baseline, seconds, watch, holds)
+    answer, problem = grader.profile(text, build, baseline, seconds, watch)
     if problem:
         return Seen(problem=problem)
     notes = (samples.problem,) if samples.problem else ()
@@ -37,9 +35,9 @@ def observe(
     return Seen(float(answer["ms"]), launches, samples.counts, samples.instructions, notes=notes)
 
 
-def count(seen: Seen, task: Task, text: str, device: Device) -> Seen:
-    """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. The tool starts the program
-    itself: it is limited, but not confined as a candidate's process is."""
+def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[str]) -> Seen:
+    """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. `means` confine the tool
+    and the program that it starts."""
     if device.target != "cuda":
         return replace(seen, notes=(*seen.notes, "counters of a CPU are not read: rung 4 is the highest here"))
     ncu = tool_path("ncu")
@@ -48,7 +46,7 @@ def count(seen: Seen, task: Task, text: str, device: Device) -> Seen:
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.target, COUNT_S)
+    done = under_tool(argv, task, text, device.target, COUNT_S, means)
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

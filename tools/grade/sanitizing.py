@@ -1,8 +1,9 @@
 """compute-sanitizer on a kernel that is about to be called a winner: reads and writes outside of memory, and races in
 shared memory, which no comparison of outputs has to show.
 
-The tool starts the program itself and speaks with it over a socket, so the program is limited in time, memory and
-environment but not confined; only text that was found correct, and that the audit found clean, is given to it.
+The tool starts the program itself and speaks with it over a socket, so both are confined together, where the machine
+lets them have a network of their own; elsewhere they are limited in time, memory and environment only. Only text that
+was found correct, and that the audit found clean, is given to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Audit, Gate
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import compiles_itself, extension_folder, keep_builds_in, lock_folder
+from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
+from foundry.tools.process.sandbox import confine_tool
 from foundry.tools.process.zygote import ALLOWED
-from foundry.tools.targets.base import build_cache
 from foundry.tools.targets.disassembly import tool_path
 
 CHECKS = ("memcheck", "racecheck")
@@ -37,20 +39,23 @@ _OF_TOOL = re.compile(
 )
 
 
-def sanitize(task: Task, text: str, target: TargetName) -> list[Gate]:
-    """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code."""
+def sanitize(
+    task: Task, text: str, target: TargetName, *, means: Collection[str] = (), at_once: bool = False
+) -> list[Gate]:
+    """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code. With
+    `at_once` the checks run beside each other: most of their time goes into starting Python and the tool."""
     tool = tool_path("compute-sanitizer")
     if target != "cuda":
         return []
     if tool is None:
         return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
 
-    def asked(check: str) -> Gate:
+    def gate(check: str) -> Gate:
         argv = [str(tool), "--tool", check, "--print-limit", "5"]
-        return read_check(check, under_tool(argv, task, text, target, SECONDS))
+        return read_check(check, under_tool(argv, task, text, target, SECONDS, means))
 
-    with ThreadPoolExecutor(len(CHECKS)) as pool:  # each takes most of its time to start under the tool
-        return list(pool.map(asked, CHECKS))
+    with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
+        return list(pool.map(gate, CHECKS))
 
 
 def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
@@ -58,25 +63,24 @@ def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
     return replace(audit, clean=audit.clean and all(gate.passed for gate in gates), gates=(*audit.gates, *gates))
 
 
-def under_tool(tool: Sequence[str], task: Task, text: str, target: TargetName, seconds: float) -> Finished:
-    """Runs a tool around the replay of a kernel file."""
+def under_tool(
+    tool: Sequence[str], task: Task, text: str, target: TargetName, seconds: float, means: Collection[str]
+) -> Finished:
+    """Runs a tool around the replay of a kernel file, confined by `means`."""
     with tempfile.TemporaryDirectory(prefix="foundry-replay-") as name:
         folder = Path(name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
         (folder / "kernel.py").write_text(text, encoding="utf-8")
         (folder / "device.txt").write_text(target)
-        environment = {key: value for key, value in os.environ.items() if key in ALLOWED}
-        environment |= {"HOME": name, "TMPDIR": name, "FOUNDRY_BUILD_CACHE": str(build_cache().absolute())}
+        own = prepare_folders(text, folder)
+        environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
         environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
-        argv = [*tool, sys.executable, "-m", "foundry.tools.grade.replay", name]
-        limits = Limits(wall_s=seconds, memory_bytes=64 << 30, cpu_s=3600)
-        if not compiles_itself(text):
+        argv = confine_tool([*tool, sys.executable, "-m", "foundry.tools.grade.replay", name], own.sandbox, means)
+        limits = Limits(wall_s=seconds, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
+        try:
             return run_command(argv, limits, cwd=folder, env=environment)
-        handle = lock_folder(extension_folder(text))
-        try:  # it was compiled when it was verified
-            return run_command(argv, limits, cwd=folder, env=environment | keep_builds_in(extension_folder(text)))
         finally:
-            os.close(handle)
+            close_all(own.locks)
 
 
 def read_check(check: str, done: Finished) -> Gate:

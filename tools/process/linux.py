@@ -1,5 +1,5 @@
 # Importing pathlib would double what the launcher costs.
-# ruff: noqa: PTH100, PTH103, PTH109, PTH110, PTH112
+# ruff: noqa: PTH100, PTH103, PTH109, PTH110, PTH112, PTH120
 """The kernel's own means of confining a process, by system call: namespaces, capabilities, Landlock, seccomp.
 
 Linux on x86-64 and aarch64. Standard library only and nothing of ours: this file is also run bare, in a Python without
@@ -25,11 +25,13 @@ FILES = "landlock files"
 SIGNALS = "landlock signals"
 SYSCALLS = "seccomp"
 MEANS = (NETWORK, MEMORY, TEMPORARY, CAPABILITIES, FILES, SIGNALS, SYSCALLS)
+LOOPBACK = "loopback"  # no means: what a network namespace is given back
 
 SHARED_MEMORY, TEMPORARY_FILES = "/dev/shm", "/tmp"
 SHARED_MEMORY_OPTIONS = b"size=256m,nr_inodes=4096,mode=1777"
 
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x08000000, 0x10000000, 0x40000000
+_SIOCSIFFLAGS, _IFF_UP, _IFF_RUNNING = 0x8914, 0x1, 0x40
 _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 # mount_setattr(2), since Linux 5.12: it adds to a mount's restrictions and needs to know none of them.
@@ -60,10 +62,12 @@ class Orders:
     `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
     `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is the folder that is seen as /tmp;
     it must be empty. `files` off leaves the file system open,
-    `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal.
+    `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal. With `loopback` the programs inside may
+    speak with each other over a network that ends here.
     """
 
     namespaces: bool = True
+    loopback: bool = False
     capabilities: bool = False
     files: bool = True
     readable: tuple[str, ...] = ()
@@ -89,6 +93,8 @@ def confine(orders: Orders) -> Confinement:
     if orders.namespaces:
         _attempt(done, NETWORK, _enter_namespaces)
         if NETWORK in done.active:
+            if orders.loopback:
+                _attempt(done, LOOPBACK, _raise_loopback)
             _attempt(done, MEMORY, _private_shared_memory)
             if MEMORY in done.active and orders.temporary:
                 _attempt(done, TEMPORARY, lambda: _private_temporary_files(orders))
@@ -103,7 +109,7 @@ def confine(orders: Orders) -> Confinement:
     _keep_death_signal(parent, death_signal)
     if orders.program:
         _attempt(done, SYSCALLS, lambda: install_filter(bytes.fromhex(orders.program)))
-    done.active.sort(key=MEANS.index)
+    done.active.sort(key=(*MEANS, LOOPBACK).index)
     return done
 
 
@@ -176,6 +182,15 @@ def _write(path: str, text: str) -> None:
         os.close(handle)
 
 
+def _raise_loopback() -> None:
+    """Switches on the one interface that a new network has; what is sent to it comes back to this network."""
+    import socket  # here, because the launcher of a compiler needs none
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+        request = struct.pack("16sh22x", b"lo", _IFF_UP | _IFF_RUNNING)
+        _succeed(libc.ioctl(plug.fileno(), ctypes.c_ulong(_SIOCSIFFLAGS), request), "ioctl")
+
+
 def _private_shared_memory() -> None:
     """A small /dev/shm of our own: nothing to fill the machine's memory with, and no message to a later process."""
     place = os.path.realpath(SHARED_MEMORY).encode()
@@ -191,7 +206,7 @@ def _private_temporary_files(orders: Orders) -> None:
     writable = {os.path.realpath(path) for path in orders.writable}
     real = sorted({os.path.realpath(path) for path in named})
     links = sorted({os.path.abspath(path) for path in named} - {*real})
-    inside = [path for path in (*real, *links) if path.startswith(f"{TEMPORARY_FILES}/") and os.path.isdir(path)]
+    inside = [path for path in (*real, *links) if path.startswith(f"{TEMPORARY_FILES}/") and os.path.exists(path)]
     kept = [(path, os.path.realpath(path), os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in inside]
     here = os.getcwd()
     try:
@@ -199,7 +214,11 @@ def _private_temporary_files(orders: Orders) -> None:
         for path, leads_to, handle in kept:
             if path != leads_to and os.path.exists(path):  # the link is in a folder that was put back
                 continue
-            os.makedirs(path, exist_ok=True)
+            if os.path.isdir(f"/proc/self/fd/{handle}"):
+                os.makedirs(path, exist_ok=True)
+            else:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC, 0o600))
             _bind(f"/proc/self/fd/{handle}", path)
             if leads_to not in writable:  # the folder around it is ours to write
                 _make_read_only(path)
@@ -234,7 +253,8 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
     if abi == 0:
         _succeed(-1, "landlock")
     everything = max(rights for version, rights in _ALL_FILES.items() if version <= abi)
-    attributes = struct.pack("=QQQ", everything, _TCP if abi >= 4 else 0, _SCOPES if abi >= 6 else 0)
+    tcp = _TCP if abi >= 4 and LOOPBACK not in done.active else 0
+    attributes = struct.pack("=QQQ", everything, tcp, _SCOPES if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     rules = _succeed(
         libc.syscall(_SYS_LANDLOCK_CREATE, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)), "landlock"

@@ -156,6 +156,17 @@ def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = Non
     return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders)), *argv]
 
 
+def confine_tool(argv: Sequence[str], asked: Sandbox, means: Collection[str]) -> list[str]:
+    """The command line of a tool that starts the program that it watches: both are confined as that program would be,
+    by those `means` that work around candidates here, but for TCP between the two. Without a network of their own they
+    are not confined."""
+    if NETWORK not in means:
+        return list(argv)
+    own = [*_parts_of(argv[0]), str(Path(argv[0]).resolve().parent)]
+    orders = _orders(replace(asked, form="tool", readable=(*asked.readable, *own)), means)
+    return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(replace(orders, loopback=True))), *argv]
+
+
 def prepare_gpu() -> None:
     """Lets the driver's own tool make its device files, which a confined process may no longer do."""
     tool = shutil.which("nvidia-modprobe")
@@ -225,9 +236,11 @@ def _narrow(paths: Iterable[str]) -> list[str]:
 
 
 def _distinct(paths: Iterable[str]) -> list[str]:
-    """Each place once, without what lies inside another and what does not exist."""
-    kept: list[Path] = []
+    """Each place once, without what lies inside another and what does not exist. A folder that is a link inside another
+    one lies where the link leads: drivers are installed so."""
+    kept: list[tuple[Path, Path]] = []  # as named, and where that leads
     for path in sorted({Path(path) for path in paths}):
-        if path.exists() and not any(path.is_relative_to(other) for other in kept):
-            kept.append(path)
-    return [str(path) for path in kept]
+        real = path.resolve()
+        if path.exists() and not any(path.is_relative_to(name) and real.is_relative_to(end) for name, end in kept):
+            kept.append((path, real))
+    return [str(path) for path, _ in kept]

@@ -1,8 +1,9 @@
 """The system calls that a confined process may not make, as a seccomp program of classic BPF.
 
-Two forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
+Three forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
 that nobody has read, which in addition cannot look at, slow down or signal other processes, cannot leave the group in
-which it is killed, and cannot change the kernel's view of itself. Refused calls fail with EPERM; a few that honest
+which it is killed, and cannot change the kernel's view of itself. `tool`: a candidate and the program that watches it,
+which speak over a network of their own. Refused calls fail with EPERM; a few that honest
 tools make in passing do nothing and report success.
 """
 
@@ -15,7 +16,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-Form = Literal["task", "candidate"]
+Form = Literal["task", "candidate", "tool"]
 
 # Numbers on x86-64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: no such call.
 _ADMINISTRATION: dict[str, tuple[int, int]] = {
@@ -106,7 +107,7 @@ _SIGNALS: dict[str, tuple[int, int]] = {
 }
 _OTHER_SIGNALS: dict[str, tuple[int, int]] = {"tkill": (200, 130), "pidfd_send_signal": (424, 424)}
 
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET = 1, 2
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* of clone(2)
 _PRCTL_WITHOUT_EFFECT = (1, 4, 36)  # parent-death signal, dumpable, subreaper: they serve whoever ends this process
 _PRCTL_REFUSED = (22, 26, 28, 35, 47, 59, 0x59616D61)  # seccomp, TSC, securebits, mm, ambient, dispatch, ptracer
@@ -133,9 +134,11 @@ def program(form: Form, *, only_signals_to: int = 0) -> bytes:
     architecture, column = found
     refused = _Filter(column)
     refused.always(_ADMINISTRATION.values(), errno.EPERM)
-    refused.only_argument(_SOCKET, 0, [_AF_UNIX])
-    if form == "candidate":
-        refused.always(_OTHER_PROCESSES.values(), errno.EPERM)
+    # A tool may connect, so it gets no sockets that lead to services of this machine.
+    refused.only_argument(_SOCKET, 0, [_AF_INET] if form == "tool" else [_AF_UNIX])
+    if form != "task":
+        calls = {name: numbers for name, numbers in _OTHER_PROCESSES.items() if form != "tool" or name != "connect"}
+        refused.always(calls.values(), errno.EPERM)
         refused.always(_WITHOUT_EFFECT.values(), 0)
         refused.candidate_rules()
         if only_signals_to:

@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,9 +39,11 @@ ANSWER_S = 60.0  # of the warm process, which may be importing the largest modul
 FORK_S = 20.0
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
+# From the whole sandbox downwards; what a machine lacks anyway makes some of these the same.
 _LEFT_OUT: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset({NETWORK}),
+    frozenset({FILES, SIGNALS}),
     frozenset({NETWORK, FILES, SIGNALS}),
 )
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
@@ -57,10 +59,6 @@ STEADY = {
     "GOMP_SPINCOUNT": "0",
     "OMP_DYNAMIC": "false",
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
-    # TorchInductor reads these when it is imported. In a fresh cache it would ask by seven compilations, and as many
-    # processes that import torch, whether g++ can do what the processor can: 14 s, and then the same code.
-    "TORCHINDUCTOR_VEC_ISA_OK": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
 }
 # Nothing else of the user's environment, above all no key, reaches code that a model may have written.
@@ -310,12 +308,12 @@ class Zygote:
         Means after which Python or the GPU could not be used are left out: root in a user namespace cannot read other
         users' private files, and a driver may want what a sandbox hides.
         """
-        best: tuple[tuple[str, ...], int] = ((), 0)
-        for left_out in _LEFT_OUT:
-            attempt = self._try_means([name for name in sandbox.available().active if name not in left_out])
-            best = attempt if attempt[1] > best[1] else best
-            if best[1] == sandbox.ALL_USABLE:
-                break
+        kept = [tuple(name for name in sandbox.available().active if name not in left_out) for left_out in _LEFT_OUT]
+        first, *others = dict.fromkeys(kept)
+        best = self._try_means(first)
+        if best[1] < sandbox.ALL_USABLE and others:
+            with ThreadPoolExecutor(len(others)) as pool:  # each costs a GPU's context, and workers wait for them
+                best = max([best, *pool.map(self._try_means, others)], key=lambda attempt: attempt[1])
         return best[0]
 
     def _try_means(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:

@@ -76,8 +76,8 @@ def test_what_cannot_be_asked_for_is_said(checkout: Path) -> None:
 def test_a_cpu_has_one_lane() -> None:
     request = BenchRequest("tasks", "out", target="cpu")
     assert places_of(request, "") == places_of(request, "1") == [{}]
-    for words in ("all", "2", "0,1"):
-        with pytest.raises(UsageError, match="no kernel would run on a GPU here"):
+    for words, problem in (("some", "all, or how many"), ("2", "no kernel would run on a GPU here")):
+        with pytest.raises(UsageError, match=problem):
             places_of(request, words)
 
 

@@ -11,6 +11,8 @@ from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
 from foundry.tools.grade.sanitizing import read_check, sanitize, under_tool, with_gates
 from foundry.tools.process.child import Finished
+from foundry.tools.process.linux import FILES
+from foundry.tools.process.sandbox import available
 from foundry.tools.targets.disassembly import tool_path
 from foundry.tools.task.file import read_task
 
@@ -71,9 +73,12 @@ def test_the_replayed_program_calls_the_kernel_and_gets_no_key(tmp_path: Path, m
         "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'), os.environ['TORCH_EXTENSIONS_DIR'])\n"
         "    return x\n"
     )
-    done = under_tool([], read_task(path), text, "cpu", 60.0)
+    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active)
     said = f"called 4 None {extension_folder(text)}"  # what it has compiled already is there
     assert done.output.split("\n")[:3] == [said, said, "replayed"]
+    spying = text.replace("'called'", f"open({str(path)!r}).read()")
+    if FILES in available().active:  # it is confined as in any other process of a candidate
+        assert "FileNotFoundError" in under_tool([], read_task(path), spying, "cpu", 60.0, available().active).output
 
 
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:

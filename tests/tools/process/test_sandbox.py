@@ -344,3 +344,56 @@ def test_a_launcher_that_cannot_start_says_so(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", sandbox.LAUNCHER, orders, str(tmp_path / "nothing")]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 127 and "No such file" in done.stderr
+
+
+@NEEDS[FILES]
+def test_a_library_that_a_link_inside_an_installation_leads_to_is_readable(tmp_path: Path) -> None:
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "driver").mkdir()
+    (tmp_path / "installed" / "lib64").symlink_to(tmp_path / "driver")
+    named = [str(tmp_path / "installed"), str(tmp_path / "installed" / "lib64"), str(tmp_path / "installed" / "bin")]
+    assert sandbox._distinct(named) == named[:2]
+
+
+TOOL = """
+import json, socket, subprocess, sys
+server = socket.create_server(("127.0.0.1", 0))
+child = subprocess.Popen([sys.executable, sys.argv[1], str(server.getsockname()[1]), sys.argv[2]])
+print(server.accept()[0].makefile().readline())
+child.wait()
+"""
+WATCHED = """
+import json, socket, sys
+def attempt(work):
+    try:
+        work()
+        return "done"
+    except OSError as error:
+        return error.strerror
+found = {
+    "secret": attempt(lambda: open(sys.argv[2]).read()),
+    "outside": attempt(lambda: socket.create_connection(("192.0.2.1", 53), timeout=2.0)),
+    "service": attempt(lambda: socket.socket(socket.AF_UNIX)),
+    "own": attempt(lambda: open("mine", "w").close()),
+}
+plug = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+plug.sendall((json.dumps(found) + chr(10)).encode())
+"""
+
+
+@NEEDS[NETWORK]
+@NEEDS[FILES]
+@NEEDS[SYSCALLS]
+def test_a_tool_and_what_it_watches_reach_each_other_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "receipt.json").write_text("{}")
+    scratch = tmp_path / "scratch"
+    (scratch / "tmp").mkdir(parents=True)
+    for name, text in (("tool.py", TOOL), ("watched.py", WATCHED)):
+        (scratch / name).write_text(text)
+    argv = [sys.executable, str(scratch / "tool.py"), str(scratch / "watched.py"), str(tmp_path / "receipt.json")]
+    asked = Sandbox("candidate", writable=(str(scratch),), temporary=str(scratch / "tmp"))
+    done = run_command(sandbox.confine_tool(argv, asked, HERE), Limits(wall_s=20), cwd=scratch)
+    found = json.loads(done.output.splitlines()[0])
+    assert found["own"] == "done", found
+    assert found["secret"] in ("Permission denied", "No such file or directory")
+    assert found["outside"] == "Network is unreachable" and found["service"] == "Operation not permitted"

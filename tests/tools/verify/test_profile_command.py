@@ -15,7 +15,6 @@ from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.grade import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.targets.base import built_file
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.disassembly import INSTALL, tool_path
 from foundry.tools.verify.profile_command import ProfileRequest, profile_lines, run
@@ -82,7 +81,7 @@ def profiled(
 def cpu_kernel() -> str:
     """A kernel file that loads the library that the target built."""
     text = CPU_KERNEL.replace("{loading}", "LIBRARY = None")
-    artifact = str(built_file(CpuTarget().build(text)))
+    artifact = CpuTarget().build(text).artifact
     return CPU_KERNEL.replace("{loading}", f"LIBRARY = ctypes.CDLL({artifact!r})")
 
 
