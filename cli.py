@@ -16,6 +16,7 @@ import typer
 from foundry.graph.bench.command import bench
 from foundry.graph.run import chat_flags
 from foundry.tools.command_line import CommandLine, fail, one_line_errors, print_json
+from foundry.tools.verify.tune_command import tune
 
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
@@ -36,6 +37,7 @@ knowledge_app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=Tr
 app.add_typer(agent_app, name="agent")
 app.add_typer(knowledge_app, name="knowledge")
 app.command("bench")(bench)
+app.command("tune")(tune)
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or Chroma server URL of the store.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]

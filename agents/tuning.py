@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
 from foundry.agents.obedience import Obedience
+from foundry.agents.situation import Situation
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.library.lowered import Lowered
@@ -27,7 +29,14 @@ def is_untuned(brief: Brief) -> bool:
         return False
     correct = brief.parent.verdict is not None and brief.parent.verdict.correct
     has_numbers = any(len(item.values) > 1 for kernel in brief.lowered.kernels for item in kernel.tunables)
-    return correct and has_numbers and not (brief.obedience and brief.obedience.required)
+    has_orders = bool(brief.obedience and brief.obedience.required)
+    return correct and has_numbers and not has_orders and _can_win(brief)
+
+
+def _can_win(brief: Brief) -> bool:
+    """Whether the structure could beat the best kernel at all: not where moving its bytes takes longer already."""
+    best_ms = min((item.timing.candidate_ms for item in brief.elites if item.timing), default=math.inf)
+    return Situation(brief).memory_ms < best_ms
 
 
 def tuning_step(expert: ExpertName, brief: Brief) -> Proposal | None:

@@ -110,9 +110,11 @@ class Workbench(Protocol):
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
 
-    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
-        """Better numbers for the same structure; `hints`: the lift that earlier runs saw of a setting, by a move's key.
-        What the tuner measures proposes a candidate and proves nothing. Raises CannotLower."""
+    async def tune(
+        self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float], say: Callable[[str], None]
+    ) -> TunedPlan:
+        """Better numbers for the same structure. `hints`: the lift that earlier runs saw of a setting, by a move's key;
+        `say` hears a line a round. What it measures proposes a candidate and proves nothing. Raises CannotLower."""
 
     async def sanitize(self, text: str) -> list[Gate]:
         """What compute-sanitizer says of a winner; nothing on a CPU."""
@@ -249,11 +251,13 @@ class LocalWorkbench:
         )
         return Profiled(made, read_coordinates(text, build, lowered))
 
-    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+    async def tune(
+        self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float], say: Callable[[str], None]
+    ) -> TunedPlan:
         graph = (await self.intake()).graphs[0]
         device = self._measured or self.device
         crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device))
-        return await tune(crew, seconds, seed=seed, hints=hints)
+        return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
     async def sanitize(self, text: str) -> list[Gate]:
         known, means = await self.intake(), self.notes.isolation

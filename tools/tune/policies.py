@@ -6,14 +6,14 @@ Policies see a `SettingSpace` and times, and no machine: a recorded sweep compar
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from foundry.tools.tune.space import Setting, SettingSpace, draw, neighbours
 
-RANDOM_SHARE = 0.25  # of each batch of `Evolution` after the first: what the best ones do not lead to
+RANDOM_SHARE = 0.25  # of each batch of `Evolution`: what the best ones do not lead to
+MIXED_SHARE = 0.25  # of each batch: values of two of the best
 PARENTS = 6
-CROSSED = 0.5  # of the children take each value from one of two parents; the others change a value of one parent
 
 
 class Policy(Protocol):
@@ -30,12 +30,12 @@ class RandomSearch:
 
     def __init__(self, space: SettingSpace, seed: int) -> None:
         self._space, self._stream = space, random.Random(seed)
-        self._asked = {space.present}
+        self._asked = [space.present]
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
         found: list[Setting] = []
-        while len(found) < count and (setting := draw(self._space, self._stream, self._asked)) is not None:
-            self._asked.add(setting)
+        while len(found) < count and (setting := draw(self._space, self._stream, self._asked, self._asked)) is not None:
+            self._asked.append(setting)
             found.append(setting)
         return found
 
@@ -79,52 +79,52 @@ class CoordinateDescent:
 
 
 class Evolution:
-    """What is known to work elsewhere first, then single steps from the start, then children of the best: values of
-    two of them mixed, or one value changed. A share of every batch is random."""
+    """What is known to work elsewhere first. Then, of every batch, about half are single steps from the best so far, a
+    quarter mix the values of two good ones, and a quarter is random."""
 
     def __init__(self, space: SettingSpace, seed: int, starts: Sequence[Setting] = ()) -> None:
         self._space, self._stream = space, random.Random(seed)
-        steps = neighbours(space, space.present)
-        self._stream.shuffle(steps)
-        self._asked = {space.present, *starts, *steps}
-        self._queue = [setting for setting in dict.fromkeys([*starts, *steps]) if setting != space.present]
+        self._starts = [setting for setting in dict.fromkeys(starts) if setting != space.present]
+        self._asked = {space.present, *starts}
+        self._around: dict[Setting, list[Setting]] = {}
 
     def ask(self, count: int, times: Mapping[Setting, float | None]) -> list[Setting]:
-        ranked = _ranked(times)
-        is_begun = len(ranked) >= PARENTS
-        drawn = round(RANDOM_SHARE * count) if is_begun else 0
-        found = self._from_queue((count - drawn) // 2 if is_begun else count)
-        while is_begun and len(found) < count - drawn and (child := self._fresh(lambda: self._child(ranked))):
+        found, self._starts = self._starts[:count], self._starts[count:]
+        ranked = _ranked(times) or [self._space.present]
+        mixed = round(MIXED_SHARE * (count - len(found))) if len(ranked) >= PARENTS else 0
+        drawn = round(RANDOM_SHARE * (count - len(found)))
+        found += self._steps(ranked, count - len(found) - mixed - drawn)
+        while mixed and len(found) < count - drawn and (child := self._child(ranked[:PARENTS])) is not None:
             found.append(child)
-        while len(found) < count and (setting := draw(self._space, self._stream, self._asked)) is not None:
+        while len(found) < count and (setting := draw(self._space, self._stream, self._asked, ranked)) is not None:
             self._asked.add(setting)
             found.append(setting)
-        return found + self._from_queue(count - len(found))
+        return found + self._steps(ranked, count - len(found))
 
-    def _from_queue(self, count: int) -> list[Setting]:
-        taken, self._queue = self._queue[: max(count, 0)], self._queue[max(count, 0) :]
-        return taken
+    def _steps(self, ranked: list[Setting], count: int) -> list[Setting]:
+        """Untried neighbours of the best; of the next best where the best has none left."""
+        found: list[Setting] = []
+        for setting in ranked:
+            if len(found) >= count:
+                break
+            if setting not in self._around:
+                self._around[setting] = neighbours(self._space, setting)
+                self._stream.shuffle(self._around[setting])
+            fresh = [other for other in self._around[setting] if other not in self._asked]
+            taken = fresh[: count - len(found)]
+            self._asked.update(taken)
+            found += taken
+        return found
 
-    def _fresh(self, make: Callable[[], Setting | None]) -> Setting | None:
+    def _child(self, parents: list[Setting]) -> Setting | None:
+        """Each value from one of two parents."""
         for _ in range(16):
-            made = make()
+            one, other = (dict(parent) for parent in self._stream.sample(parents, 2))
+            made = self._space.legal({**one, **{k: v for k, v in other.items() if self._stream.random() < 0.5}})
             if made is not None and made not in self._asked:
                 self._asked.add(made)
                 return made
         return None
-
-    def _child(self, ranked: list[Setting]) -> Setting | None:
-        parents = ranked[:PARENTS]
-        one, other = (dict(self._stream.choice(parents)) for _ in range(2))
-        if self._stream.random() < CROSSED:
-            return self._space.legal({**one, **{k: v for k, v in other.items() if self._stream.random() < 0.5}})
-        values = {
-            name: found for name, found in self._space.values(tuple(sorted(one.items()))).items() if len(found) > 1
-        }
-        if not values:
-            return None
-        name = self._stream.choice(sorted(values))
-        return self._space.legal({**one, name: self._stream.choice(list(values[name]))})
 
 
 def _ranked(times: Mapping[Setting, float | None]) -> list[Setting]:

@@ -7,6 +7,7 @@ somebody kills. What had been loaded is loaded again by itself.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,6 +84,17 @@ class Session:
     @property
     def worker_pid(self) -> int | None:
         return self._worker.pid if self._worker else None
+
+    async def open(self) -> None:
+        """Starts the warm process while the first configurations are compiled. Where it fails, the first configuration
+        that is loaded tries it again."""
+
+        def start() -> None:
+            with contextlib.suppress(WorkerDied):
+                _ = self._worker or self._start()
+
+        async with self._crew.lock.shared():
+            await self._in(self._runner, start)
 
     # ------------------------------------------------------------ building
 

@@ -91,10 +91,14 @@ def neighbours(space: SettingSpace, setting: Setting) -> list[Setting]:
     return list(found)
 
 
-def draw(space: SettingSpace, stream: random.Random, known: Collection[Setting]) -> Setting | None:
-    """A random configuration that is not known, None when there seems to be none left."""
+def draw(
+    space: SettingSpace, stream: random.Random, known: Collection[Setting], bases: Sequence[Setting]
+) -> Setting | None:
+    """A random configuration that is not known, None when there seems to be none left. `bases`: configurations whose
+    values it may take; which values are legal depends on the others."""
     for _ in range(DRAWS):
-        wanted = {name: stream.choice(list(values)) for name, values in space.values(space.present).items()}
+        base = stream.choice(bases)
+        wanted = {name: stream.choice(list(values)) for name, values in space.values(base).items()}
         found = space.legal(wanted)
         if found is None:
             continue

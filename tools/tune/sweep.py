@@ -54,7 +54,7 @@ class Bench(Protocol):
 class KernelSweep:
     """One kernel's configurations and what is known of them."""
 
-    kernel: str
+    name: str
     space: SettingSpace
     policy: Policy
     floor_ms: float | None = None
@@ -97,6 +97,11 @@ class KernelSweep:
         best_ms = self.best()[1]
         return self.weight * max(best_ms - (self.floor_ms or 0.0), 0.0) if best_ms < float("inf") else 0.0
 
+    def medians(self) -> list[tuple[float, Setting]]:
+        """Every configuration that ran, with its median in ms, the fastest first."""
+        known = [(statistics.median(found), setting) for setting, found in self.samples.items()]
+        return sorted(known, key=lambda item: item[0])
+
     def note(self, setting: Setting, found: list[float] | str) -> None:
         if isinstance(found, str):
             self.samples.pop(setting, None)
@@ -107,45 +112,52 @@ class KernelSweep:
     def promising(self, count: int, enough: int) -> list[Setting]:
         """The fastest configurations that have fewer than `enough` samples."""
         best_ms = self.best()[1]
-        known = sorted((statistics.median(found), setting) for setting, found in self.samples.items())
+        known = self.medians()
         near = [setting for ms, setting in known if ms <= PROMISING * best_ms]
         return [setting for setting in near[:count] if len(self.samples[setting]) < enough]
 
 
 @dataclass
 class PlanSweep:
-    """One tuning: its contests, the machine or the recording, the seconds it may take, and who hears of each round."""
+    """One tuning: its kernels, a machine or a recording, the seconds it may take, and who hears of each round."""
 
-    contests: Sequence[KernelSweep]
+    kernels: Sequence[KernelSweep]
     bench: Bench
     seconds: float
     batch: int  # new configurations a round, all kernels together
     say: Callable[[str], None]
     rounds: int = 0
+    chosen: int = 0
 
     async def run(self) -> None:
         """Until nothing is left to try, the floor is reached or the time is over."""
-        await self._measure([(contest, [contest.space.present]) for contest in self.contests], MORE)
-        for contest in self.contests:
-            if contest.space.present not in contest.samples:
-                contest.ended = "exhausted"  # nothing to compare with
-        coming = asyncio.ensure_future(self._prepare())
-        while chosen := await coming:
-            self.rounds += 1
-            coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
-            await self._time(chosen, FIRST)
-            await self._time(self._promoted(), MORE - FIRST)
-            self._close_contests()
-            self.say(self.line())
-            if not self.bench.overlaps:
-                coming = asyncio.ensure_future(self._prepare())
+        first = asyncio.ensure_future(self._measure([(one, [one.space.present]) for one in self.kernels], MORE))
+        coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
+        await first
+        for kernel in self.kernels:
+            if kernel.space.present not in kernel.samples:
+                kernel.ended = "exhausted"  # nothing to compare with
+        if not self.bench.overlaps:
+            coming = asyncio.ensure_future(self._prepare())
+        try:
+            while chosen := await coming:
+                self.rounds += 1
+                coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
+                await self._time(chosen, FIRST)
+                await self._time(self._promoted(), MORE - FIRST)
+                self._close()
+                self.say(self.line())
+                if not self.bench.overlaps:
+                    coming = asyncio.ensure_future(self._prepare())
+        finally:
+            coming.cancel()
         await self._final()
 
     def line(self) -> str:
         """The round in one line."""
-        tried = sum(contest.tried for contest in self.contests)
-        failed = sum(len(contest.problems) for contest in self.contests)
-        bests = [_best_in_words(contest) for contest in self.contests if contest.samples]
+        tried = sum(kernel.tried for kernel in self.kernels)
+        failed = sum(len(kernel.problems) for kernel in self.kernels)
+        bests = [_best_in_words(kernel) for kernel in self.kernels if kernel.samples]
         return (
             f"round {self.rounds}: {tried} tried, {failed} failed, {self.bench.elapsed_s():.1f} s; {'; '.join(bests)}"
         )
@@ -155,74 +167,75 @@ class PlanSweep:
 
     async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
         """The next configurations, built; none when the search is over."""
-        tried = sum(contest.tried for contest in self.contests)
         left_s = self._left_s() - FINAL_SHARE * self.seconds
-        count = min(self.batch, int(left_s * tried / self.bench.elapsed_s())) if self.rounds else self.batch
-        return await self._built(self._choose(count)) if left_s > 0 and count > 0 else []
+        count = min(self.batch, int(left_s * self.chosen / self.bench.elapsed_s())) if self.chosen else self.batch
+        chosen = self._choose(count) if left_s > 0 and count > 0 else []
+        self.chosen += sum(len(settings) for _, settings in chosen)
+        return await self._built(chosen)
 
     def _choose(self, count: int) -> list[tuple[KernelSweep, list[Setting]]]:
         """New configurations, most for the kernel with the most to gain."""
-        live = [contest for contest in self.contests if contest.ended is None]
-        total = sum(contest.to_gain_ms() for contest in live)
+        live = [kernel for kernel in self.kernels if kernel.ended is None]
+        total = sum(kernel.to_gain_ms() for kernel in live)
         chosen = []
-        for contest in sorted(live, key=lambda one: -one.to_gain_ms()):
-            share = contest.to_gain_ms() / total if total else 1 / len(live)
-            found = contest.policy.ask(max(1, round(share * count)), contest.times())
+        for kernel in sorted(live, key=lambda one: -one.to_gain_ms()):
+            share = kernel.to_gain_ms() / total if total else 1 / len(live)
+            found = kernel.policy.ask(max(1, round(share * count)), kernel.times())
             if found:
-                chosen.append((contest, found))
+                chosen.append((kernel, found))
             else:
-                contest.ended = "exhausted"
+                kernel.ended = "exhausted"
         return chosen
 
     async def _built(self, chosen: list[tuple[KernelSweep, list[Setting]]]) -> list[tuple[KernelSweep, list[Setting]]]:
-        problems = await self.bench.build([Job(c.kernel, setting) for c, settings in chosen for setting in settings])
-        for contest, settings in chosen:
+        problems = await self.bench.build([Job(c.name, setting) for c, settings in chosen for setting in settings])
+        for kernel, settings in chosen:
             for setting in settings:
-                if problem := problems.get(Job(contest.kernel, setting)):
-                    contest.note(setting, problem)
+                if problem := problems.get(Job(kernel.name, setting)):
+                    kernel.note(setting, problem)
         return [(c, [setting for setting in settings if setting not in c.problems]) for c, settings in chosen]
 
     async def _measure(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
         await self._time(await self._built(chosen), samples)
 
     async def _time(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
-        jobs = [Job(contest.kernel, setting) for contest, settings in chosen for setting in settings]
+        jobs = [Job(kernel.name, setting) for kernel, settings in chosen for setting in settings]
         found = await self.bench.run(jobs, samples, self._left_s()) if jobs else {}
-        for contest, settings in chosen:
+        for kernel, settings in chosen:
             for setting in settings:
-                contest.note(setting, found[Job(contest.kernel, setting)])
+                kernel.note(setting, found[Job(kernel.name, setting)])
 
     def _promoted(self) -> list[tuple[KernelSweep, list[Setting]]]:
-        return [(contest, contest.promising(PROMOTED, MORE)) for contest in self.contests]
+        return [(kernel, kernel.promising(PROMOTED, MORE)) for kernel in self.kernels]
 
-    def _close_contests(self) -> None:
-        for contest in self.contests:
-            if contest.ended is None and contest.floor_ms and contest.best()[1] <= FLOOR_REACHED * contest.floor_ms:
-                contest.ended = "floor"
+    def _close(self) -> None:
+        for kernel in self.kernels:
+            if kernel.ended is None and kernel.floor_ms and kernel.best()[1] <= FLOOR_REACHED * kernel.floor_ms:
+                kernel.ended = "floor"
 
     async def _final(self) -> None:
         """The best of each kernel and its present configuration in turns, from nothing: what was measured before chose
         them, so their luck must not count."""
         jobs: list[Job] = []
-        for contest in self.contests:
-            contest.ended = contest.ended or "time"
-            known = sorted((statistics.median(found), setting) for setting, found in contest.samples.items())
-            finalists = dict.fromkeys([contest.space.present, *(setting for _, setting in known[:FINALISTS])])
-            if len(finalists) > 1 and contest.space.present in contest.samples:
-                jobs += [Job(contest.kernel, setting) for setting in finalists]
+        for kernel in self.kernels:
+            kernel.ended = kernel.ended or "time"
+            known = kernel.medians()
+            finalists = dict.fromkeys([kernel.space.present, *(setting for _, setting in known[:FINALISTS])])
+            if len(finalists) > 1 and kernel.space.present in kernel.samples:
+                jobs += [Job(kernel.name, setting) for setting in finalists]
         found = await self.bench.run(jobs, MOST, max(self._left_s(), FINAL_SHARE * self.seconds)) if jobs else {}
-        for contest in self.contests:
-            times = {job.setting: ms for job, ms in found.items() if job.kernel == contest.kernel}
-            contest.final = {setting: ms for setting, ms in times.items() if not isinstance(ms, str)}
+        for kernel in self.kernels:
+            times = {job.setting: ms for job, ms in found.items() if job.kernel == kernel.name}
+            kernel.final = {setting: ms for setting, ms in times.items() if not isinstance(ms, str)}
 
 
-def _best_in_words(contest: KernelSweep) -> str:
-    setting, best_ms = contest.best()
-    start_ms = statistics.median(contest.samples.get(contest.space.present) or [best_ms])
-    floor = f", floor {contest.floor_ms:.4g}" if contest.floor_ms else ""
-    before = dict(contest.space.present)
+def _best_in_words(kernel: KernelSweep) -> str:
+    setting, best_ms = kernel.best()
+    start_ms = statistics.median(kernel.samples.get(kernel.space.present) or [best_ms])
+    floor = f", floor {kernel.floor_ms:.4g}" if kernel.floor_ms else ""
+    before = dict(kernel.space.present)
     changed = " ".join(f"{name}={value}" for name, value in setting if before.get(name) != value)
-    return f"{contest.kernel} {best_ms:.4g} ms ({start_ms / best_ms:.2f}x{floor}) {changed}".rstrip()
+    return f"{kernel.name} {best_ms:.4g} ms ({start_ms / best_ms:.2f}x{floor}) {changed}".rstrip()
 
 
 async def _nothing() -> list[tuple[KernelSweep, list[Setting]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,23 +74,23 @@ async def tune(
         lines.append(line)
         say(line)
 
-    contests = [_contest(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
+    sweeps = [_sweep_of(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
     session = Session(crew, {first.name: first for first, _ in groups}, spaces)
-    sweep = PlanSweep(contests, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
+    plan = PlanSweep(sweeps, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
     try:
         watch(session)
-        await sweep.run()
+        await asyncio.gather(session.open(), plan.run())
         took_s = session.elapsed_s()
     finally:
         await session.aclose()
-    found = [_result(contest, first, others) for contest, (first, others) in zip(contests, groups, strict=True)]
-    for line in _closing_lines(found, contests):
+    found = [_result(one, first, others) for one, (first, others) in zip(sweeps, groups, strict=True)]
+    for line in _closing_lines(found, sweeps):
         hear(line)
     return TunedPlan(
         recipe=_recipe(crew.recipe, found),
         kernels=tuple(found),
-        tried=sum(contest.tried for contest in contests),
-        failed=sum(len(contest.problems) for contest in contests),
+        tried=sum(one.tried for one in sweeps),
+        failed=sum(len(one.problems) for one in sweeps),
         restarts=session.restarts,
         seconds=took_s,
         log=tuple(lines),
@@ -104,7 +105,7 @@ def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
     return [(first, others[1:]) for first, others in groups.values()]
 
 
-def _contest(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> KernelSweep:
+def _sweep_of(subject: Subject, space: KernelSpace, weight: int, seed: int, hints: Mapping[str, float]) -> KernelSweep:
     printed = space.printed(space.present)
     floor_ms = subject.floor_ms(printed)
     if floor_ms is not None and subject.device.ceilings is not None:
@@ -126,18 +127,18 @@ def _starts(space: KernelSpace, template: str, hints: Mapping[str, float]) -> li
     return [setting for setting in dict.fromkeys(starts) if setting is not None]
 
 
-def _result(contest: KernelSweep, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
-    setting, best_ms, present_ms = contest.winner()
+def _result(sweep: KernelSweep, subject: Subject, others: Sequence[Subject]) -> TunedKernel:
+    setting, best_ms, present_ms = sweep.winner()
     return TunedKernel(
-        kernel=contest.kernel,
+        kernel=sweep.name,
         template=subject.print(subject.present).template,
         choices=dict(setting),
         present_ms=present_ms,
         best_ms=best_ms,
-        floor_ms=contest.floor_ms,
-        tried=contest.tried,
-        failed=len(contest.problems),
-        ended=contest.ended or "time",
+        floor_ms=sweep.floor_ms,
+        tried=sweep.tried,
+        failed=len(sweep.problems),
+        ended=sweep.ended or "time",
         alike=tuple(other.name for other in others),
     )
 
@@ -150,15 +151,15 @@ def _recipe(recipe: Recipe, found: Sequence[TunedKernel]) -> Recipe:
     return replace(recipe, choices=choices)
 
 
-def _problems(contests: Sequence[KernelSweep]) -> tuple[str, ...]:
+def _problems(sweeps: Sequence[KernelSweep]) -> tuple[str, ...]:
     counts: dict[str, int] = {}
-    for contest in contests:
-        for problem in contest.problems.values():
+    for one in sweeps:
+        for problem in one.problems.values():
             counts[problem] = counts.get(problem, 0) + 1
     return tuple(f"{count} x {said}" for said, count in sorted(counts.items(), key=lambda item: -item[1])[:8])
 
 
-def _closing_lines(found: Sequence[TunedKernel], contests: Sequence[KernelSweep]) -> list[str]:
+def _closing_lines(found: Sequence[TunedKernel], sweeps: Sequence[KernelSweep]) -> list[str]:
     """A line for each kernel, what went wrong, then the best choices of all as one line of JSON that can be pasted."""
     lines = [
         f"{item.kernel} ({item.template}): {item.present_ms:.4g} -> {item.best_ms:.4g} ms, "
@@ -166,6 +167,6 @@ def _closing_lines(found: Sequence[TunedKernel], contests: Sequence[KernelSweep]
         for item in found
         if item.best_ms > 0
     ]
-    lines += [f"problem: {problem}" for problem in _problems(contests)]
+    lines += [f"problem: {problem}" for problem in _problems(sweeps)]
     best = {name: item.choices for item in found for name in (item.kernel, *item.alike)}
     return [*lines, f"best: {json.dumps(best, sort_keys=True)}"]

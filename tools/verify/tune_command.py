@@ -1,0 +1,71 @@
+"""`foundry tune`: the numbers of the kernel library's structure for a task, swept on this machine, as a kernel file."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from foundry.tools.command_line import fail, one_line_errors, print_json
+
+if TYPE_CHECKING:
+    from foundry.tools.tune.tuner import TunedPlan
+
+
+@one_line_errors
+def tune(
+    task: Annotated[Path, typer.Argument(help="The task file.")],
+    target: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=1.0, max=3600.0, help="That the sweep takes.")] = 30.0,
+    out: Annotated[Path | None, typer.Option(help="Write the kernel file with the best numbers.")] = None,
+    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the sweep.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Sweep the numbers of every kernel that the library writes for a task. Its times choose and prove nothing:
+    foundry verify judges the file."""
+    from foundry.knowledge.codec import to_plain
+
+    if target not in ("cpu", "cuda", "auto"):
+        fail(f"--target {target}: one of cpu, cuda, auto", 2)
+    tuned, text = asyncio.run(_tuned(task, target, seconds, scale, seed, is_quiet=as_json))
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    if as_json:
+        print_json(to_plain(tuned))
+    elif out is not None:
+        typer.echo(f"written: {out}; foundry verify {task} {out} says whether it is correct and faster")
+
+
+async def _tuned(
+    path: Path, target: Any, seconds: float, scale: int | None, seed: int, *, is_quiet: bool
+) -> tuple[TunedPlan, str]:
+    """What the tuner found, and the file that it makes. Raises FoundryError."""
+    from foundry.knowledge.candidate import Recipe
+    from foundry.knowledge.errors import MissingTool, TaskError
+    from foundry.knowledge.library.lower import lower
+    from foundry.tools.grade.workbench import open_workbench
+    from foundry.tools.machine.ceilings import with_known_ceilings
+    from foundry.tools.machine.device import describe
+    from foundry.tools.task.file import read_task
+
+    task = read_task(path, scale=scale)
+    device = with_known_ceilings(describe(target))
+    if not device.present:
+        raise MissingTool(f"there is no {device.target} device here to tune for", "run it on one")
+    with tempfile.TemporaryDirectory(prefix="foundry-tune-") as scratch:
+        bench = await open_workbench(task, device, Path(scratch), seed=seed)
+        try:
+            intake = await bench.intake()
+            if not intake.graphs:
+                raise TaskError(f"the task could not be captured: {intake.capture_note}", "try another form of it")
+            recipe = Recipe(device.target, ieee_only=task.options.policy == "strict")
+            first = lower(intake.graphs, recipe, task_source=task.source, device=device)
+            say = (lambda line: None) if is_quiet else typer.echo
+            tuned = await bench.tune(first.recipe, seconds, seed=seed, hints={}, say=say)
+            return tuned, lower(intake.graphs, tuned.recipe, task_source=task.source, device=device).source
+        finally:
+            await bench.aclose()
