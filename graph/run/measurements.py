@@ -204,15 +204,12 @@ class Measurements:
         """What the tuner makes of a structure."""
         from foundry.tools.tune.tuner import TunedPlan
 
-        def hear(line: str) -> None:
-            self._log.note("note", "tuner", line=line, by="the tuner's own clock: no result")
-
         return await self._ask(
             f"tune/{recipe.digest}",
             "tune",
             "time",
             TunedPlan,
-            lambda: self.workbench.tune(recipe, seconds, seed=seed, hints=hints, say=hear),
+            lambda: self.workbench.tune(recipe, seconds, seed=seed, hints=hints),
             lambda answer: {
                 "tried": answer.tried,
                 "failed": answer.failed,

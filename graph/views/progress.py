@@ -75,8 +75,8 @@ class Progress:
         if event.kind == "directive":
             told = event.data.get("answer") or event.data.get("text", "")
             self.words = f"{event.data.get('directive', '')} taken: {told}"
-        if event.kind == "note" and event.name == "tuner":
-            self.words = f"tuner: {event.data.get('line', '')}"
+        if event.kind == "note" and event.name == "tuned":
+            self.words = f"tuner: {event.data.get('tried')} configurations in {event.data.get('seconds')} s"
         if event.kind == "proposal":
             self.words = f"{event.name}: {event.data.get('rationale', '')}"
 

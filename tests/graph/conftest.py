@@ -211,14 +211,11 @@ class FakeWorkbench:
         floor = 1.0 / timing.candidate_ms
         return Profiled(Profile("roofline", 1e9, 1e9, floor, 1.0, 1), coordinates)
 
-    async def tune(
-        self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float], say: Callable[[str], None]
-    ) -> TunedPlan:
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
         """Finds the best tile at once."""
         from foundry.tools.tune.tuner import TunedKernel, TunedPlan
 
         await self._work("tune")
-        say("round 1: 12 tried")
         choices = {**recipe.choices["k0"], "tile": 64}
         kernel = TunedKernel("k0", "map", choices, 1.0, 0.9, None, 12, 0, "time")
         return TunedPlan(replace(recipe, choices={"k0": choices}), (kernel,), 12, 0, 0, 0.1, ("best: {}",))

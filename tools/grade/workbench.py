@@ -110,11 +110,9 @@ class Workbench(Protocol):
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen: ...
 
-    async def tune(
-        self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float], say: Callable[[str], None]
-    ) -> TunedPlan:
-        """Better numbers for the same structure. `hints`: the lift that earlier runs saw of a setting, by a move's key;
-        `say` hears a line a round. What it measures proposes a candidate and proves nothing. Raises CannotLower."""
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        """Better numbers for the same structure. `hints`: the lift that earlier runs saw of a setting, by a move's key.
+        What it measures proposes a candidate and proves nothing. Raises CannotLower."""
 
     async def sanitize(self, text: str) -> list[Gate]:
         """What compute-sanitizer says of a winner; nothing on a CPU."""
@@ -252,8 +250,15 @@ class LocalWorkbench:
         return Profiled(made, read_coordinates(text, build, lowered))
 
     async def tune(
-        self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float], say: Callable[[str], None]
+        self,
+        recipe: Recipe,
+        seconds: float,
+        *,
+        seed: int,
+        hints: Mapping[str, float],
+        say: Callable[[str], None] = lambda line: None,
     ) -> TunedPlan:
+        """`say` hears the log line by line."""
         graph = (await self.intake()).graphs[0]
         device = self._measured or self.device
         crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device))
@@ -388,7 +393,7 @@ async def open_workbench(
     seed: int,
     allowance: Allowance | None = None,
     zygote: Zygote | None = None,
-) -> Workbench:
+) -> LocalWorkbench:
     """Starts the warm process (a second or more), or works with the caller's `zygote`, which outlives the workbench.
     Raises MissingTool when torch cannot be imported there, UsageError for limits that are none."""
     check_limits()
