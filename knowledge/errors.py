@@ -24,6 +24,10 @@ class RandomTask(TaskError):
     """A task whose own answer changes from call to call: nothing can be compared with it."""
 
 
+class TooLarge(TaskError):
+    """A task that needs more of the GPU's memory than its processes may take."""
+
+
 class TellsNothing(TaskError):
     """A task on which no question tells a right kernel from a wrong one."""
 

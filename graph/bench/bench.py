@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,24 +22,27 @@ from foundry.graph.bench.results import ResultFile, TaskResult, settle
 from foundry.graph.bench.tasks import digest_of, find_tasks
 from foundry.knowledge.errors import UsageError
 from foundry.tools.machine.device import describe, visible_gpus
+from foundry.tools.task.limits import GPU_GIGABYTES
 
 SUMMARY, FIGURES = "summary.md", "summary.json"
 
 
-def places_of(request: BenchRequest, gpus: str) -> list[dict[str, str]]:
-    """What the environment of each lane says beyond ours, from `--gpus`; one empty place is this process itself.
-    Raises UsageError."""
-    if gpus in ("", "1"):
+def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str, str]]:
+    """What the environment of each lane says beyond ours, from `--gpus` and `--lanes`; one empty place is this process
+    itself. Raises UsageError."""
+    if gpus in ("", "1") and lanes == 1:
         return [{}]
-    if gpus != "all" and not (gpus.isdigit() and int(gpus) >= 1):
+    if gpus not in ("", "all") and not (gpus.isdigit() and int(gpus) >= 1):
         raise UsageError(f"--gpus {gpus}", "all, or how many")
-    here = visible_gpus()
-    if describe(request.target).target != "cuda" or not here:
-        raise UsageError(f"--gpus {gpus}: no kernel would run on a GPU here", "see `foundry doctor`")
-    count = len(here) if gpus == "all" else int(gpus)
+    here, device = visible_gpus(), describe(request.target)
+    if device.target != "cuda" or not here:
+        asked = f"--gpus {gpus}" if gpus else f"--lanes {lanes}"
+        raise UsageError(f"{asked}: no kernel would run on a GPU here", "see `foundry doctor`")
+    count = len(here) if gpus == "all" else int(gpus or "1")
     if count > len(here):
         raise UsageError(f"--gpus {gpus}: {len(here)} are here")
-    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in here[:count]]
+    part = {GPU_GIGABYTES: f"{device.memory_bytes / 1e9 / lanes:.1f}"} if lanes > 1 else {}
+    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for _ in range(lanes) for gpu in here[:count]]
 
 
 @dataclass(frozen=True)
@@ -51,18 +54,19 @@ class Outcome:
     is_stopped: bool  # by Ctrl-C or SIGTERM; what is left otherwise is another process's
 
 
-def run_bench(request: BenchRequest, gpus: str, *, pictures: bool, say: Say) -> Outcome:
-    """Solves what is left and sums up. Raises FoundryError where no task could be begun."""
+def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool, say: Say) -> Outcome:
+    """Solves what is left and sums up: what fits into its part of a GPU by several lanes, then the rest by one a GPU.
+    Raises FoundryError where no task could be begun."""
     if pictures:
         check_drawable()
-    places = places_of(request, gpus)
+    rounds = [places_of(request, gpus, lanes), *([places_of(request, gpus)] if lanes > 1 else [])]
     tasks = find_tasks(request)
     settle(request, versions_of(describe(request.target)))
     results = ResultFile(request.where)
     digests = {task.name: digest_of(task) for task in tasks}
     known = sum(results.knows(name, digest) is not None for name, digest in digests.items())
-    with BenchProgress(Console(stderr=True), say, len(tasks), known, len(places)) as progress:
-        is_stopped = asyncio.run(_work(request, places, progress))
+    with BenchProgress(Console(stderr=True), say, len(tasks), known) as progress:
+        is_stopped = asyncio.run(_work(request, rounds, progress))
     lines = [line for line in results.read() if digests.get(line.task) == line.digest]
     order = {name: number for number, name in enumerate(digests)}
     lines.sort(key=lambda line: order[line.task])
@@ -70,15 +74,18 @@ def run_bench(request: BenchRequest, gpus: str, *, pictures: bool, say: Say) -> 
     return Outcome(lines, len(tasks) - len(lines), is_stopped)
 
 
-async def _work(request: BenchRequest, places: Sequence[dict[str, str]], tell: Listener) -> bool:
+async def _work(request: BenchRequest, rounds: Sequence[Sequence[dict[str, str]]], tell: Listener) -> bool:
     """Whether Ctrl-C or SIGTERM stopped it, with the state of the tasks in flight kept."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    if places == [{}]:
-        await work(request, tell, stop)
-    else:
-        await spread(request, places, tell, stop)
+    for places in rounds:
+        if stop.is_set():
+            break
+        if places == [{}]:
+            await work(request, tell, stop)
+        else:
+            await spread(replace(request, is_sharing=places is not rounds[-1]), places, tell, stop)
     return stop.is_set()
 
 

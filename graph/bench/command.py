@@ -34,6 +34,7 @@ def bench(
     every: Annotated[int, typer.Option(min=1, help="Every n-th task.")] = 1,
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts, for N machines.")] = "1/1",
     gpus: Annotated[str, typer.Option(metavar="all|N", help="Spread the tasks: one process a GPU.")] = "",
+    lanes: Annotated[int, typer.Option(min=1, help="Tasks at a time on each GPU, which share its memory.")] = 1,
     pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw them at the end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,
 ) -> None:
@@ -61,7 +62,7 @@ def bench(
         every,
         shard_of(shard),
     )
-    outcome = run_bench(request, gpus, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
+    outcome = run_bench(request, gpus, lanes, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
     found = figures_of(outcome.lines)
     if as_json:
         print_json({"out": request.out, "left": outcome.left, "figures": [to_plain(one) for one in found]})

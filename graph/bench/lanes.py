@@ -1,4 +1,4 @@
-"""A bench on several GPUs of a host: one process a GPU, which share the tasks and the result file."""
+"""A bench on the GPUs of a host: processes, one or several a GPU, which share the tasks and the result file."""
 
 from __future__ import annotations
 

@@ -21,10 +21,11 @@ from foundry.graph.run.summary import Summary
 from foundry.graph.solve import resume, silent, solve
 from foundry.knowledge.candidate import Contest, RivalName
 from foundry.knowledge.codec import decode
-from foundry.knowledge.errors import RandomTask, TaskError, TellsNothing, UsageError
+from foundry.knowledge.errors import RandomTask, TaskError, TellsNothing, TooLarge, UsageError
 from foundry.knowledge.task import Task
 
 RUNS = "runs"
+ALONE = "alone"  # a file in the folder of a task's runs: it does not fit into a part of a GPU
 FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
 OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
 
@@ -43,7 +44,8 @@ async def run_task(
     stop: asyncio.Event,
 ) -> TaskResult | None:
     """The task's line; None when `stop` ended it, with its state kept. A task that cannot be solved is a line too, so
-    that it never ends a bench. Raises MissingTool and StorageFailed, which would end every task."""
+    that it never ends a bench; one that needs more of the GPU than this lane's part of it is none. Raises MissingTool
+    and StorageFailed, which would end every task."""
     began = time.monotonic()
 
     def line(reason: str, excluded: Excluded = "") -> TaskResult:
@@ -57,6 +59,11 @@ async def run_task(
         found = line(str(error), "random")
     except TellsNothing as error:
         found = line(str(error), "no question tells right from wrong")
+    except TooLarge as error:
+        if request.is_sharing:
+            (runs_of(request, task) / ALONE).touch()
+            return None
+        found = line(str(error))
     except (TaskError, UsageError) as error:
         found = line(str(error))
     except Exception as error:

@@ -26,7 +26,6 @@ class BenchProgress:
     say: Say
     tasks: int
     finished: int  # before this call, by an earlier one
-    lanes: int = 1
     began: float = field(default_factory=time.time)
     _here: int = 0
 

@@ -30,6 +30,7 @@ class BenchRequest:
     only: str = ""
     every: int = 1
     shard: tuple[int, int] = (1, 1)  # which of how many
+    is_sharing: bool = False  # a GPU with other lanes: a task that needs more than this one's part of it is left
 
     def __post_init__(self) -> None:
         part, parts = self.shard

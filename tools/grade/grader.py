@@ -35,7 +35,15 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import FoundryError, MissingTool, NotComparable, RandomTask, TaskError, UsageError
+from foundry.knowledge.errors import (
+    FoundryError,
+    MissingTool,
+    NotComparable,
+    RandomTask,
+    TaskError,
+    TooLarge,
+    UsageError,
+)
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.contests import hold_contest
@@ -51,7 +59,7 @@ from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
-from foundry.tools.task.limits import GIGABYTES, SECONDS, task_memory_bytes, task_seconds
+from foundry.tools.task.limits import GIGABYTES, SECONDS, gpu_memory_bytes, task_memory_bytes, task_seconds
 
 CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
 LOAD_S = 20.0  # a file whose library is built already
@@ -77,6 +85,7 @@ Pairs = list[tuple[float, float]]
 _ERRORS: dict[str, type[FoundryError]] = {
     "TaskError": TaskError,
     "RandomTask": RandomTask,
+    "TooLarge": TooLarge,
     "UsageError": UsageError,
     "MissingTool": MissingTool,
     "NotComparable": NotComparable,
@@ -173,7 +182,8 @@ class Grader:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
         answer = self._about_task("check", task_seconds())
         if answer["free_bytes"]:
-            self._plan = plan_memory(decode_record(Sizes, answer["sizes"]), int(answer["free_bytes"]))
+            room = gpu_memory_bytes(int(answer["free_bytes"]))
+            self._plan = plan_memory(decode_record(Sizes, answer["sizes"]), room)
             self._judges.limit_lanes(self._plan.lanes)
         return answer
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from foundry.knowledge.errors import TaskError
+from foundry.knowledge.errors import TooLarge
 
 CONTEXT_BYTES = 1 << 30  # of a process before it holds a tensor: 0.85 GB on an H200 once cuBLAS is loaded
 RESERVE = 0.05  # of the memory: what allocators cannot give out again
@@ -82,14 +82,14 @@ WAITING = 4  # two groups' processes, for which the sets of inputs or the trials
 
 
 def plan_memory(sizes: Sizes, free_bytes: int) -> GpuPlan:
-    """The roomiest arrangement that fits; raises TaskError with the bytes that the tightest one needs."""
+    """The roomiest arrangement that fits; raises TooLarge with the bytes that the tightest one needs."""
     usable = int((1.0 - RESERVE) * free_bytes)
     tightest = _CHOICES[-1]
     for plan in _CHOICES:
         waiting = (usable - plan.needed(sizes)) // CONTEXT_BYTES
         if waiting >= (0 if plan is tightest else WAITING):
             return replace(plan, waiting=min(plan.waiting, waiting))
-    raise TaskError(
+    raise TooLarge(
         f"the task needs {tightest.needed(sizes) / 1e9:.1f} GB of GPU memory to be judged (inputs "
         f"{sizes.inputs / 1e9:.1f}, outputs {sizes.outputs / 1e9:.1f}, parameters {sizes.parameters / 1e9:.1f}, "
         f"temporaries {sizes.work / 1e9:.1f} GB), and {usable / 1e9:.1f} GB of it are free",

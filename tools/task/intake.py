@@ -35,7 +35,7 @@ def serve(control: Channel) -> None:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
             words = f"one call of the model does not fit the GPU's memory: {str(error).splitlines()[0][:300]}"
-            answer = {"error": ["TaskError", words, "make its sizes smaller"]}
+            answer = {"error": ["TooLarge", words, "make its sizes smaller"]}
         control.send(answer)
 
 

@@ -1,4 +1,5 @@
-"""How many seconds a task may take for its import, inputs and first forwards, and how much memory it may need."""
+"""How many seconds a task may take for its import, inputs and first forwards, and how much memory it may need, the
+machine's and the GPU's."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from foundry.tools.process.child import machine_memory_bytes
 
 SECONDS = "FOUNDRY_TASK_SECONDS"
 GIGABYTES = "FOUNDRY_TASK_GB"
+GPU_GIGABYTES = "FOUNDRY_GPU_GB"
 DEFAULT_SECONDS = 60.0
 MEMORY_SHARE = 0.5  # of the machine's, for a process that runs the task
 
@@ -23,10 +25,16 @@ def task_memory_bytes() -> int:
     return int(1e9 * _positive(GIGABYTES, MEMORY_SHARE * machine_memory_bytes() / 1e9))
 
 
+def gpu_memory_bytes(free_bytes: int) -> int:
+    """What all processes of a task may take of a GPU's free memory: $FOUNDRY_GPU_GB at most. Raises UsageError."""
+    return min(free_bytes, int(1e9 * _positive(GPU_GIGABYTES, free_bytes / 1e9 + 1.0)))
+
+
 def check_limits() -> None:
     """Raises UsageError for a limit that is not a positive number, before a process is started under it."""
     task_seconds()
     task_memory_bytes()
+    gpu_memory_bytes(0)
 
 
 def _positive(name: str, default: float) -> float:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from foundry.graph.bench.lane import work
 from foundry.graph.bench.lanes import spread
+from foundry.graph.bench.one_task import run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
-from foundry.graph.bench.tasks import BenchTask
-from foundry.knowledge.errors import FoundryError
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
+from foundry.graph.run.opening import Parts
+from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.errors import FoundryError, TooLarge
+from foundry.knowledge.task import Task
 
 
 @pytest.fixture
@@ -41,3 +47,19 @@ async def test_two_lanes_share_the_tasks(request_: BenchRequest) -> None:
 async def test_a_lane_that_fails_is_said(request_: BenchRequest) -> None:
     with pytest.raises(FoundryError, match=r"1 of 1 lanes ended early: .*g\+\+"):
         await spread(request_, [{"PATH": ""}], lambda _task, _line: None, asyncio.Event())
+
+
+async def test_a_task_that_needs_a_gpu_of_its_own_is_left_to_a_lane_that_has_one(request_: BenchRequest) -> None:
+    class Narrow(Parts):
+        def task(self, request: SolveRequest) -> Task:
+            raise TooLarge("it needs 90 GB and 70 are free")
+
+    (task, *_) = find_tasks(request_)
+    runs_of(request_, task).mkdir(parents=True)
+    sharing = replace(request_, is_sharing=True)
+    assert await run_task(task, digest_of(task), sharing, Narrow(), {}, asyncio.Event()) is None
+    told: list[str] = []
+    await work(sharing, lambda task, line: told.append(f"{task.name} {line and line.verdict}"), asyncio.Event())
+    assert "0_broken" not in " ".join(told)  # another lane that shares a GPU passes it over
+    alone = await run_task(task, digest_of(task), request_, Narrow(), {}, asyncio.Event())
+    assert alone is not None and alone.reason == "it needs 90 GB and 70 are free"

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from foundry.graph.bench import bench
 from foundry.graph.bench.bench import places_of
 from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
 from foundry.graph.bench.tasks import find_tasks
+from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.tools.machine.device import visible_gpus
 
@@ -79,6 +81,18 @@ def test_a_cpu_has_one_lane() -> None:
     for words, problem in (("some", "all, or how many"), ("2", "no kernel would run on a GPU here")):
         with pytest.raises(UsageError, match=problem):
             places_of(request, words)
+
+
+def test_lanes_share_each_gpu_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 140 * 10**9)
+    monkeypatch.setattr(bench, "visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(bench, "describe", lambda target: device)
+    request = BenchRequest("tasks", "out", target="cuda")
+    part = {"FOUNDRY_GPU_GB": "46.7"}
+    assert places_of(request, "", 3) == [{"CUDA_VISIBLE_DEVICES": "0", **part}] * 3
+    found = places_of(request, "all", 2)
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in found] == ["0", "1", "0", "1"]
+    assert places_of(request, "2") == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
 
 
 @pytest.mark.gpu

@@ -471,7 +471,7 @@ def serve(control: Channel) -> None:
         except (torch.OutOfMemoryError, OutOfGpuMemory) as error:  # what was planned fits: somebody took more
             words = f"the GPU's memory is used up: {str(error).splitlines()[0][:300]}"
             is_beside = message["do"] in ("verify", "time", "ablate")
-            answer = {"failed": ["crash", words]} if is_beside else {"error": ["TaskError", words, _MAKE_ROOM]}
+            answer = {"failed": ["crash", words]} if is_beside else {"error": ["TooLarge", words, _MAKE_ROOM]}
         finally:
             close_all(handles)
         gc.collect()
