@@ -1,126 +1,148 @@
-// acc[pixel, channel] = sum over (tap, input channel) of x * weight on the tensor cores of warpgroups: @BM@ pixels times
-// @BN@ channels a block, each warpgroup adds up @GM@ x @GN@. Rows of 128 bytes of (tap, channel) are read from the input
-// that @NAME@_pack brought into order, each thread 16 bytes at a time; tiles of weights come whole from @NAME@_weights.
+// acc[pixel, channel] = sum over (tap, input channel) of x * weight on the tensor cores of warpgroups, in tiles of @BM@ pixels
+// times @BN@ channels. A block computes one tile after the other: four warps copy rows of 128 bytes of (tap, channel), 16
+// bytes at a time, from the input that @NAME@_pack brought into order, and tiles of weights from @NAME@_weights; each of
+// @TURNS@ warpgroups multiplies every @TURNS@. tile, and stores it while the others multiply.
 extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
-    constexpr int BM = @BM@, BN = @BN@, GM = @GM@, GN = @GN@, STAGES = @STAGES@, THREADS = @THREADS@;
-    constexpr int WIDE = GN % 128 ? GN : 128;  // columns of one instruction
+    constexpr int BM = @BM@, BN = @BN@, STAGES = @STAGES@, TURNS = @TURNS@, TILES = @TILES@;
+    constexpr int WIDE = BN % 128 ? BN : 128;  // columns of one instruction
     constexpr int DRAINED = @DRAINED@;  // steps after which sums leave the tensor cores, which cut off what they add; 0: none
-    constexpr int ROWS = BM * 8 / THREADS;  // that a thread copies a piece of
+    constexpr int LATE = STAGES - 2;  // steps that are on their way while the one before them is told to be there
     using Precision = wgmma::@PRECISION@;
     using TileA = wgmma::Operand<Precision, BM>;
     using TileB = wgmma::Operand<Precision, BN>;
     constexpr int STAGE = TileA::BYTES + TileB::BYTES;
     extern __shared__ __align__(1024) unsigned char tiles[];
-    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(tiles + STAGES * STAGE);  // a tile of weights is there
-
-@BLOCK@
+    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(tiles + STAGES * STAGE);
+    bulk::Barrier* const empty = full + STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int piece = threadIdx.x % 8;
-    int begin[ROWS];  // piece of the packed input where a row's window begins
-#pragma unroll
-    for (int i = 0; i < ROWS; ++i) {
-        const int pixel = first_m + (int)threadIdx.x / 8 + i * (THREADS / 8);
-        const int m = pixel < @M@ ? pixel : 0;
-@PIXEL@
-        begin[i] = @BEGIN@;
-    }
+
     if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 1);
+        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 5), bulk::prepare(empty + stage, 4);
         bulk::publish();
     }
-    const auto fetch = [&](int step) {
-        unsigned char* const to = tiles + step % STAGES * STAGE;
-        const int at = @NAME@_reads[(first_step + step) * 8 + piece];  // negative behind the last tap
+    __syncthreads();
+    if (warp >= TURNS * 4) {
+@GIVE_UP@
+        const int thread = threadIdx.x - TURNS * 128, piece = thread % 8;
+        int round = 0;
+        const auto tell = [&](int done) {  // that the copies of a round are there
+            wgmma::publish();
+            __syncwarp();
+            if (lane == 0) bulk::arrive(full + done % STAGES);
+        };
+        for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
+@BLOCK@
+            int begin[BM / 16];  // piece of the packed input where a row's window begins
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i) {
-            const int row = (int)threadIdx.x / 8 + i * (THREADS / 8);
-            const long long from = at < 0 ? 0 : (long long)(begin[i] + at) * 16;
-            async::copy<16, @NEAR@>(to + row * 128 + (piece ^ row % 8) * 16, packed + from, at >= 0);
+            for (int i = 0; i < BM / 16; ++i) {
+                const int pixel = first_m + thread / 8 + i * 16;
+                const int m = pixel < @M@ ? pixel : 0;
+@PIXEL@
+                begin[i] = @BEGIN@;
+            }
+            const long long first_tile = ((long long)@GROUP@ * @ALL_STEPS@ + first_step) * @TILES_N@ + tile_n;
+            for (int step = 0; step < steps; ++step, ++round) {
+                const int stage = round % STAGES;
+                unsigned char* const to = tiles + stage * STAGE;
+                const int at = @NAME@_reads[(first_step + step) * 8 + piece];  // negative behind the last tap
+                bulk::await(empty + stage, round / STAGES + 1 & 1);
+                if (thread == 0) {
+                    bulk::expect(full + stage, TileB::BYTES);
+                    bulk::copy(to + TileA::BYTES, weights + (first_tile + (long long)step * @TILES_N@) * TileB::BYTES,
+                               TileB::BYTES, full + stage);
+                }
+#pragma unroll
+                for (int i = 0; i < BM / 16; ++i) {
+                    const int row = thread / 8 + i * 16;
+                    const long long from = at < 0 ? 0 : (long long)(begin[i] + at) * 16;
+                    async::copy<16, @NEAR@>(to + row * 128 + (piece ^ row % 8) * 16, packed + from, at >= 0);
+                }
+                async::commit();
+                async::wait<LATE>();
+                if (round >= LATE) tell(round - LATE);
+            }
         }
-        if (threadIdx.x == 0) {
-            const long long tile = ((long long)@GROUP@ * @ALL_STEPS@ + first_step + step) * @TILES_N@ + tile_n;
-            bulk::expect(full + step % STAGES, TileB::BYTES);
-            bulk::copy(to + TileA::BYTES, weights + tile * TileB::BYTES, TileB::BYTES, full + step % STAGES);
-        }
-    };
-    const int group_m = warp / 4 / (BN / GN) * GM, warp_n = warp / 4 % (BN / GN) * GN;
-    struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
-    Pixel place[GM / 64][2];
-#pragma unroll
-    for (int i = 0; i < GM / 64; ++i)
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int m = first_m + group_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
-@OUTPUT@
-            place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
-        }
-    float acc[GM / 64][GN / 2] = {};
-    float drained[DRAINED ? GM / 64 : 1][DRAINED ? GN / 2 : 1] = {};
-#pragma unroll
-    for (int step = 0; step < STAGES - 1; ++step) {
-        if (step < steps) fetch(step);
-        async::commit();
+        async::wait<0>();
+        for (int done = round < LATE ? 0 : round - LATE; done < round; ++done) tell(done);
+        return;
     }
-    for (int step = 0; step < steps; ++step) {
-        const unsigned char* const from_a = tiles + step % STAGES * STAGE;
-        const unsigned char* const from_b = from_a + TileA::BYTES;
-        async::wait<STAGES - 3>();
-        wgmma::publish();
-        __syncthreads();
-        bulk::await(full + step % STAGES, step / STAGES & 1);
-        wgmma::begin();
-#pragma unroll
-        for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
-#pragma unroll
-            for (int i = 0; i < GM / 64; ++i)
-#pragma unroll
-                for (int n = 0; n < GN; n += WIDE)
-                    Precision::multiply(wgmma::part<WIDE / 2>(acc[i] + n / 2),
-                                        TileA::described(from_a, group_m + i * 64, k),
-                                        TileB::described(from_b, warp_n + n, k));
-        wgmma::commit();
-        if (step > 0) {
-            if (step + STAGES - 2 < steps) fetch(step + STAGES - 2);  // over what the step before the last one has read
-            async::commit();
+@CLAIM@
+    int round = 0, turn = warp / 4;
+    for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
+@BLOCK@
+        if (turn != 0) {  // another warpgroup's tile
+            --turn, round += steps;
+            continue;
         }
-        if constexpr (DRAINED) {
-            if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
-                wgmma::wait<0>();
+        turn = TURNS - 1;
+        float acc[BM / 64][BN / 2] = {};
+        float drained[DRAINED ? BM / 64 : 1][DRAINED ? BN / 2 : 1] = {};
+        for (int step = 0; step < steps; ++step, ++round) {
+            const int stage = round % STAGES;
+            const unsigned char* const from_a = tiles + stage * STAGE;
+            const unsigned char* const from_b = from_a + TileA::BYTES;
+            bulk::await(full + stage, round / STAGES & 1);
+            wgmma::begin();
 #pragma unroll
-                for (int i = 0; i < GM / 64; ++i) {
-                    wgmma::hold(acc[i]);
+            for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
 #pragma unroll
-                    for (int j = 0; j < GN / 2; ++j) drained[i][j] += acc[i][j], acc[i][j] = 0.0f;
+                for (int i = 0; i < BM / 64; ++i)
+#pragma unroll
+                    for (int n = 0; n < BN; n += WIDE)
+                        Precision::multiply(wgmma::part<WIDE / 2>(acc[i] + n / 2), TileA::described(from_a, i * 64, k),
+                                            TileB::described(from_b, n, k));
+            wgmma::commit();
+            if constexpr (DRAINED) {
+                if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
+                    wgmma::wait<0>();
+#pragma unroll
+                    for (int i = 0; i < BM / 64; ++i) {
+                        wgmma::hold(acc[i]);
+#pragma unroll
+                        for (int j = 0; j < BN / 2; ++j) drained[i][j] += acc[i][j], acc[i][j] = 0.0f;
+                    }
                 }
             }
+            wgmma::wait<1>();  // the step before this one has been read
+            if (lane == 0 && step > 0) bulk::arrive(empty + (round - 1) % STAGES);
         }
-        wgmma::wait<1>();
-    }
-    wgmma::wait<0>();
+        wgmma::wait<0>();
+        if (lane == 0 && steps > 0) bulk::arrive(empty + (round - 1) % STAGES);
 #pragma unroll
-    for (int i = 0; i < GM / 64; ++i) {
-        wgmma::hold(acc[i]);
-        if constexpr (DRAINED)
+        for (int i = 0; i < BM / 64; ++i) {
+            wgmma::hold(acc[i]);
+            if constexpr (DRAINED)
 #pragma unroll
-            for (int j = 0; j < GN / 2; ++j) acc[i][j] += drained[i][j];
-    }
+                for (int j = 0; j < BN / 2; ++j) acc[i][j] += drained[i][j];
+        }
+        struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
+        Pixel place[BM / 64][2];
 #pragma unroll
-    for (int h = 0; h < GN / 8; ++h)
+        for (int i = 0; i < BM / 64; ++i)
 #pragma unroll
-        for (int side = 0; side < 2; ++side) {
-            const int n = first_n + warp_n + h * 8 + lane % 4 * 2 + side;
-            const int channel = @GROUP@ * @N@ + n;
-@CHANNEL_SCALE@
-            if (@CHANNEL_EXISTS@) {
-#pragma unroll
-                for (int i = 0; i < GM / 64; ++i)
-#pragma unroll
-                    for (int r = 0; r < 2; ++r)
-                        if (place[i][r].exists) {
-                            const @IMAGE@ image = place[i][r].image;
-                            const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;
-@EPILOGUE@
-                        }
+            for (int r = 0; r < 2; ++r) {
+                const int m = first_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
+@OUTPUT@
+                place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
             }
-        }
+#pragma unroll
+        for (int h = 0; h < BN / 8; ++h)
+#pragma unroll
+            for (int side = 0; side < 2; ++side) {
+                const int n = first_n + h * 8 + lane % 4 * 2 + side;
+                const int channel = @GROUP@ * @N@ + n;
+@CHANNEL_SCALE@
+                if (@CHANNEL_EXISTS@) {
+#pragma unroll
+                    for (int i = 0; i < BM / 64; ++i)
+#pragma unroll
+                        for (int r = 0; r < 2; ++r)
+                            if (place[i][r].exists) {
+                                const @IMAGE@ image = place[i][r].image;
+                                const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;
+@EPILOGUE@
+                            }
+                }
+            }
+    }
 }

@@ -61,50 +61,48 @@ class PixelTiling:
 
     tile_pixels: int
     tile_channels: int
-    group_pixels: int
+    turns: int
     stages: int
 
     @property
-    def group_channels(self) -> int:
-        return min(128, self.tile_channels)
-
-    @property
     def threads(self) -> int:
-        return (self.tile_pixels // self.group_pixels) * (self.tile_channels // self.group_channels) * 128
+        """Those of the warpgroups that multiply, and of the one that copies."""
+        return self.turns * 128 + 128
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 8)
+        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 16)
 
     def registers(self, precision: str) -> int:
-        sums = self.group_pixels * self.group_channels // 128
-        rows = self.tile_pixels * 8 // self.threads + self.group_pixels // 64 * 12
-        return sums * (2 if precision == HALF3 else 1) + rows + 40
+        """Of a thread that multiplies."""
+        sums = self.tile_pixels * self.tile_channels // 128
+        return sums * (2 if precision == HALF3 else 1) + self.tile_pixels // 64 * 12 + 48
 
     def legal(self, precision: str, arch: str) -> bool:
-        if self.tile_pixels % self.group_pixels or not 128 <= self.threads <= 512:
-            return False
-        if self.registers(precision) > min(255, 65536 // self.threads):
-            return False
-        return self.shared_bytes <= max_shared_bytes(arch)
+        fits = self.shared_bytes <= max_shared_bytes(arch)
+        return fits and self.registers(precision) <= _REGISTERS[self.turns][1]
 
     def resident_blocks(self, precision: str, arch: str) -> int:
-        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
+        if self.turns > 1:
+            return 1
         by_registers = 65536 // (self.threads * self.registers(precision))
         return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes + 1024)))
 
 
+# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+_REGISTERS = {1: (0, 255), 2: (56, 224), 3: (56, 152)}
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_pixels": (64, 128, 256),
     "tile_channels": (*_COLUMNS, 256),
-    "group_pixels": (64, 128),
-    "stages": (3, 4, 5, 6),
+    "turns": (1, 2, 3),
+    "stages": (3, 4, 5, 6, 8),
 }
 _MEANING = {
-    "tile_pixels": ("tile", "output positions of a block: larger reads weights less often"),
-    "tile_channels": ("tile", "output channels of a block: larger reads the input less often"),
-    "group_pixels": ("tile", "output positions that a warpgroup adds up: fewer threads, more registers each"),
-    "stages": ("memory", "tiles in flight: more latency is hidden, fewer blocks fit a multiprocessor"),
+    "tile_pixels": ("tile", "output positions of a tile: larger reads weights less often"),
+    "tile_channels": ("tile", "output channels of a tile: larger reads the input less often"),
+    "turns": ("parallel", "warpgroups that take turns: one stores while others multiply, each with fewer registers"),
+    "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
 }
 
 
@@ -149,13 +147,17 @@ def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
 
 
 def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
+    """Two warpgroups that take turns, on the largest tiles that leave them registers, and as many stages as fit."""
     out = space.found.out_per_group
     columns = min((n for n in _COLUMNS if n >= out), default=128)
-    most_steps = max(phase[3] for phase in packed_input(space, precision).phases)
-    shape = PixelTiling(128, columns, 64, 4 if columns <= 64 and most_steps > 3 else 3)
-    if not shape.legal(precision, arch):
-        shape = replace(shape, tile_channels=64)
-    return shape
+    shapes = [
+        PixelTiling(pixels, wide, 2, stages)
+        for wide in (columns, 64)
+        for pixels in (128, 64)
+        for stages in (8, 6, 5, 4)
+        if wide <= columns
+    ]
+    return next(shape for shape in shapes if shape.legal(precision, arch))
 
 
 def _choose(
@@ -180,7 +182,7 @@ def _choose(
 class _ChannelsLast:
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.found, self.kernel = space, space.found, space.kernel
-        self.arch = device.arch
+        self.arch, self.cores = device.arch, device.cores
         precisions = _precisions(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
         self.near = str(pick(choices, "near", _NEAR, _NEAR[0]))
@@ -195,6 +197,11 @@ class _ChannelsLast:
         self.weight_rows = self.kernel.groups * self.padded_n
         self.is_prepared = space.plan.buffers[self.kernel.weight].role == "parameter"
         self._place()
+
+    @property
+    def all_tiles(self) -> int:
+        """Of all phases and groups."""
+        return self.tiles[0] * self.tiles[1] * len(self.phases) * self.kernel.groups
 
     @property
     def is_scaled(self) -> bool:
@@ -347,20 +354,20 @@ class _ChannelsLast:
     # ------------------------------------------------------------ main loop
 
     def _block(self) -> list[str]:
-        """Which phase, group and tile a block computes: phases vary fastest, then tiles of channels."""
+        """Which phase, group and place of the result a tile is: phases vary fastest, then tiles of channels."""
         shape, phases = self.shape, len(self.phases)
         lines = []
         if phases > 1:
-            table = f"{self.space.name}_phases[(int)blockIdx.x % {phases}]"
-            lines += [f"const int phase = (int)blockIdx.x % {phases};"]
+            table = f"{self.space.name}_phases[tile % {phases}]"
+            lines += [f"const int phase = tile % {phases};"]
             lines += [f"const int steps = {table}[3], first_step = {table}[4];"]
         else:
             lines += [f"const int steps = {self.packed.all_steps}, first_step = 0;"]
-        all_tiles = self.tiles[0] * self.tiles[1]
-        lines += [f"const int tile = (int)(blockIdx.x / {phases} % {all_tiles});"]
+        of_group = self.tiles[0] * self.tiles[1]
         if self.kernel.groups > 1:
-            lines += [f"const int group_index = (int)(blockIdx.x / {phases * all_tiles});"]
-        lines += [f"const int tile_m = tile / {self.tiles[1]}, tile_n = tile % {self.tiles[1]};"]
+            lines += [f"const int group_index = tile / {phases * of_group};"]
+        place = f"tile / {phases} % {of_group}" if self.kernel.groups > 1 else f"tile / {phases}"
+        lines += [f"const int tile_m = ({place}) / {self.tiles[1]}, tile_n = ({place}) % {self.tiles[1]};"]
         return [*lines, f"const int first_m = tile_m * {shape.tile_pixels}, first_n = tile_n * {shape.tile_channels};"]
 
     def _output(self) -> tuple[list[str], str]:
@@ -389,6 +396,7 @@ class _ChannelsLast:
             channel_scale = [f"const int channel_exponent = exponents_w[{self._group} * {self.padded_n} + n];"]
             acc = f"pack::scaled({acc}, place[i][r].exponent + channel_exponent)"
         output, exists = self._output()
+        own, most = _REGISTERS[shape.turns]
         size, step = packed.size, [axis.in_step for axis in self.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
@@ -399,26 +407,28 @@ class _ChannelsLast:
             "PRECISION": TYPES[self.precision],
             "THREADS": shape.threads,
             "MIN_BLOCKS": shape.resident_blocks(self.precision, self.arch),
-            **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "GM": shape.group_pixels},
-            **{"GN": shape.group_channels, "STAGES": shape.stages},
+            **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
+            **{"STAGES": shape.stages, "TILES": self.all_tiles},
+            "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
+            "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
             "DRAINED": DRAINED if self.precision == HALF3 else 0,
             "NEAR": str(self.near == "yes").lower(),
-            "BLOCK": indent(self._block()),
+            "BLOCK": indent(self._block(), 2),
             "M": self.m,
             "N": self.n,
             "GROUP": self._group,
-            "PIXEL": indent(decompose("m", (kernel.batch, *self.counts), _PIXEL, "int"), 2),
+            "PIXEL": indent(decompose("m", (kernel.batch, *self.counts), _PIXEL, "int"), 4),
             "BEGIN": f"({begin}) * {packed.point}{own_group}",
             **{"ALL_STEPS": packed.all_steps, "TILES_N": self.tiles[1]},
             "IMAGE": space.image,
-            "OUTPUT": indent(output, 3),
+            "OUTPUT": indent(output, 4),
             "EXPONENT": exponent,
             "EXISTS": exists,
-            "CHANNEL_SCALE": indent(channel_scale, 3),
+            "CHANNEL_SCALE": indent(channel_scale, 4),
             "CHANNEL_EXISTS": f"n < {self.n}" if self.n % shape.tile_channels else "true",
-            "EPILOGUE": indent(body, 7),
+            "EPILOGUE": indent(body, 8),
         }
-        blocks = self.tiles[0] * self.tiles[1] * len(self.phases) * kernel.groups
+        blocks = min(self.all_tiles, self.cores * shape.resident_blocks(self.precision, self.arch))
         launch = Launch(
             space.name, (blocks, 1, 1), (shape.threads, 1, 1), (*slots, *arguments), shared_bytes=shape.shared_bytes
         )

@@ -212,9 +212,7 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         f"last_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=PACKED, precision="half3")
         for name in ("two_odd", "two_gaps", "three_two")
     },
-    "last": lambda: conv(
-        3, 20, 64, (13, 11), (3, 3), padding=1, algorithm=PACKED, precision="half", tile_pixels=256, group_pixels=128
-    ),
+    "last": lambda: conv(3, 20, 64, (13, 11), (3, 3), padding=1, algorithm=PACKED, precision="half", turns=3, stages=4),
     "last_odd": lambda: conv(2, 12, 33, (9, 7), (3, 3), padding=1, residual=True, algorithm=PACKED, precision="tf32"),
     "last_strided": lambda: conv(
         *(2, 6, 20, (11, 9), (3, 2)),

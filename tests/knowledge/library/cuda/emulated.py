@@ -16,6 +16,7 @@ import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
 
+from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.printers import print_kernel
@@ -34,13 +35,13 @@ for name in order["outputs"]:
 """
 
 
-def check_emulated(cases: Mapping[str, Case], folder: Path) -> None:
+def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200) -> None:
     """Prints, compiles as one unit, runs in a child and checks the cases; each takes the choices that it asks for.
 
     Outputs hold NaN (or 1) beforehand. Raises AssertionError that names the case."""
     texts, launches, workspace = [SIXTEEN, runtime_header()], [], 0
     for name, case in cases.items():
-        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
+        printed = print_kernel(case.kernel, case.plan(), device, case.choices)
         for key, wanted in case.choices.items():
             assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
         texts += [text for text in printed.shared if text not in texts]

@@ -43,6 +43,18 @@ def test_emulated(part: int, tmp_path: Path) -> None:
     check_emulated({name: _EVERY[name]() for name in sorted(_EVERY)[part::PARTS]}, tmp_path)
 
 
+def test_a_block_computes_one_tile_after_the_other(tmp_path: Path) -> None:
+    """Warpgroups take turns on a device of two multiprocessors: uneven phases, groups, and a phase without any tap."""
+    torch.manual_seed(7)
+    choices: dict[str, Any] = {"algorithm": PACKED, "precision": "half", "tile_pixels": 64, "stages": 4}
+    cases = {
+        "turned": conv(2, 20, 16, (9, 10), (3, 3), stride=2, padding=1, transposed=True, turns=3, **choices),
+        "grouped": conv(2, 24, 32, (14, 11), (3, 2), groups=2, turns=2, **choices),
+        "gaps": conv(2, 4, 16, (14, 15), (1, 2), stride=3, transposed=True, turns=1, **choices),
+    }
+    check_emulated(cases, tmp_path, replace(H200, cores=2))
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_compiles_without_spills(tmp_path: Path) -> None:
     """What the emulator accepts, nvcc must too."""
