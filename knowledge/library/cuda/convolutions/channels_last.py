@@ -225,8 +225,8 @@ class _ChannelsLast:
 
     @property
     def part(self) -> int:
-        """Pieces that a thread packs: two fill a sector of the memory."""
-        return 2 if self.packed.point % 2 == 0 else 1
+        """Pieces of a place that a block packs, a thread each."""
+        return next(part for part in (8, 4, 2, 1) if self.packed.point % part == 0)
 
     @property
     def chunks(self) -> int:
@@ -234,7 +234,7 @@ class _ChannelsLast:
 
     @property
     def spot_blocks(self) -> int:
-        return math.ceil(self.packed.spots / _THREADS)
+        return math.ceil(self.packed.spots * self.part / _THREADS)
 
     @property
     def pack_blocks(self) -> int:
@@ -277,6 +277,7 @@ class _ChannelsLast:
             "C": self.found.in_per_group,
             "FOUND": space.x_value("found"),
             "PACK": "pack::cut<Precision>" if packed.low else "Precision::pack",
+            "PARTS": 2 if packed.low else 1,
             "HAS_LOW": str(packed.low > 0).lower(),
             "LOW_BYTES": packed.low * 16,
             "GUESS": GUESS if self.is_scaled else 0,
@@ -294,7 +295,7 @@ class _ChannelsLast:
             values["LOW_TABLE"] = f"__device__ const bool {name}_low[{len(packed.reads)}] = {{{table}}};"
             values["IS_LOW"] = f"{name}_low[at]"
         names = ["pack", *(["repair"] if self.is_scaled else [])]
-        texts = {key: _text(f"channels_last_{key}.cu", values | {"REPAIR": ""}) for key in names}
+        texts = {key: _text(f"channels_last_{key}.cu", values) for key in names}
         images = kernel.batch
         arguments = [kernel.x, self.image, *([self.peaks] if self.is_scaled else [])]
         block = (_THREADS, 1, 1)

@@ -14,6 +14,14 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_repair(
     const int exponent = fits ? @GUESS@ : pack::exponent_for(peak);
     if (part == 0 && threadIdx.x == 0) exponents_x[photo] = -exponent;
     if (fits) return;
-    for (long long item = (long long)part * 256 + threadIdx.x; item < (long long)@SPOTS@ * @CHUNKS@; item += @REPAIRERS@ * 256)
-        @NAME@_part(b_@X@, packed, photo, (int)(item / @SPOTS@), (int)(item % @SPOTS@), pack::power(exponent));
+    using Precision = wgmma::@PRECISION@;
+    using Piece = Vec<Precision::Element, 16 / Precision::BYTES>;
+    for (long long item = (long long)part * 256 + threadIdx.x; item < (long long)@SPOTS@ * @POINT@; item += @REPAIRERS@ * 256) {
+        const int spot = (int)(item / @POINT@), piece = (int)(item % @POINT@);
+        Piece high, low;
+        @NAME@_piece(b_@X@, photo, piece, spot, pack::power(exponent), high, low);
+        unsigned char* const to = packed + ((long long)photo * @SPOTS@ * @POINT@ + item) * 16;
+        *reinterpret_cast<Piece*>(to) = high;
+        if (@HAS_LOW@) *reinterpret_cast<Piece*>(to + @LOW_BYTES@LL) = low;
+    }
 }
