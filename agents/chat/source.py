@@ -1,22 +1,24 @@
-"""A candidate's file as a model sees it: the library's runtime header, the same in every file, is folded to one line.
+"""A candidate's file as a model sees it: each text that the library pastes into files unchanged is folded to one line.
 
-That saves about 7,000 tokens a step in both directions: an answer may use the line too, and it is unfolded again.
+That saves 7,000 tokens a step and more, in both directions: an answer may use the line too, and it is unfolded again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.file.texts import library_texts
 
 SOURCE_CHARS = 60_000  # about 15,000 tokens; of longer files only the two ends are shown
-_HEADERS = {"cpu": "cpu/runtime.h", "cuda": "cuda/runtime.cuh"}
+_PASTED = (".h", ".cuh")
+_WORDS = {"cpu/runtime.h": "cpu runtime header", "cuda/runtime.cuh": "cuda runtime header"}
 
 
-def mark(target: str) -> str:
-    """The line that stands for a target's runtime header."""
-    return f"// @foundry {target} runtime header@ keep this line: it stands for the library's {_HEADERS[target]}"
+def mark(name: str) -> str:
+    """The line that stands for a text of the library."""
+    return f"// @foundry {_WORDS.get(name, name)}@ keep this line: it stands for the library's {name}"
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,24 @@ class Folded:
 
 
 def fold(text: str) -> Folded:
-    """The file with its runtime header as one line, and its two ends only when it is still too long."""
+    """The file with the library's texts as one line each, and its two ends only when it is still too long."""
     parts = [Part(text, text)]
-    for target in _HEADERS:
-        header = _header(target)
-        before, found, after = text.partition(header) if header else (text, "", "")
-        if found:
-            parts = [Part(before, before), Part(mark(target), header), Part(after, after)]
-            break
+    for name, pasted in _pasted().items():
+        parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
     length = sum(len(part.seen) for part in parts)
     return Folded(tuple(parts if length <= SOURCE_CHARS else _cut(parts, length)))
+
+
+def _split(part: Part, line: str, pasted: str) -> Iterator[Part]:
+    """A part with each occurrence of a text as its line."""
+    if part.seen != part.real or pasted not in part.real:
+        yield part
+        return
+    for number, piece in enumerate(part.real.split(pasted)):
+        if number:
+            yield Part(line, pasted)
+        if piece:
+            yield Part(piece, piece)
 
 
 def _cut(parts: list[Part], length: int) -> list[Part]:
@@ -101,12 +111,13 @@ def show(text: str) -> str:
 
 
 def unfold(text: str) -> str:
-    """An answer's text with the runtime header back in its place."""
-    for target in _HEADERS:
-        text = text.replace(mark(target), _header(target))
+    """An answer's text with the library's texts back in their places."""
+    for name, pasted in _pasted().items():
+        text = text.replace(mark(name), pasted)
     return text
 
 
 @cache
-def _header(target: str) -> str:
-    return read_library_text(_HEADERS[target]).strip()
+def _pasted() -> dict[str, str]:
+    """The texts that are pasted into files as they are, by their names."""
+    return {name: text.strip() for name, text in library_texts().items() if name.endswith(_PASTED) and text.strip()}

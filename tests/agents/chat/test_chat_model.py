@@ -24,7 +24,7 @@ from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Edit
 
@@ -174,6 +174,14 @@ async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -
     proposal = await session.propose(parent_text=parent)
     assert proposal.source == parent.replace("return x + x", "return 2 * x")
     assert "FOUNDRY_INLINE" not in session.server.prompt() and "return 0;" in session.server.prompt()
+
+
+@pytest.mark.parametrize("name", [name for name in library_texts() if name.endswith((".h", ".cuh"))])
+def test_every_text_that_the_library_pastes_is_folded_both_ways(name: str) -> None:
+    pasted = read_library_text(name)
+    file = f'SOURCE = r"""{read_library_text("cuda/runtime.cuh")}\n{pasted}\nvoid run();\n{pasted}"""\n'
+    folded = show(file)
+    assert pasted.strip() not in folded and folded.count("@ keep this line") == 3 and unfold(folded) == file
 
 
 async def test_a_server_without_response_formats_is_asked_without(toy: Any, scripted: Any) -> None:
