@@ -6,23 +6,23 @@ it gives leads, which decide what is run. Allowed practices that a reader should
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.opgraph import OpGraph
-from foundry.knowledge.reasons import ReasonKind
+from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import AccuracyClass, Policy
 from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
 from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.policies import open_labels, policy_gates, practices, spelled
-from foundry.tools.audit.text.clocks import clocks_are_apart, is_clock
+from foundry.tools.audit.text.clocks import clocks_are_apart, is_asked_about, is_clock
 from foundry.tools.audit.text.definitions import definition_gates
 from foundry.tools.audit.text.leads import Lead, in_words, leads_of
 from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_source
-from foundry.tools.protocol.orders import LEADS, NO_LEADS
+from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
 
 _BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
@@ -52,6 +52,8 @@ def audit(
     gates = [*definition_gates(source, policy), *_symbols(build, policy), *_of_runs(build, watched or ())]
     if isinstance(source, CandidateSource):
         gates = _without_tuning(gates, source)
+    if any(gate.gate == OTHER_CLOCKS and gate.passed for gate in watched or ()):
+        gates = [_without_clocks(gate, is_asked_about, "right whatever the clocks say") for gate in gates]
     gates.append(_lead_gate(leads, watched or ()))
     labels = {spelled(label) for label in declared}
     if any(reason.kind == ReasonKind.FLUSHES for gate in gates for reason in gate.reasons):
@@ -104,14 +106,16 @@ def _lead_gate(leads: Sequence[Lead], watched: Sequence[Gate]) -> Gate:
 def _without_tuning(gates: list[Gate], source: CandidateSource) -> list[Gate]:
     """Gates of symbols, without the clocks that only functions read which tune a kernel before the first call."""
     is_clocked = any(is_clock(reason) for gate in gates for reason in gate.reasons)
-    return [_without_clocks(gate) for gate in gates] if is_clocked and clocks_are_apart(source) else gates
+    if not is_clocked or not clocks_are_apart(source):
+        return gates
+    return [_without_clocks(gate, is_clock, "a clock is read by what tunes it beforehand only") for gate in gates]
 
 
-def _without_clocks(gate: Gate) -> Gate:
-    reasons = [reason for reason in gate.reasons if not is_clock(reason)]
+def _without_clocks(gate: Gate, is_excused: Callable[[Reason], bool], why: str) -> Gate:
+    reasons = [reason for reason in gate.reasons if not is_excused(reason)]
     if gate.passed or len(reasons) == len(gate.reasons):
         return gate
-    return make_gate(gate.gate, reasons, "a clock is read by what tunes it beforehand only")
+    return make_gate(gate.gate, reasons, why)
 
 
 def _weighed(gate: Gate, op_log: Sequence[dict[str, Any]], graph: OpGraph | None, reference_work: float | None) -> Gate:

@@ -7,7 +7,7 @@ NAN_BYTES, LARGE_BYTES = 0xFF, 0x7F  # as float32: NaN, 3.4e38
 SPOILED = -1  # not a byte: fill with the last answer, a few of its elements changed
 
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
-PROCESS_EVENTS = "process events"
+PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
 IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
 LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none

@@ -19,10 +19,11 @@ from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.looks import LOOKS_AWAY
 from foundry.tools.audit.acts.shell import commands
 from foundry.tools.audit.binary.symbols import imports_torch, instruction_gate, symbol_gates, why_not
-from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, forbidden
+from foundry.tools.audit.text.forbidden import ALLOWED_IMPORTS, Suspicion, forbidden
 from foundry.tools.machine.installed import is_installed, is_of_system
 from foundry.tools.protocol.orders import PROCESS_EVENTS
 from foundry.tools.protocol.reasons import in_words, make_gate
+from foundry.tools.task.operators import COPIES, FREE
 from foundry.tools.words import words
 
 MAPPED_CODE = "mapped code"
@@ -30,7 +31,7 @@ _PROGRAMS = re.compile(
     r"(?:[\w-]*-)?(?:c\+\+|g\+\+|gcc|cc|cpp|clang|clang\+\+|nvcc|hipcc|icp?x|ninja|make|cmake|ld|lld|gold|as|ar|nm|strip|"
     r"objdump|readelf|ptxas|fatbinary|cudafe\+\+|cuobjdump|nvdisasm|nvlink|c\+\+filt|which|file|where|whereis|uname|lscpu|"
     r"nproc|getconf|ldconfig|nvidia-smi|sysctl|arch|hostname|true|echo|cd|mkdir|set|export|test|\[|pwd|ls|cat|cp|mv|rm|touch|"
-    r"tee|grep|head|tail|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
+    r"tee|grep|head|tail|printf|sort|tr|wc|cut|fi|for|done|exit|umask|ulimit|chmod|dirname|basename|realpath|readlink)(?:-[\d.]+)?"
 )
 _SHELL = re.compile(r"(?:\S*/)?(?:sh|bash|dash)(?:\s+-\w+)*\s+-\w*c\s+(?P<command>.*)", re.DOTALL)
 _SETTINGS = re.compile(  # what an extension's build reads from the environment
@@ -66,7 +67,7 @@ def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> l
     honest = f"while loading it ran {', '.join(ran)}; " if ran else ""
     gates = [
         _gate(PROCESS_EVENTS, bad, honest + "forward touched no file, process, network or code"),
-        _gate("steady calls", list(_call_findings(seen.get("calls", ()), policy)), "forward calls its own kernels"),
+        _gate("steady calls", list(_steady_findings(seen, policy, on_cpu=on_cpu)), "forward calls its own kernels"),
     ]
     gates += _arithmetic_gates(seen.get("arithmetic", {}), policy)
     libraries = [str(path) for path in seen.get("libraries", ())]
@@ -196,11 +197,28 @@ def _when(phase: str) -> str:
 # ---------------------------------------------------------------- calls of a steady forward
 
 
-def _call_findings(calls: Sequence[Any], policy: Policy) -> Iterator[str]:
+def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
+    beside = [str(name) for name in seen.get("beside", ()) if str(name).split(".")[-1] not in FREE | COPIES]
+    if beside and policy != "open":
+        yield f"PyTorch runs {', '.join(beside[:4])} on another thread, where its dispatcher is not watched"
+    yield from _call_findings(seen.get("calls", ()), policy, on_cpu=on_cpu)
+
+
+def _is_settled(rule: tuple[Suspicion, str], path: str, *, on_cpu: bool) -> bool:
+    """Whether acts show what a name may be used for: threads are watched as the caller is, work that goes on after a
+    call shows, and a call on a CPU is asked again under other clocks."""
+    if rule[0] is Suspicion.THREADS:
+        return path.split(".")[0] in ("threading", "concurrent", "queue", "_queue", "asyncio")
+    return rule[0] is Suspicion.CLOCK and on_cpu and path.split(".")[0] in ("time", "timeit", "datetime")
+
+
+def _call_findings(calls: Sequence[Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
     joins = any(_JOIN.match(str(name)) for name, _ in calls)
     for name, line in calls:
         path = str(name).replace("_io.open", "open").removeprefix("builtins.").removeprefix(".")
         rule = None if _LOCKS.match(path) or path == "globals" else forbidden(path)  # whose names is read in the text
+        if rule and _is_settled(rule, path, on_cpu=on_cpu):
+            continue
         if rule and path.split(".")[0] != "torch":  # the dispatcher's log judges PyTorch's functions
             yield f"line {line}: calls {path} in every call, which {rule[1]}"
         elif _STREAM.match(path) and not joins:

@@ -15,6 +15,7 @@ from foundry.tools.audit.text.native import native_texts, strip_comments
 from foundry.tools.audit.text.source import CandidateSource, methods_of
 
 _CLOCK_SYMBOL = re.compile(r"c[ud]\w*EventElapsedTime|_ZNSt6chrono\w+|clock_gettime|gettimeofday")
+_ASKED = re.compile(r"_ZNSt6chrono\w+|clock_gettime|clock")
 _CLOCK = re.compile(
     r"\b(?:cu(?:da)?EventElapsedTime|(?:steady|system|high_resolution)_clock|clock_gettime|gettimeofday)\b"
 )
@@ -34,6 +35,11 @@ class _Native:
 def is_clock(reason: Reason) -> bool:
     """Whether a clock is what speaks against a library."""
     return reason.kind in (ReasonKind.SYSTEM, ReasonKind.DEVICE) and bool(_CLOCK_SYMBOL.fullmatch(reason.subject))
+
+
+def is_asked_about(reason: Reason) -> bool:
+    """Whether it is a clock of the C library, whose speed the audit's runs change."""
+    return reason.kind == ReasonKind.SYSTEM and bool(_ASKED.fullmatch(reason.subject))
 
 
 def clocks_are_apart(source: CandidateSource) -> bool:

@@ -25,14 +25,16 @@ from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, PROCESS_EVENTS
+from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, OTHER_CLOCKS, PROCESS_EVENTS
 from foundry.tools.protocol.rules import OutputError, accepts, error_limit
 
 SLOT = 0
-DISGUISED, FEWER_ROWS = "without a grader in sight", "provenance (fewer rows)"
+DISGUISED = "without a grader in sight"
+FEWER_ROWS, ELSEWHERE = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
 PUBLIC_SEEDS = (42, 0)
+CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
 SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
@@ -67,9 +69,9 @@ def audit_runs(
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again
             gates.append(_public_gate(watched, case, trial))
-            gates += [_copies_gate(watched, case, trial)] if on_cpu else []
+            gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and policy != "open":
-            gates.append(_fewer_gate(watched, trial, seen))  # the last question: it may end the process
+            gates += [_fewer_gate(way, watched, trial, seen) for way in (ELSEWHERE, FEWER_ROWS)]  # may end the process
     _part_from(watched)
     if policy != "open":
         runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
@@ -150,12 +152,31 @@ def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
     )
 
 
-def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
+def _clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
+    """The answer while clocks run a thousand times more slowly, so that calls seem to follow each other at once, and
+    faster. The second of two calls counts: the first may have tuned."""
+    for factor, how in CLOCKS:
+        try:
+            link.ask({"do": "clocks", "factor": factor}, [], link.run_limit_s)
+        except RunnerFailed as failed:
+            return Gate(OTHER_CLOCKS, False, f"it could not be asked under other clocks: {failed.evidence}")
+        for _ in range(2):
+            gate = _answer_gate(OTHER_CLOCKS, link, trial, f"while clocks run {how}")
+            if not gate.passed:
+                return gate
+    with contextlib.suppress(RunnerFailed):
+        link.ask({"do": "clocks", "factor": 0}, [], link.run_limit_s)
+    return Gate(OTHER_CLOCKS, True, "right whatever the clocks say")
+
+
+def _fewer_gate(name: str, link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Half of the rows, or inputs that begin on no multiple of a vector: a kernel may take them or refuse them aloud,
+    and not hand them to PyTorch."""
+    what = "inputs with half of the rows" if name == FEWER_ROWS else "inputs that begin at other addresses"
     try:
-        answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
+        answer = link.ask({"do": "fewer", "slot": SLOT, "elsewhere": name == ELSEWHERE}, [], link.run_limit_s)
     except RunnerFailed as failed:
-        return Gate(FEWER_ROWS, True, f"it refuses inputs with half of the rows: {failed.evidence}")
+        return Gate(name, True, f"it refuses {what}: {failed.evidence}")
     moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
     before, after = (
         [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic
@@ -163,11 +184,11 @@ def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
     )
     if words := more_work(before, after, moved):
         words = (
-            f"on inputs with half of the rows ({answer.get('rows')}) PyTorch computes what the kernel should: {words}. "
-            "Take them, or raise an exception for shapes that the kernel is not made for"
+            f"on {what} PyTorch computes what the kernel should: {words}. "
+            "Take them, or raise an exception for what the kernel is not made for"
         )
-        return Gate(FEWER_ROWS, False, words)
-    return Gate(FEWER_ROWS, True, "PyTorch computes nothing for inputs with half of the rows either")
+        return Gate(name, False, words)
+    return Gate(name, True, f"PyTorch computes nothing for {what} either")
 
 
 def _prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:

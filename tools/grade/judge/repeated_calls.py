@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections.abc import Callable
 
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
 from foundry.tools.grade.judge.paired_timing import ColdCache, PairSamples, TimedInputs, refresh, window
 from foundry.tools.protocol.orders import COMPUTED_ANEW
 
 ROUNDS, AGREEING = 8, 7  # a busy machine spoils some
+FRESH, REPEATS = 8, 32  # calls on new inputs, and on the same: who waits for the third time shows too
 REUSED = 0.6  # a repeated call below this part of a new one did not compute
 SHORTEST_MS = 0.25  # a message between processes weighs as much as a shorter call
 
@@ -39,12 +41,43 @@ def check_computes_again(candidate: RunnerLink, timed: TimedInputs, cache: ColdC
             cache.evict()
             times.append(_sample_ms(candidate.run(slots), cache))
     del new[0], repeated[0]
+    _check_many(candidate, timed, cache, changes.draw, slots)
     quick = sum(second < REUSED * first for first, second in zip(new, repeated, strict=True))
     if quick >= AGREEING and min(repeated) < REUSED * min(new):
         raise RunnerFailed(
             "cheating",
             f"a call on the inputs of the call before took {statistics.median(repeated):.3g} ms, one on new inputs "
             f"{statistics.median(new):.3g} ms, {quick} times out of {ROUNDS}: results are kept and given out again",
+            gate=COMPUTED_ANEW,
+        )
+
+
+def _check_many(
+    candidate: RunnerLink,
+    timed: TimedInputs,
+    cache: ColdCache,
+    draw: Callable[[random.Random], tuple[float, int]],
+    slots: list[int],
+) -> None:
+    """The same after many repetitions, in a row and with a warm cache, as in a loop that measures with one input."""
+    stream = random.SystemRandom()
+
+    def sampled_ms(count: int, contents: Callable[[], tuple[float, int]]) -> float:
+        times = []
+        for _ in range(count):
+            candidate.perturb(slots, *contents())
+            times.append(_sample_ms(candidate.run(slots), cache))
+        return statistics.median(times[count // 2 :])
+
+    refresh([candidate], timed, slots)
+    new = sampled_ms(FRESH, lambda: draw(stream))
+    same = draw(stream)
+    repeated = sampled_ms(REPEATS, lambda: same)
+    if repeated < REUSED * new and repeated < REUSED * sampled_ms(FRESH, lambda: draw(stream)):
+        raise RunnerFailed(
+            "cheating",
+            f"after {REPEATS} calls on the same inputs one takes {repeated:.3g} ms, on new inputs {new:.3g} ms: "
+            "results are kept and given out again",
             gate=COMPUTED_ANEW,
         )
 

@@ -81,6 +81,24 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
     return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 
+def load_tensors(model: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
+    """Gives a model other parameters and buffers, in place; where it has hooks for that, by load_state_dict too."""
+    own = plain_state(model)
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+        inner = cast(nn.Module, getattr(model, "_orig_mod", model))
+        if any(map(_notices_loading, inner.modules())):
+            inner.load_state_dict(tensors, strict=False)
+
+
+def _notices_loading(module: nn.Module) -> bool:
+    kind = type(module)
+    has_hooks = bool(module._load_state_dict_pre_hooks or module._load_state_dict_post_hooks)
+    overrides = (kind.load_state_dict, kind._load_from_state_dict)
+    return has_hooks or overrides != (nn.Module.load_state_dict, nn.Module._load_from_state_dict)
+
+
 def match_names(keys: list[str], given: list[torch.Tensor], own: dict[str, torch.Tensor]) -> dict[str, str] | str:
     """Name of the reference's tensor -> name of the model's tensor that takes its place: by name, else by equal values.
     A text instead says which tensor has no counterpart.

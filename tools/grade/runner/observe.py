@@ -6,6 +6,7 @@ assembled strings do not matter to it, because it sees the act.
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import importlib.util
 import os
@@ -14,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,6 +23,7 @@ from typing import Any, Literal
 
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.programs import Programs, plain
+from foundry.tools.grade.runner.record import record_beside
 from foundry.tools.grade.runner.sentry import line_of
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
@@ -88,8 +91,41 @@ class Observer:
         self._folder = tempfile.gettempdir()
         self._programs = Programs()
         self.phase: Phase = "load"
+        self._calls: dict[tuple[str, int], None] | None = None  # of a steady forward, while it is watched
+        self.has_threads = False  # of Python's, since then
         _mark_arrays()
+        self._follow_threads()
         sys.addaudithook(self._note)
+
+    def _follow_threads(self) -> None:
+        """Threads that are started from now on are watched as this one is, whichever way they are started."""
+        start = _thread.start_new_thread
+
+        def started(function: Callable[..., Any], arguments: Any, keywords: Any = None) -> int:
+            def run(*arguments: Any, **keywords: Any) -> None:
+                self.has_threads = True
+                sys.setprofile(self._note_call)
+                function(*arguments, **keywords)
+
+            return start(run, arguments, keywords or {})
+
+        _thread.start_new_thread = _thread.start_new = started
+        threading._start_new_thread = started  # type: ignore[attr-defined]
+
+    def _note_call(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Profile function of every thread: what the candidate's own lines call outside its file."""
+        found = self._calls
+        if found is None:
+            return
+        if event == "c_call" and frame.f_code.co_filename == self._where:
+            found[(_path(argument), frame.f_lineno)] = None
+        elif event == "call" and frame.f_code.co_filename != self._where:
+            caller = frame.f_back
+            if caller is not None and caller.f_code.co_filename == self._where:
+                name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
+                if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
+                    name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
+                found[(name, caller.f_lineno)] = None
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         wanted = _EVERYWHERE.get(event)
@@ -161,21 +197,9 @@ class Observer:
     def steady(self, run: Callable[[], Any]) -> tuple[Any, list[list[Any]]]:
         """Calls `run` once and lists [name, line] of what the candidate's own lines called outside its file."""
         self.enter("steady")
-        found: dict[tuple[str, int], None] = {}
-
-        def note(frame: FrameType, event: str, argument: Any) -> None:
-            if event == "c_call" and frame.f_code.co_filename == self._where:
-                found[(_path(argument), frame.f_lineno)] = None
-            elif event == "call" and frame.f_code.co_filename != self._where:
-                caller = frame.f_back
-                if caller is not None and caller.f_code.co_filename == self._where:
-                    name = f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}"
-                    if frame.f_code.co_name in ("__array_ufunc__", "__array_function__"):
-                        name = f"numpy.{getattr(frame.f_locals.get('function'), '__name__', '?')}"
-                    found[(name, caller.f_lineno)] = None
-
+        found = self._calls = {}
         self._busy = True
-        sys.setprofile(note)
+        sys.setprofile(self._note_call)
         self._busy = False
         try:
             result = run()
@@ -183,6 +207,7 @@ class Observer:
             self._busy = True
             sys.setprofile(None)
             self._busy = False
+            self._calls = None
         return result, [list(item) for item in found]
 
     def report(self) -> Message:
@@ -221,8 +246,9 @@ def watched_calls(
     while len(logs) < 2 or (len(logs) < message["calls"] and clock() - begin < OBSERVED_NS):
         logs.append(call(True))
     heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
+    beside = record_beside(lambda: call(False)) if observer.has_threads else []
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
-    return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by}
+    return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
 
 
 def _triton_folder() -> str:

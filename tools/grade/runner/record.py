@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 
+_HERE = "foundry: this thread"
+
+
 def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
     """Calls `run` and returns what PyTorch's dispatcher saw: one row an operator with calls, FLOPs and bytes.
 
@@ -104,6 +107,20 @@ def _tensors(items: Sequence[Any]) -> list[torch.Tensor]:
         elif isinstance(item, list | tuple):
             found.extend(_tensors(item))
     return found
+
+
+def record_beside(run: Callable[[], Any]) -> list[str]:
+    """PyTorch's operators that run on other threads than this one: a dispatch mode sees its own thread only."""
+    from torch._C._profiler import _ExperimentalConfig
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    everywhere = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=[ProfilerActivity.CPU], experimental_config=everywhere) as seen, record_function(_HERE):
+        run()
+    events = list(seen.events() or ())
+    here = {event.thread for event in events if event.name == _HERE}
+    names = [event.name.partition("::") for event in events if event.thread not in here]
+    return sorted({f"{namespace}.{kind}" for namespace, _, kind in names if kind and namespace in TAKEN})
 
 
 def record_launches(run: Callable[[], Any]) -> list[list[Any]]:

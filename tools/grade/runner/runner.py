@@ -21,12 +21,14 @@ from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import copies, integrity, timed_calls
+from foundry.tools.grade.runner.disguise import Disguise, set_clocks
 from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
     Variant,
     allow_tf32,
     candidate_maker,
+    load_tensors,
     match_names,
     plain_state,
     reference_maker,
@@ -41,10 +43,10 @@ from foundry.tools.grade.runner.tensors import (
     Slot,
     State,
     changed,
-    fewer_rows,
     find_drifted_parameters,
     many_calls,
     memory_facts,
+    other_inputs,
     overwrite,
     plain_output,
     poison,
@@ -59,13 +61,12 @@ from foundry.tools.task import bundle, loading
 
 if TYPE_CHECKING:
     from foundry.tools.grade.runner.ablate import Silenced
-    from foundry.tools.grade.runner.disguise import Disguise
     from foundry.tools.grade.runner.observe import Observer
 
 KEPT_CALLS = 6
 COMMANDS = (  # of the judge's: a method each
     *("load", "build", "state", "inputs", "restore", "forget", "token", "call", "run", "collect", "look", "perturb"),
-    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "profile"),
+    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "clocks", "profile"),
 )
 
 Clock = Callable[[], int]
@@ -161,8 +162,6 @@ class Runner:
 
             self._observer = Observer(self._where)
         if message.get("disguise"):
-            from foundry.tools.grade.runner.disguise import Disguise
-
             self._disguise = Disguise()
         if message.get("ablate"):
             from foundry.tools.grade.runner.ablate import install
@@ -198,10 +197,9 @@ class Runner:
         if isinstance(names, str):
             return {"unmatched": names}
         self._names[message["case"]] = names
-        with torch.no_grad():
-            for key, tensor in zip(message["keys"], given, strict=True):
-                own[names[key]].copy_(tensor)
         keys = list(message["keys"])
+        loaded = {names[key]: tensor for key, tensor in zip(keys, given, strict=True)}
+        self._guard("crash", lambda: load_tensors(model, loaded))
 
         def current() -> list[torch.Tensor]:
             now = plain_state(model)
@@ -323,13 +321,9 @@ class Runner:
 
     def _look(self, message: Message, handles: list[int]) -> Message:
         """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""
-        wanted = [bundle.spec_from(item) for item in message["expect"]]
         back = int(message["back"])
         tensors = self._kept[-back] if back <= len(self._kept) else []
-        return {
-            "specs": [bundle.plain_spec(spec) for spec in self._specs(tensors)],
-            "written": self._write(tensors, wanted, message, handles),
-        }
+        return self._written(tensors, message, handles)
 
     def _inspect(self, message: Message, handles: list[int]) -> Message:
         """What the candidate changed in this process since before it was loaded."""
@@ -366,13 +360,18 @@ class Runner:
         return answer
 
     def _fewer(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what PyTorch computes for fewer rows, in the second such call: the first may have tuned."""
-        arguments, rows = fewer_rows(self._slots[message["slot"]].arguments)
-        if not rows:
-            return {"operators": [], "rows": 0}
-        model = self._models[self._slots[message["slot"]].case]
-        self._guard("crash", lambda: model(*arguments))
-        return {"operators": record_ops(lambda: self._guard("crash", lambda: model(*arguments))), "rows": rows}
+        """For the audit: what PyTorch computes for fewer rows, or for inputs that begin elsewhere, in the second such
+        call: the first may have tuned."""
+        slot, operators = self._slots[message["slot"]], []
+        arguments, rows = other_inputs(slot.arguments, elsewhere=bool(message.get("elsewhere")))
+        for _ in range(2 if rows else 0):
+            operators = record_ops(lambda: self._guard("crash", lambda: self._models[slot.case](*arguments)))
+        return {"operators": operators, "rows": rows}
+
+    def _clocks(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: clocks run at another speed from now on, or as they should again (factor 0)."""
+        set_clocks(float(message["factor"]))
+        return {}
 
     def _copies(self, message: Message, handles: list[int]) -> Message:
         """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
@@ -393,7 +392,8 @@ class Runner:
 
         answer = {"ns": self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)}
         answer["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
-        self._take(bool(message.get("take")))
+        if message.get("take"):  # in the moment in which the clock has stopped: what is written later does not count
+            self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
         return answer
 
     def _vary(self, message: Message, handles: list[int]) -> Message:
@@ -411,15 +411,13 @@ class Runner:
             forget_peak(self._device)
         return {"bytes": found}
 
-    def _take(self, is_taken: bool) -> None:
-        """Copies the outputs in the moment in which the clock has stopped: what is written later does not count."""
-        if is_taken:
-            self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
-
     def _collect(self, message: Message, handles: list[int]) -> Message:
         """Writes the outputs of the last timed sample."""
-        wanted = [bundle.spec_from(item) for item in message["expect"]]
         tensors = self._output_tensors(self._result) if self._taken is None else self._taken
+        return self._written(tensors, message, handles)
+
+    def _written(self, tensors: list[torch.Tensor], message: Message, handles: list[int]) -> Message:
+        wanted = [bundle.spec_from(item) for item in message["expect"]]
         specs = [bundle.plain_spec(spec) for spec in self._specs(tensors)]
         return {"specs": specs, "written": self._write(tensors, wanted, message, handles)}
 

@@ -118,6 +118,22 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
     return (tree_map(cut, arguments), left) if left else ([], 0)
 
 
+def other_inputs(arguments: list[Any], *, elsewhere: bool) -> tuple[list[Any], int]:
+    """The same inputs at addresses that are multiples of an element's size only, with the number of tensors; or fewer
+    rows of them."""
+    if not elsewhere:
+        return fewer_rows(arguments)
+
+    def moved(item: Any) -> Any:
+        if not isinstance(item, torch.Tensor) or not item.numel() or 0 in item.stride():
+            return item
+        size = sum((size - 1) * stride for size, stride in zip(item.shape, item.stride(), strict=True)) + 2
+        block = torch.empty(size, dtype=item.dtype, device=item.device)
+        return block.as_strided(item.shape, item.stride(), 1).copy_(item)
+
+    return tree_map(moved, arguments), len(bundle.tensors_in(arguments))
+
+
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same shape, dtype and device, so that one can replace the other."""
     return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
