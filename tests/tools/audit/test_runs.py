@@ -97,7 +97,13 @@ CHEATS = {
             "ADDRESS = ctypes.cast(OTHER.sgemm_, ctypes.c_void_p)\n",
         ),
     ),
-    "a clock in every call": ("steady calls", candidate("import time\ntime.monotonic()\n" + LAUNCH)),
+    "an answer for calls that follow each other at once": (
+        "other clocks",
+        candidate(
+            "import time\nself.before, last = time.monotonic(), getattr(self, 'before', 0)\n"
+            + LAUNCH.replace("return", "if self.before - last < 2e-4:\n    out[0] += 1e-3\nreturn")
+        ),
+    ),
     "a file in every call": ("process events", candidate("open('/proc/meminfo').close()\n" + LAUNCH)),
     "a process of its own": ("process events", candidate(LAUNCH, "subprocess.run(['python3', '-c', 'pass'])\n")),
     "code made at run time": ("process events", candidate(LAUNCH, "getattr(__builtins__, 'exec', eval)('1')\n")),
