@@ -12,7 +12,9 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from subprocess import PIPE
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import Ceilings, Device, TargetName
@@ -25,6 +27,7 @@ BENCHMARKS: dict[TargetName, Path] = {
     "cpu": Path(__file__).with_name("ceilings_cpu.cpp"),
     "cuda": Path(__file__).with_name("ceilings_cuda.py"),
 }
+Started = subprocess.Popen[str]
 CPU_SECONDS = 1.5
 LIMIT_SECONDS = 120.0
 
@@ -48,18 +51,21 @@ async def measure_alone(device: Device) -> Device:
     """`with_ceilings` while nobody else uses the device.
 
     Another process that compiles or times meanwhile would lower the measured rates. They are kept for good, and a
-    ceiling that is too low makes honest kernels look impossible.
+    ceiling that is too low makes honest kernels look impossible. On a GPU the process that measures starts before the
+    device is held for it.
     """
     if not device.present or device.ceilings is not None or _kept(_path(device)) is not None:
         return with_ceilings(device)
+    started = await asyncio.to_thread(_start_cuda) if device.target == "cuda" else None
     async with DeviceLock(device).exclusive():
-        return await asyncio.to_thread(with_ceilings, device)
+        return dataclasses.replace(device, ceilings=await asyncio.to_thread(ceilings, device, started=started))
 
 
-def ceilings(device: Device, *, again: bool = False) -> Ceilings:
+def ceilings(device: Device, *, again: bool = False, started: Started | None = None) -> Ceilings:
     """The device's best rates, from $FOUNDRY_HOME/ceilings or measured now (under 3 s on a CPU) and kept there.
 
     `again` measures even when a figure is kept, and keeps the better of both for each rate: load can only lower them.
+    `started`: the process that measures, if there is one already; it is ended.
     Raises MissingTool without a compiler or a device, FoundryError when the measurement fails. A home that cannot be
     written costs a measurement each time, nothing else.
     """
@@ -68,8 +74,10 @@ def ceilings(device: Device, *, again: bool = False) -> Ceilings:
     path = _path(device)
     kept = _kept(path)
     if kept is not None and not again:
+        if started is not None:
+            started.kill()
         return kept
-    found = _measure_cpu(device) if device.target == "cpu" else _measure_cuda()
+    found = _measure_cpu(device) if device.target == "cpu" else _measure_cuda(started or _start_cuda())
     if kept is not None:
         found = _better(kept, found)
     _keep(path, found)
@@ -136,10 +144,37 @@ def _measure_cpu(device: Device) -> Ceilings:
     )
 
 
-def _measure_cuda() -> Ceilings:
-    text = _answer([sys.executable, "-m", "foundry.tools.machine.ceilings_cuda"], "the GPU measurement failed")
-    rates: dict[str, float] = json.loads(text.strip().splitlines()[-1])
+def _start_cuda() -> Started:
+    """The process that measures a GPU, with PyTorch imported and a context; it waits for a line."""
+    command = [sys.executable, "-m", "foundry.tools.machine.ceilings_cuda"]
+    started = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    watchdog = threading.Timer(LIMIT_SECONDS, started.kill)
+    watchdog.start()
+    try:
+        if started.stdout is not None:
+            started.stdout.readline()  # "ready"; whatever else shows when it is asked to measure
+    finally:
+        watchdog.cancel()
+    return started
+
+
+def _measure_cuda(started: Started) -> Ceilings:
+    problem = "the GPU measurement failed"
+    try:
+        answer, said = started.communicate("measure\n", timeout=LIMIT_SECONDS)
+    except (subprocess.TimeoutExpired, BrokenPipeError):
+        started.kill()
+        raise FoundryError(f"{problem}: no answer within {LIMIT_SECONDS:.0f} s") from None
+    if started.returncode != 0:
+        raise FoundryError(f"{problem}: {_complaint(said, started.returncode)}")
+    rates: dict[str, float] = json.loads(answer.strip().splitlines()[-1])
     return Ceilings(**rates, measured_on=datetime.date.today().isoformat())
+
+
+def _complaint(said: str, code: int) -> str:
+    """The line of a program's standard error that says what is wrong."""
+    lines = [line for line in said.splitlines() if line.strip()] or [f"exit {code}"]
+    return next((line for line in lines if "error" in line.lower()), lines[-1])[:300]
 
 
 def _answer(command: list[str], problem: str, environment: dict[str, str] | None = None) -> str:
@@ -149,7 +184,5 @@ def _answer(command: list[str], problem: str, environment: dict[str, str] | None
     except subprocess.TimeoutExpired:
         raise FoundryError(f"{problem}: no answer within {LIMIT_SECONDS:.0f} s") from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit {done.returncode}"]
-        chosen = next((line for line in lines if "error" in line.lower()), lines[-1])
-        raise FoundryError(f"{problem}: {chosen[:300]}")
+        raise FoundryError(f"{problem}: {_complaint(done.stderr, done.returncode)}")
     return done.stdout

@@ -208,7 +208,8 @@ def test_each_gpu_keeps_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp
     """One of two like GPUs may be throttled or shared by others."""
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path))
     rates = iter([Ceilings(rate, rate, 5e13, 4e14, 8e14, 0.001, "2026-01-01") for rate in (4e12, 3e12)])
-    monkeypatch.setattr("foundry.tools.machine.ceilings._measure_cuda", lambda: next(rates))
+    monkeypatch.setattr("foundry.tools.machine.ceilings._measure_cuda", lambda _: next(rates))
+    monkeypatch.setattr("foundry.tools.machine.ceilings._start_cuda", lambda: None)
     first = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, uuid="0e1b7a2c")
     second = dataclasses.replace(first, uuid="5c3e9d11")
     assert [ceilings(gpu).copy_bytes_per_s for gpu in (first, second, first)] == [4e12, 3e12, 4e12]
