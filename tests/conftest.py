@@ -33,12 +33,12 @@ THE_SOLVED_RUN = (  # what reads the fixture `solved`, a run of a minute
 FIRST = (
     "the solved run",
     "tests/cli/test_resume.py",
-    "tests/cli/test_bad_input.py",
     "tests/cli/test_bench.py",
-    "tests/cli/test_verify.py",
-    "tests/knowledge/library/cuda/test_kernels.py",
     "tests/knowledge/library/test_plan.py",
-    "tests/graph/test_both_ends.py",
+    "tests/knowledge/library/cuda/test_kernels.py",
+    "tests/tools/audit/test_runs.py",
+    "tests/tools/grade/test_trust.py",
+    "tests/tools/verify/test_verification.py",
     "tests/tools/verify/test_profile_command.py",
     "tests/test_chaos.py",
 )  # long ones: started last, one of them would keep a worker busy alone

@@ -16,7 +16,7 @@ from foundry.knowledge.device import Ceilings, Device, TargetName
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Task
 from foundry.tools.grade import contests
-from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.grader import Allowance, Grader
 from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
@@ -56,9 +56,15 @@ def write(folder: Path, source: str) -> Task:
     return read_task(folder / "task_file.py")
 
 
-async def opened(zygote: Zygote, folder: Path, source: str = TASK, device: Device | None = None) -> LocalWorkbench:
-    task = write(folder, source)
-    bench = await open_workbench(task, device or describe("cpu"), folder / "scratch", seed=1, zygote=zygote)
+async def opened(
+    zygote: Zygote,
+    folder: Path,
+    source: str = TASK,
+    device: Device | None = None,
+    allowance: Allowance | None = None,
+) -> LocalWorkbench:
+    task, device = write(folder, source), device or describe("cpu")
+    bench = await open_workbench(task, device, folder / "scratch", seed=1, allowance=allowance, zygote=zygote)
     assert isinstance(bench, LocalWorkbench)
     return bench
 
@@ -88,7 +94,7 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
 
 
 async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_path: Path) -> None:
-    bench = await opened(zygote, tmp_path)
+    bench = await opened(zygote, tmp_path, allowance=Allowance(run_limit_s=1.5))
     try:
         await bench.baseline()
         texts = [CANDIDATE + f"\nNUMBER = {number}\n" for number in range(5)]
