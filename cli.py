@@ -207,6 +207,7 @@ def agent_solve(
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+    gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
     store: StoreOption = None,
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
     runs: RunsOption = Path("runs"),
@@ -214,18 +215,18 @@ def agent_solve(
 ) -> None:
     """Search a fast, proven kernel for a task."""
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
+    from foundry.tools.machine.device import see_gpus
 
     chat = chat_flags.chat_options(
         model, base_url, api_key_env, price, answer_tokens, request_s, parallel, temperature, reasoning_effort
     )
-    machine = _choice("--target", target, ("cpu", "cuda", "auto"))
-    plan = _choice("--effort", effort, tuple(EFFORTS))
+    machine, plan = _choice("--target", target, ("cpu", "cuda", "auto")), _choice("--effort", effort, tuple(EFFORTS))
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup)
-    rules = _policy(policy)
     request = SolveRequest(
-        str(task), machine, plan, seed, islands, limits, scale, rules, model, base_url, chat, store, learn, str(runs)
+        str(task), machine, plan, seed, islands, limits, scale, _policy(policy), model, base_url, chat
     )
-    request = replace(request, finalists=finalists, rivals=request.rivals if compiled else ())
+    request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
+    request = replace(request, rivals=request.rivals if compiled else ())
     summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
     _conclude(summary, request.task, as_json, min_speedup)
 

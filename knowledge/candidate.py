@@ -95,9 +95,8 @@ class Build:
     ok: bool
     seconds: float
     cached: bool = False
-    artifact: str = ""  # path of the library or cubin in the build cache
+    artifact: str = ""  # name of the library or cubin in the build cache of the machine that built it
     first_error: str = ""  # one line
-    log: str = ""  # sha256 of the compiler's log in the blob folder, or ""
     resources: Resources = field(default_factory=Resources)
 
 

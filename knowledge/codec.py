@@ -39,6 +39,19 @@ def decode(kind: type[T], text: str | bytes) -> T:
         raise UsageError(f"not a valid {kind.__name__}: {where}: {first['msg']}") from error
 
 
+def pack(kind: Any, value: object) -> Any:
+    """A value of type `kind` as what JSON can hold; `unpack` gives it back."""
+    return _adapter(kind).dump_python(value)
+
+
+def unpack(kind: Any, plain: Any) -> Any:
+    """The value of type `kind` that was packed; raises UsageError."""
+    try:
+        return _adapter(kind).validate_python(plain)
+    except ValidationError as error:
+        raise UsageError(f"not a valid {kind}: {error.errors()[0]['msg']}") from error
+
+
 def to_plain(record: object) -> Any:
     """The record as JSON-able dicts and lists."""
     return _adapter(type(record)).dump_python(record, mode="json")

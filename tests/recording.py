@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -71,9 +71,7 @@ async def _record(folder: Path) -> AsyncIterator[tuple[str, str, Recorded]]:
         try:
             report = await verify_in(bench, task, text, "fair", stage)
             graph = (await bench.intake()).graphs[0]
-            built = report.evaluation.build  # where a machine keeps its builds is nobody's business
-            evaluation = replace(report.evaluation, build=replace(built, artifact=Path(built.artifact).name))
-            yield report.verdict, name, Recorded(evaluation, await bench.baseline(), device, graph)
+            yield report.verdict, name, Recorded(report.evaluation, await bench.baseline(), device, graph)
         finally:
             await bench.aclose()
 

@@ -46,6 +46,7 @@ ROOMS = (
     "tools.grade.judge",
     "tools.tune",
     "tools.grade",
+    "tools.remote",
     "tools.verify",
     "tools.selftest.faults",
     "tools.selftest",

@@ -21,7 +21,7 @@ from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult, settle
 from foundry.graph.bench.tasks import digest_of, find_tasks
 from foundry.knowledge.errors import UsageError
-from foundry.tools.machine.device import describe, visible_gpus
+from foundry.tools.machine.device import chosen_gpus, describe
 from foundry.tools.task.limits import GPU_GIGABYTES
 
 SUMMARY, FIGURES = "summary.md", "summary.json"
@@ -32,17 +32,13 @@ def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str
     itself. Raises UsageError."""
     if gpus in ("", "1") and lanes == 1:
         return [{}]
-    if gpus not in ("", "all") and not (gpus.isdigit() and int(gpus) >= 1):
-        raise UsageError(f"--gpus {gpus}", "all, or how many")
-    here, device = visible_gpus(), describe(request.target)
-    if device.target != "cuda" or not here:
+    device = describe(request.target)
+    if device.target != "cuda":
         asked = f"--gpus {gpus}" if gpus else f"--lanes {lanes}"
         raise UsageError(f"{asked}: no kernel would run on a GPU here", "see `foundry doctor`")
-    count = len(here) if gpus == "all" else int(gpus or "1")
-    if count > len(here):
-        raise UsageError(f"--gpus {gpus}: {len(here)} are here")
     part = {GPU_GIGABYTES: f"{device.memory_bytes / 1e9 / lanes:.1f}"} if lanes > 1 else {}
-    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for _ in range(lanes) for gpu in here[:count]]
+    here = chosen_gpus(gpus or "1")
+    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for _ in range(lanes) for gpu in here]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def bench(
     only: Annotated[str, typer.Option(metavar="PATTERN", help="Tasks whose names hold it; * ? [] match whole.")] = "",
     every: Annotated[int, typer.Option(min=1, help="Every n-th task.")] = 1,
     shard: Annotated[str, typer.Option(metavar="I/N", help="The I-th of N parts, for N machines.")] = "1/1",
-    gpus: Annotated[str, typer.Option(metavar="all|N", help="Spread the tasks: one process a GPU.")] = "",
+    gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Spread the tasks: one process a GPU.")] = "",
     lanes: Annotated[int, typer.Option(min=1, help="Tasks at a time on each GPU, which share its memory.")] = 1,
     pictures: Annotated[bool, typer.Option("--pictures/--no-pictures", help="Draw them at the end.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,

@@ -20,7 +20,7 @@ from foundry.graph.run.opening import WarmParts
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
-from foundry.tools.machine.device import describe
+from foundry.tools.machine.device import describe, take_share_of_cores
 
 Listener = Callable[[BenchTask, TaskResult | None], None]  # None: the task begins
 
@@ -95,6 +95,7 @@ async def _lane(request: BenchRequest) -> None:
 
 def main() -> None:
     try:
+        take_share_of_cores(int(sys.argv[2]), int(sys.argv[3]))
         asyncio.run(_lane(decode(BenchRequest, sys.argv[1])))
     except FoundryError as error:
         print(error, file=sys.stderr)

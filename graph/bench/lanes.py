@@ -25,7 +25,10 @@ async def spread(request: BenchRequest, places: Sequence[dict[str, str]], tell: 
     others had then ended."""
     logs = request.where / LOGS
     logs.mkdir(parents=True, exist_ok=True)
-    lanes = [await _start(request, place, logs / f"{number}.log") for number, place in enumerate(places)]
+    lanes = [
+        await _start(request, place, (number, len(places)), logs / f"{number}.log")
+        for number, place in enumerate(places)
+    ]
     ended = asyncio.gather(*(lane.wait() for lane in lanes))
     waited_for = _unfinished(request)
     try:
@@ -45,13 +48,14 @@ async def spread(request: BenchRequest, places: Sequence[dict[str, str]], tell: 
         raise FoundryError(problem, f"see {logs}, then run again")
 
 
-async def _start(request: BenchRequest, place: dict[str, str], log: Path) -> Process:
+async def _start(request: BenchRequest, place: dict[str, str], share: tuple[int, int], log: Path) -> Process:
     with log.open("wb") as said:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "foundry.graph.bench.lane",
             encode(request),
+            *map(str, share),
             env={**os.environ, **place},
             stdin=PIPE,
             stdout=said,

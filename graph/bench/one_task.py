@@ -131,7 +131,7 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
         speedup_ci95=ci95 if is_accepted and ci95 and all(map(math.isfinite, ci95)) else None,
         baseline_ms=summary.baseline_ms,
         candidate_ms=summary.candidate_ms,
-        **_rivals_of(summary.contest),
+        **rivals_of(summary.contest),
         labels=summary.labels,
         accuracy_class=summary.accuracy_class,
         fraction_of_floor=summary.fraction_of_floor,
@@ -147,7 +147,7 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
     )
 
 
-def _rivals_of(contest: Contest | None) -> dict[str, Any]:
+def rivals_of(contest: Contest | None) -> dict[str, Any]:
     """The fields of a line that come from the contest."""
     if contest is None:
         return {}

@@ -23,6 +23,7 @@ CREATE INDEX IF NOT EXISTS events_by_step ON events (step);
 CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind);
 CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY, started REAL NOT NULL, seen REAL NOT NULL);
 """
+DEVICE_LOCK = "device lock"  # the note that says how it was used
 NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
 COLUMNS = "id, kind, name, island, step, parent, started, ended, data"
 
@@ -190,7 +191,8 @@ def _event(row: tuple[Any, ...]) -> Event:
 class TimeSplit:
     """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
     the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
-    which neither a tool nor an expert was at work."""
+    which neither a tool nor an expert was at work. `alone_s`: while it held the device alone, to time something; for
+    `device_s` of them work of ours ran on the GPU."""
 
     wall_s: float
     compile_s: float
@@ -200,18 +202,28 @@ class TimeSplit:
     waiting_s: float
     thinking_s: float
     overhead_s: float
+    alone_s: float = 0.0
+    device_s: float = 0.0
 
     @property
     def overhead_share(self) -> float:
         return self.overhead_s / self.wall_s if self.wall_s > 0 else 0.0
 
+    @property
+    def idle_share(self) -> float:
+        """Of the wall time: the GPU was held alone and did nothing."""
+        return max(0.0, self.alone_s - self.device_s) / self.wall_s if self.wall_s > 0 and self.device_s else 0.0
+
 
 def time_split(events: list[Event], wall_s: float) -> TimeSplit:
     """Sums the closed tool and expert spans by category; the overhead is the wall minus the union of all of them."""
     sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
-    waiting = thinking = covered = 0.0
+    waiting = thinking = covered = alone = device = 0.0
     end = 0.0
     for event in sorted(events, key=lambda item: item.started):
+        if event.name == DEVICE_LOCK and event.kind == "note":
+            alone += float(event.data["alone_s"])
+            device += float(event.data["device_s"])
         if event.ended is None or event.kind not in ("tool", "expert"):
             continue
         length = event.ended - event.started
@@ -232,4 +244,6 @@ def time_split(events: list[Event], wall_s: float) -> TimeSplit:
         waiting,
         thinking,
         max(0.0, wall_s - covered),
+        alone,
+        device,
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from foundry.graph.run.events import EventLog, ToolCategory
+from foundry.graph.run.events import DEVICE_LOCK, EventLog, ToolCategory
 from foundry.graph.run.journal import Journal
 from foundry.knowledge.candidate import (
     Baseline,
@@ -96,6 +96,7 @@ class Measurements:
         self._log = log
         self._policy = policy
         self._answers: dict[str, Any] = {}  # decoded once
+        self._use: dict[str, float] = {}  # of the device's lock, as noted last
 
     @property
     def machine(self) -> Workbench | None:
@@ -139,6 +140,16 @@ class Measurements:
     def isolation(self) -> list[str]:
         """The system's means that are active around candidates on this machine."""
         return list(self._workbench.notes.isolation) if self._workbench else []
+
+    def note_lock(self) -> None:
+        """Shows in the trace how the device's lock was used since this was last called."""
+        if self._workbench is None:
+            return
+        use = asdict(self._workbench.notes.lock)
+        more = {name: round(seconds - self._use.get(name, 0.0), 3) for name, seconds in use.items()}
+        self._use = use
+        if any(more.values()):
+            self._log.note("note", DEVICE_LOCK, **more)
 
     async def examine(
         self,

@@ -59,10 +59,15 @@ class Parts:
     def library(self) -> Library:
         return KernelLibrary()
 
-    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+    async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
+        """Raises MissingTool, UsageError."""
         from foundry.tools.grade.workbench import open_workbench
+        from foundry.tools.remote.lanes import open_lanes
 
-        return await open_workbench(task, device, scratch, seed=seed)
+        places = places_of(request, device)
+        if len(places) > 1:
+            return await open_lanes(task, device.target, places, seed=request.seed)
+        return await open_workbench(task, device, scratch, seed=request.seed)
 
     def check_model(self, request: SolveRequest) -> None:
         """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
@@ -137,16 +142,29 @@ class WarmParts(Parts):
             await asyncio.to_thread(self._zygote.settle)  # what it imports takes cores from what is measured
         return await super().ceilings(known)
 
-    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+    async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
         from foundry.tools.grade.workbench import open_workbench
 
+        if len(places_of(request, device)) > 1:  # each lane has a warm process of its own
+            self.close()
+            return await super().workbench(task, device, scratch, request)
         self.begin()
-        return await open_workbench(task, device, scratch, seed=seed, zygote=self._zygote)
+        return await open_workbench(task, device, scratch, seed=request.seed, zygote=self._zygote)
 
     def close(self) -> None:
         """Ends the warm process and every worker."""
         if self._zygote is not None:
             self._zygote.close()
+            self._zygote = None
+
+
+def places_of(request: SolveRequest, device: Device) -> list[dict[str, str]]:
+    """What the environment of each lane says beyond ours: which GPU it sees. None where there is one GPU, or a CPU."""
+    from foundry.tools.machine.device import visible_gpus
+
+    if request.gpus == 1 or device.target != "cuda":
+        return []
+    return [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in visible_gpus()[: request.gpus]]
 
 
 @dataclass
@@ -159,6 +177,7 @@ class Opened:
     async def close(self) -> None:
         """Ends the workers and marks the end of this session's work."""
         workbench = self.services.measure.machine
+        self.services.measure.note_lock()
         if workbench is not None:
             await workbench.aclose()
         if self.services.store is not None:
@@ -204,7 +223,7 @@ async def _start_machine(
                 device = await parts.ceilings(device)
             run.set("device", encode(device))
         with log.span("tool", "start workers", category="run"):
-            opening = asyncio.ensure_future(parts.workbench(task, device, scratch, run.request.seed))
+            opening = asyncio.ensure_future(parts.workbench(task, device, scratch, run.request))
             store = await asyncio.to_thread(parts.store, run.request)  # its imports take as long as the workers
             return device, await opening, store
 

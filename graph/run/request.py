@@ -39,9 +39,9 @@ class Effort:
 
 BENCH = Effort(
     "bench",
-    12,
-    0.5,
-    0.75,
+    24,
+    0.4,
+    0.65,
     islands=2,
     rounds=1,
     seeds=2,
@@ -132,6 +132,7 @@ class SolveRequest:
     finalists: int | None = None  # proven at the end; None: the effort's
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
+    gpus: int = 1  # of those that this process sees; the islands share them
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

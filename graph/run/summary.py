@@ -172,5 +172,6 @@ def _journalled(run: RunDirectory, key: str, shape: type[Record]) -> Record | No
 
 
 def _seconds(split: TimeSplit) -> dict[str, float]:
-    names = ("compile_s", "run_s", "time_s", "profile_s", "waiting_s", "thinking_s", "overhead_s", "overhead_share")
+    names = ["compile_s", "run_s", "time_s", "profile_s", "waiting_s", "thinking_s", "overhead_s", "overhead_share"]
+    names += ["alone_s", "device_s", "idle_share"]
     return {name: round(float(getattr(split, name)), 3) for name in names}

@@ -26,6 +26,7 @@ class Finalists:
 
 async def finish_run(services: Services, winner: str, ending: str) -> None:
     """Exports and teaches."""
+    services.measure.note_lock()
     services.run.set("ending", ending)
     if winner:
         evaluation = services.evaluation(winner, "final")

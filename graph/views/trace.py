@@ -74,6 +74,8 @@ def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[s
         f"wall time {split.wall_s:.1f} s (islands overlap, so the parts may add up to more):",
         *lines,
         f"  {'nobody at work':<24}{split.overhead_s:8.1f} s = {share:.1f} % overhead",
+        f"the device was held alone for {split.alone_s:.1f} s"
+        + (f"; {100 * split.idle_share:.1f} % of the wall time it was held and did nothing" if split.device_s else ""),
     ]
 
 

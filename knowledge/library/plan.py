@@ -17,10 +17,13 @@ from foundry.knowledge.library.rules import (
     index,
     loss,
     norm,
+    order,
     pointwise,
     pool,
     reduce,
+    resample,
     scan,
+    scatter,
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
@@ -39,6 +42,9 @@ RULE_MODULES = (
     scan,
     attention,
     index,
+    resample,
+    scatter,
+    order,
 )
 
 

@@ -43,10 +43,9 @@ from foundry.knowledge.thought import Move
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain, Listener
-    from foundry.tools.grade.grader import Notes
     from foundry.tools.profiling.gather import Seen
     from foundry.tools.tune.tuner import TunedPlan
-from foundry.tools.grade.workbench import Intake, Profiled, Workbench
+from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
 
 DEVICE = Device(
     "cpu",
@@ -153,10 +152,8 @@ class FakeWorkbench:
         await asyncio.sleep(self.delay_s)
 
     @property
-    def notes(self) -> Notes:
-        from foundry.tools.grade.grader import Notes
-
-        return Notes()
+    def notes(self) -> BenchNotes:
+        return BenchNotes()
 
     async def intake(self) -> Intake:
         from foundry.tools.grade.workbench import Intake
@@ -251,7 +248,7 @@ class FakeParts(Parts):
     def library(self) -> Any:
         return self._library
 
-    async def workbench(self, task: Task, device: Device, scratch: Path, seed: int) -> Workbench:
+    async def workbench(self, task: Task, device: Device, scratch: Path, request: SolveRequest) -> Workbench:
         return self.machine
 
     def check_model(self, request: SolveRequest) -> None:

@@ -7,7 +7,6 @@ it gives leads, which decide what is run. Allowed practices that a reader should
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.candidate import Audit, Build, Gate
@@ -24,6 +23,7 @@ from foundry.tools.audit.text.leads import Lead, in_words, leads_of
 from foundry.tools.audit.text.source import CandidateSource, Unreadable, read_source
 from foundry.tools.protocol.orders import LEADS, NO_LEADS, OTHER_CLOCKS
 from foundry.tools.protocol.reasons import make_gate
+from foundry.tools.targets.base import built_file
 
 _BINDING = frozenset({"_holder", "_checked", "_flat"})  # functions of Foundry's own binding
 
@@ -84,12 +84,12 @@ def needs_watching(text: str, *, task_source: str = "") -> bool:
 
 
 def _symbols(build: Build, policy: Policy) -> list[Gate]:
-    return [apply_policy(gate, policy) for gate in symbol_gates(Path(build.artifact))] if build.artifact else []
+    return [apply_policy(gate, policy) for gate in symbol_gates(built_file(build))] if build.artifact else []
 
 
 def _of_runs(build: Build, watched: Sequence[Gate]) -> list[Gate]:
     """The gates of the audit's runs, without those over the library that was built and judged before."""
-    name = Path(build.artifact).name if build.artifact else ""
+    name = build.artifact
     twice = {f"symbols ({name})", f"libraries ({name})"} if name else set()
     return [gate for gate in watched if gate.gate not in twice]
 

@@ -13,34 +13,33 @@ from foundry.knowledge import codec
 from foundry.knowledge.candidate import Contest, ForeignVerdict, Rival, RivalName
 from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.runners import Runners
+from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.zygote import Worker, WorkerDied
 
 CONTEST_S = 1800.0
 BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotune": 600.0}
-# In a fresh cache TorchInductor asks by seven compilations and processes that import torch, 14 s, whether g++ can do
-# what the processor can: it compiles the same code when it is told so.
-INDUCTOR = {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
 
 def hold_contest(
-    judges: Judges, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path
+    judges: Judges, runners: Runners, holds: Holds, message: Message, rivals: Sequence[RivalName], cache: Path
 ) -> Contest:
     """What cannot be measured is data. A rival with which the reference's process ends is left out, and the rest is
     measured again. `cache`: a folder for TorchInductor's."""
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache), **INDUCTOR}
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
     start, lost = time.monotonic(), dict[RivalName, str]()
     while True:
         left = [name for name in rivals if name not in lost]
         asked = {**message, "rivals": left, "build_limits_s": BUILD_LIMITS_S}
-        with judges.one() as judge:
-            answer = _hold_once(judge, runners, asked, environment)
+        with judges.one() as judge, holds.whole():
+            answer = _hold_once(judge, runners, holds, asked, environment)
         if "lost" not in answer:
             return contest_of(answer, left, lost, time.monotonic() - start)
         lost[answer["lost"]] = str(answer["line"])
 
 
-def _hold_once(judge: Worker, runners: Runners, message: Message, environment: dict[str, str]) -> Message:
+def _hold_once(judge: Worker, runners: Runners, holds: Holds, message: Message, environment: dict[str, str]) -> Message:
+    """The device is shared while compilers run, unless they time kernels themselves."""
     kernels = [runners.take(message["text"])] if message["text"] else []
     workers = [runners.fresh(environment=environment), *kernels]
 
@@ -49,9 +48,15 @@ def _hold_once(judge: Worker, runners: Runners, message: Message, environment: d
             if worker.excess():
                 worker.end()
 
+    quiet = "compile max-autotune" in message["rivals"]
     try:
-        with runners.links(workers) as handles:
-            answer, _ = judge.request(message, handles, timeout_s=CONTEST_S, tick=tick)
+        with holds.alone() if quiet else holds.shared(), runners.links(workers) as handles:
+            ready, _ = judge.request({**message, "do": "ready_contest"}, handles, timeout_s=CONTEST_S, tick=tick)
+        if ready.keys() & {"lost", "failed", "error"}:
+            return ready
+        with holds.alone():
+            answer, _ = judge.request({**message, "do": "contest"}, timeout_s=CONTEST_S, tick=tick)
+            holds.count(answer)
             return answer
     except (WorkerDied, ChannelClosed) as error:
         return {"failed": ["crash", str(error)]}

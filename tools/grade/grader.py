@@ -7,8 +7,6 @@ its own process and one answer.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 import secrets
@@ -19,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import (
@@ -28,29 +26,32 @@ from foundry.knowledge.candidate import (
     Contest,
     ForeignName,
     Gate,
-    Outcome,
     RivalName,
     Stage,
     Timing,
     Verdict,
 )
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import (
-    FoundryError,
-    MissingTool,
-    NotComparable,
-    RandomTask,
-    TaskError,
-    TooLarge,
-    UsageError,
-)
+from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
+from foundry.tools.grade.answers import (
+    OUTCOMES,
+    ask_about_task,
+    decode_record,
+    digest_of,
+    name_death,
+    no_timing,
+    problem_of,
+    raise_error,
+)
 from foundry.tools.grade.contests import hold_contest
 from foundry.tools.grade.folders import TASK, compiles_itself
 from foundry.tools.grade.judges import Judges
+from foundry.tools.grade.pairs import JUDGE_S, PairedRun
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
-from foundry.tools.grade.timed_groups import SLOWED, Groups
+from foundry.tools.grade.timed_groups import Groups
+from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
@@ -59,9 +60,9 @@ from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
-from foundry.tools.task.limits import GIGABYTES, SECONDS, gpu_memory_bytes, task_memory_bytes, task_seconds
+from foundry.tools.task.limits import gpu_memory_bytes, task_memory_bytes, task_seconds
 
-CAPTURE_S, BASELINE_S, JUDGE_S = 150.0, 180.0, 900.0
+CAPTURE_S, BASELINE_S = 150.0, 180.0
 LOAD_S = 20.0  # a file whose library is built already
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
@@ -69,32 +70,15 @@ LANES = 2  # judges: one evaluation that hangs does not stop the others
 # What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
 _SELF_BUILDING = re.compile(r"cpp_extension|load_inline|subprocess|popen|compile\(|triton|numba|cupy|nvrtc|nvcc|g\+\+")
 
-_OUTCOMES: dict[str, Outcome] = {
-    "timeout": "timeout",
-    "cheating": "cheating",
-    "launch_failure": "launch_failure",
-    "compile_error": "compile_error",
-    "wrong_result": "wrong_result",
-}
-
 _ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
 
-Record = TypeVar("Record")
 Watch = Callable[[int], contextlib.AbstractContextManager[object]]
 Pairs = list[tuple[float, float]]
-_ERRORS: dict[str, type[FoundryError]] = {
-    "TaskError": TaskError,
-    "RandomTask": RandomTask,
-    "TooLarge": TooLarge,
-    "UsageError": UsageError,
-    "MissingTool": MissingTool,
-    "NotComparable": NotComparable,
-}
 
 
 @dataclass
 class Notes:
-    """What evaluations tell besides their records, for audit and receipt. Keys are digests of candidates' texts."""
+    """What evaluations tell besides their records. Keys are digests of candidates' texts."""
 
     operators: dict[str, list[Any]] = field(default_factory=dict)
     phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
@@ -151,7 +135,8 @@ class Grader:
         self._own_errors: list[list[float]] = []
         self._screens = ScreenHistory(device.target)
         self._judges = Judges(self._start_judge, self._open_judge, lanes)
-        self._plan = ROOMIEST  # of the GPU's memory, until the task's sizes are known
+        # Of the GPU's memory, until the task's sizes are known. On a CPU a group is prepared right before it is timed.
+        self._plan = ROOMIEST if device.target == "cuda" else replace(ROOMIEST, pairs=1)
 
     @property
     def notes(self) -> Notes:
@@ -200,21 +185,26 @@ class Grader:
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
             first = {REFERENCE: 1, CANDIDATE: 1}
             ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._plan.waiting)
-            _ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
+            ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
             ready.result()
         self._runners.dismiss(_ANY_CANDIDATE)
 
     def warm_judge(self) -> None:
         """Starts a judge on a GPU and makes its context, before it is known what it will need."""
         if self._device.target == "cuda":
-            self._judges.warm(lambda judge: _ask_about_task(judge, {"do": "warm"}, task_seconds()))
+            self._judges.warm(lambda judge: ask_about_task(judge, {"do": "warm"}, task_seconds()))
 
-    def baseline(self) -> Baseline:
+    def baseline(self, holds: Holds | None = None) -> Baseline:
         """Times the reference and measures its own error; raises TaskError."""
+        holds = holds or Holds()
         reference = self._runners.take()
         try:
-            with self._judges.one() as judge, self._runners.links([reference]) as handles:
-                answer = _ask_about_task(judge, {"do": "baseline"}, BASELINE_S, handles)
+            with self._judges.one() as judge, holds.whole():
+                with holds.shared(), self._runners.links([reference]) as handles:
+                    ask_about_task(judge, {"do": "ready_baseline"}, BASELINE_S, handles)
+                with holds.alone():
+                    answer = ask_about_task(judge, {"do": "baseline"}, BASELINE_S)
+                    holds.count(answer)
         finally:
             self._runners.discard(reference)
         self._own_errors = answer["errors"]
@@ -228,34 +218,40 @@ class Grader:
         baseline: Baseline,
         rivals: Sequence[RivalName],
         foreign: ForeignName | None,
+        holds: Holds | None = None,
     ) -> Contest:
         """Times the kernel that won, none where `text` is "", in turns with other ways to run the reference. What
-        cannot be measured is data. The caller holds the device lock."""
-        message: Message = {"do": "contest", "stage": "screen", "text": text, "errors": self._own_errors}
+        cannot be measured is data."""
+        message: Message = {"stage": "screen", "text": text, "errors": self._own_errors}
         message |= {"series": "contest", "told_by": baseline.told_by, "foreign": foreign or ""}
         message |= {"eager_ms": baseline.eager_ms, "tf32": self._tf32}
         message["load_limit_s"] = self._load_limit(text, build) if build else LOAD_S
         return hold_contest(
-            self._judges, self._runners, {**self._limits, **message}, rivals, self._scratch / "inductor"
+            self._judges,
+            self._runners,
+            holds or Holds(),
+            {**self._limits, **message},
+            rivals,
+            self._scratch / "inductor",
         )
 
-    def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
+    def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline, holds: Holds | None = None) -> Verdict:
         """Judges the correctness of one candidate, in a process of its own."""
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message["told_by"] = baseline.told_by
-        with self._judges.one() as judge:
+        with self._judges.one() as judge, (holds or Holds()).shared():
             start = time.monotonic()
             message["load_limit_s"] = self._load_limit(text, build)
             answer, ended = self._with_candidate(judge, message, self._runners.take(text))
             seconds = time.monotonic() - start
         if "verdict" not in answer:
-            return Verdict("crash", stage, evidence=_problem(answer, ended), seconds=seconds)
+            return Verdict("crash", stage, evidence=problem_of(answer, ended), seconds=seconds)
         self._notes.operators[digest_of(text)] = answer["operators"]
         self._notes.phases[digest_of(text)] = answer["phases"]
         self._notes.seeds.update(answer["seeds"])
         verdict = decode_record(Verdict, answer["verdict"])
-        gates = tuple(replace(gate, evidence=_name_death(gate.evidence, ended)) for gate in verdict.gates)
-        return replace(verdict, evidence=_name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
+        gates = tuple(replace(gate, evidence=name_death(gate.evidence, ended)) for gate in verdict.gates)
+        return replace(verdict, evidence=name_death(verdict.evidence, ended), gates=gates, seconds=seconds)
 
     def compile_ahead(self, text: str, build: Build) -> None:
         """Lets a candidate for a GPU that compiles itself do so now: the caller need not hold the device."""
@@ -273,35 +269,44 @@ class Grader:
         self._runners.dismiss(text)
 
     def time(
-        self, text: str, build: Build, stage: Stage, baseline: Baseline, incumbent_ms: float | None = None
+        self,
+        text: str,
+        build: Build,
+        stage: Stage,
+        baseline: Baseline,
+        incumbent_ms: float | None = None,
+        holds: Holds | None = None,
     ) -> Timing:
-        """Times a candidate: groups of pairs, each group in a fresh pair of processes. The caller holds the device
-        lock."""
-        message: Message = {"do": "time", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
-        message |= {"errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
-        message |= {"series": secrets.token_hex(8), "told_by": baseline.told_by}
-        groups = Groups(stage, self._device.target, self._screens, incumbent_ms)
+        """Times a candidate: groups of pairs, each group in a fresh pair of processes."""
+        message: Message = {"stage": stage, "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
+        message |= {**self._limits, "errors": self._own_errors, "load_limit_s": self._load_limit(text, build)}
+        message["series"] = secrets.token_hex(8)
+        holds = holds or Holds()
+        ahead = self._plan.pairs if stage == "screen" else 1  # beside a group of a proof no other process has its file
         with self._judges.one() as judge, contextlib.ExitStack() as stack:
             stack.callback(self._runners.dismiss, text)
+            groups = Groups(stage, self._device.target, self._screens, incumbent_ms, waited=lambda: holds.waited_s)
+            stack.enter_context(holds.whole())
+            paired = stack.enter_context(PairedRun(judge, self._runners, holds, message).open())
             while not groups.is_enough():
-                answer, ended = self._against_reference(judge, {**message, **groups.order()})
+                answer, ended = paired.run(groups.count, groups.orders(ahead))
                 if "pairs" not in answer:
-                    outcome = _OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
-                    problem, gate = _problem(answer, ended), str(answer.get("gate", ""))
+                    outcome = OUTCOMES.get(str(answer.get("failed", ["crash"])[0]), "crash")
+                    problem, gate = problem_of(answer, ended), str(answer.get("gate", ""))
                     return replace(no_timing(stage, problem, groups.seconds, outcome=outcome), gate=gate)
                 before = self._notes.operators.get(digest_of(text))
                 if before is not None and (late := later_work(before, answer["operators"], answer["moved_bytes"])):
                     return replace(no_timing(stage, late, groups.seconds, outcome="cheating"), gate="provenance")
                 groups.add(answer)
-            with contextlib.suppress(WorkerDied):
-                judge.request({"do": "release"})
         return groups.timing()
 
-    def ablate(self, text: str, build: Build, baseline: Baseline, policy: Policy) -> tuple[list[Gate], Message]:
+    def ablate(
+        self, text: str, build: Build, baseline: Baseline, policy: Policy, holds: Holds | None = None
+    ) -> tuple[list[Gate], Message]:
         """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message["load_limit_s"] = self._load_limit(text, build)
-        candidates = [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
+        candidates: list[Worker] = []
 
         def tick() -> None:
             for candidate in candidates:
@@ -309,34 +314,44 @@ class Grader:
                     candidate.end()
 
         try:
-            with self._judges.one() as judge, self._runners.links(candidates) as handles:
-                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+            with self._judges.one() as judge, (holds or Holds()).shared():
+                candidates += [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
+                with self._runners.links(candidates) as handles:
+                    answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
         finally:
             for candidate in candidates:
                 self._runners.discard(candidate)
-        _raise_error(answer)
+        raise_error(answer)
         return [decode_record(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
     def profile(
-        self, text: str, build: Build, baseline: Baseline, seconds: float, watch: Watch | None = None
+        self,
+        text: str,
+        build: Build,
+        baseline: Baseline,
+        seconds: float,
+        watch: Watch | None = None,
+        holds: Holds | None = None,
     ) -> tuple[Message, str]:
         """What a candidate's process says of its forward, called for `seconds`, and how it failed, or "". `watch` looks
         at the process from outside meanwhile; loading the file is not seen."""
         message: Message = {"do": "profile", "text": text, "eager_ms": baseline.eager_ms, "told_by": baseline.told_by}
         message |= {"load_limit_s": self._load_limit(text, build), "stage": "screen", "errors": self._own_errors}
         message["series"] = ""
+        holds = holds or Holds()
         candidate = self._runners.fresh(text)
         answer: Message = {}
         try:
-            with self._judges.one() as judge:
+            with self._judges.one() as judge, holds.whole():
                 for lasting, watched in ((0.0, None), (seconds, watch)):
                     around = watched(candidate.pid) if watched else contextlib.nullcontext()
-                    with self._runners.links([candidate]) as handles, around:
+                    held = holds.alone() if lasting else holds.shared()
+                    with held, self._runners.links([candidate]) as handles, around:
                         asked = {**self._limits, **message, "seconds": lasting}
                         answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S)
-                    _raise_error(answer)
+                    raise_error(answer)
                     if "failed" in answer:
                         return {}, str(answer["failed"][1])
         except (WorkerDied, ChannelClosed) as died:
@@ -382,7 +397,7 @@ class Grader:
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             message["device"] = self._device.target if self._device.present else "cpu"
-            return _ask_about_task(worker, {"do": question, **message}, limit_s)
+            return ask_about_task(worker, {"do": question, **message}, limit_s)
         finally:
             worker.end()
 
@@ -396,7 +411,7 @@ class Grader:
     def _open_judge(self, judge: Worker) -> None:
         message: Message = {"do": "open", "task": codec.encode(self._task), "device": codec.encode(self._device)}
         message["plan"] = asdict(self._plan)
-        _ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
+        ask_about_task(judge, {**message, "seed": self._seed, "threads": thread_count(self._device)}, task_seconds())
 
     def _load_limit(self, text: str, build: Build) -> float:
         """Seconds that importing a file may take; more for a file that compiles itself at import."""
@@ -404,31 +419,7 @@ class Grader:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
-    def _against_reference(self, judge: Worker, message: Message) -> tuple[Message, str]:
-        """A candidate beside a reference of its own. A reference whose process died is no fault of the candidate: once
-        more with another. One that was slow beside the candidate, or not timed before it, is timed again after it."""
-        for _ in range(2):
-            reference, candidate = self._runners.pair(str(message["text"]))
-            try:
-                answer, ended = self._with_candidate(judge, message, candidate, reference)
-                slowed = float(answer.get("slowed", 1.0))
-                if slowed > SLOWED or (not slowed and message["stage"] != "screen"):
-                    with contextlib.suppress(WorkerDied, ChannelClosed), self._runners.links([reference]) as handles:
-                        again, _ = judge.request({**self._limits, **message, "do": "alone"}, handles, timeout_s=JUDGE_S)
-                        answer["alone_ms"] = again.get("alone_ms", 0.0)
-            finally:
-                self._runners.part_from(reference, is_well=True)
-            if answer.get("side") != "reference":
-                break
-        return answer, ended
-
-    def _with_candidate(
-        self,
-        judge: Worker,
-        message: Message,
-        candidate: Worker,
-        reference: Worker | None = None,
-    ) -> tuple[Message, str]:
+    def _with_candidate(self, judge: Worker, message: Message, candidate: Worker) -> tuple[Message, str]:
         """Asks the judge about a candidate; returns its answer and how the candidate's process ended.
 
         A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
@@ -442,69 +433,21 @@ class Grader:
                 candidate.end()
 
         try:
-            with self._runners.links([candidate] if reference is None else [reference, candidate]) as handles:
+            with self._runners.links([candidate]) as handles:
                 answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
         except WorkerDied as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
-        except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked
-            side = "candidate" if reference is None else "reference"
-            answer = {"failed": ["crash", "the process died"], "side": side}
+        except ChannelClosed:  # it was gone before it could be linked
+            answer = {"failed": ["crash", "the process died"]}
         finally:
-            ended = self._runners.part_from(candidate, is_well="pairs" in answer)
-        _raise_error(answer)
+            ended = self._runners.part_from(candidate, is_well=False)
+        raise_error(answer)
         return answer, broken[0] if broken else ended
-
-
-# ---------------------------------------------------------------- records from answers
-
-
-def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
-    """The record of a candidate that could not be timed."""
-    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
-
-
-def decode_record(kind: type[Record], item: Any) -> Record:
-    """A record from a judge's answer."""
-    return codec.decode(kind, json.dumps(item))
-
-
-def digest_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def thread_count(device: Device) -> int:
     """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
     return device.cores if device.target == "cpu" else min(8, len(os.sched_getaffinity(0)))
-
-
-def _ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
-    """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError."""
-    try:
-        answer, _ = worker.request(message, handles, timeout_s=limit_s)
-    except WorkerDied as died:
-        if died.outcome == "timeout":
-            raise TaskError(f"the task did not finish in {limit_s:g} s", f"make it smaller or set {SECONDS}") from died
-        if "memory" in died.evidence:
-            raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
-        raise TaskError(f"the process that ran the task {died.evidence}") from died
-    _raise_error(answer)
-    if "failed" in answer:
-        raise TaskError(f"the reference failed: {answer['failed'][1]}")
-    return answer
-
-
-def _raise_error(answer: Message) -> None:
-    if "error" in answer:
-        kind, problem, remedy = answer["error"]
-        raise _ERRORS.get(kind, FoundryError)(problem, remedy)
-
-
-def _problem(answer: Message, ended: str) -> str:
-    return _name_death(str(answer.get("failed", ["", ended])[1]), ended)
-
-
-def _name_death(evidence: str, ended: str) -> str:
-    return evidence.replace("the process died", f"the process {ended}")
 
 
 def _pairs(answer: Message) -> Pairs:

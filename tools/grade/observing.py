@@ -11,6 +11,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.sanitizing import under_tool
+from foundry.tools.machine.holds import Holds
 from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
 from foundry.tools.profiling.sampling import Samples, sampled
@@ -20,12 +21,14 @@ COUNT_S = 240.0
 COUNTED_LAUNCHES = 64
 
 
-def observe(grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float) -> Seen:
+def observe(
+    grader: Grader, device: Device, text: str, build: Build, baseline: Baseline, seconds: float, holds: Holds
+) -> Seen:
     """What was seen of the candidate's forward, called again and again for `seconds`. Blocking; never raises for a bad
     candidate. On a GPU its own process says which kernels ran, on a CPU the system does."""
     samples = Samples()
     watch = (lambda pid: sampled(pid, samples)) if device.target == "cpu" else None
-    answer, problem = grader.profile(text, build, baseline, seconds, watch)
+    answer, problem = grader.profile(text, build, baseline, seconds, watch, holds)
     if problem:
         return Seen(problem=problem)
     notes = (samples.problem,) if samples.problem else ()

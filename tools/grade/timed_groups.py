@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 import time
+from collections.abc import Callable
 from typing import Literal
 
 from foundry.knowledge.candidate import Stage, Timing
@@ -44,10 +45,17 @@ def is_doubtful(timing: Timing) -> bool:
 
 
 class Groups:
-    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower."""
+    """Answers of one candidate's groups. `incumbent_ms`: a screen ends early for one that is clearly slower; `waited`:
+    seconds that the device was waited for so far."""
 
     def __init__(
-        self, stage: Stage, target: TargetName, screens: ScreenHistory, incumbent_ms: float | None = None
+        self,
+        stage: Stage,
+        target: TargetName,
+        screens: ScreenHistory,
+        incumbent_ms: float | None = None,
+        *,
+        waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._stage, self._screens, self._incumbent_ms = stage, screens, incumbent_ms
         self._effort = effort_of(stage, target)
@@ -58,7 +66,8 @@ class Groups:
         self._stream.shuffle(self._checks)
         self._recorded = self._stream.randrange(least)
         self._is_first = self._stream.sample([True, False], 2)  # in turns: who is prepared first gets other memory
-        self._start = time.monotonic()
+        self._waited = waited
+        self._start = time.monotonic() - waited()
         self._pairs: list[list[tuple[float, float]]] = []
         self._walls: list[float] = []
         self._out_of_turn: list[str] = []
@@ -66,12 +75,21 @@ class Groups:
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._start
+        """Spent so far, without waiting for the device."""
+        return time.monotonic() - self._start - self._waited()
 
-    def order(self) -> Message:
-        """What the next group is asked besides its times: outputs of a call in full in every other group, and once
-        which operators PyTorch runs after all the timed calls."""
-        number = len(self._pairs)
+    @property
+    def count(self) -> int:
+        return len(self._pairs)
+
+    def orders(self, ahead: int) -> dict[int, Message]:
+        """What the next groups are asked, by number: `ahead` of them, but none beyond those that are always made."""
+        last = max(self.count + 1, min(self.count + ahead, self._effort.min_groups))
+        return {number: self._order(number) for number in range(self.count, last)}
+
+    def _order(self, number: int) -> Message:
+        """What a group is asked besides its times: outputs of a call in full in every other group, and once which
+        operators PyTorch runs after all the timed calls."""
         check = self._checks[number] if number < len(self._checks) else self._stream.choice(self._checks)
         return {"check": check, "record": number == self._recorded, "candidate_first": self._is_first[number % 2]}
 

@@ -11,7 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -36,16 +36,18 @@ from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.grader import Allowance, Grader, Notes, decode_record, digest_of, no_timing, thread_count
+from foundry.tools.grade.answers import decode_record, digest_of, no_timing
+from foundry.tools.grade.grader import Allowance, Grader, thread_count
 from foundry.tools.grade.observing import count, observe
 from foundry.tools.grade.sanitizing import sanitize, with_gates
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
+from foundry.tools.machine.holds import Holds, LockUse, UseOfLock
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.profiling.gather import Seen, seen_launches
-from foundry.tools.targets.base import Target
+from foundry.tools.targets.base import Target, built_file
 from foundry.tools.task.limits import check_limits
 from foundry.tools.tune.session import Crew
 from foundry.tools.tune.tuner import TunedPlan, tune
@@ -74,14 +76,22 @@ class Profiled:
     coordinates: Coordinates
 
 
+@dataclass(frozen=True)
+class BenchNotes:
+    """What a workbench knows besides its answers, for receipts and traces."""
+
+    isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
+    seeds: dict[str, int] = field(default_factory=dict)  # drawn so far, by purpose
+    lock: LockUse = field(default_factory=LockUse)
+
+
 class Workbench(Protocol):
     """One run on one target. The methods from build to profile never raise for a bad candidate: its failure is data."""
 
     device: Device
 
     @property
-    def notes(self) -> Notes:
-        """Operators that PyTorch ran, seeds drawn, seconds by phase: for audit and receipt."""
+    def notes(self) -> BenchNotes: ...
 
     async def intake(self) -> Intake:
         """Raises TaskError."""
@@ -125,11 +135,10 @@ class LocalWorkbench:
 
     def __init__(self, task: Task, device: Device, grader: Grader) -> None:
         self.device = device
-        self.waited_s = 0.0  # for the device lock, all calls together
         self._task = task
         self._grader = grader
-        self._lock = DeviceLock(device)
-        self._threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="workbench")
+        self._lock, self._use, self._is_closed = DeviceLock(device), UseOfLock(), False
+        self._threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="workbench")  # many wait for the device
         self._target: Target | None = None
         self._measured: Device | None = None  # with its ceilings
         self._compiled: set[str] = set()  # texts that compile themselves, and have
@@ -138,8 +147,8 @@ class LocalWorkbench:
         self._baseline: asyncio.Future[Baseline] | None = None
 
     @property
-    def notes(self) -> Notes:
-        return self._grader.notes
+    def notes(self) -> BenchNotes:
+        return BenchNotes(self._grader.notes.isolation, dict(self._grader.notes.seeds), self._use.total)
 
     # ------------------------------------------------------------ the task
 
@@ -160,8 +169,9 @@ class LocalWorkbench:
             return Contest(problem=self._absent("hold a contest on"))
         baseline = await self.baseline()
         chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
-        async with self._exclusively():
-            return await self._in_thread(lambda: self._grader.contest(text, build, baseline, chosen, foreign))
+        return await self._in_thread(
+            lambda: self._grader.contest(text, build, baseline, chosen, foreign, self._holds())
+        )
 
     # ------------------------------------------------------------ one candidate
 
@@ -177,9 +187,10 @@ class LocalWorkbench:
             return Verdict("compile_error", stage, evidence=build.first_error)
         if not self.device.present:
             return Verdict("unproven", stage, evidence=self._absent("run it on"))
+        if build.artifact and not built_file(build).exists():  # it was built on another machine
+            await self.build(text)
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
-        async with self._shared():
-            return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline))
+        return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         from foundry.tools.audit import audit, heavier, needs_watching
@@ -193,11 +204,12 @@ class LocalWorkbench:
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
         if verdict.correct and (is_proof or needs_watching(text, task_source=source)):
             baseline = await self.baseline()
-            async with self._shared():
-                watched, seen = await self._in_thread(lambda: self._grader.ablate(text, build, baseline, policy))
+            watched, seen = await self._in_thread(
+                lambda: self._grader.ablate(text, build, baseline, policy, self._holds())
+            )
             operators = heavier(operators, seen.get("operators"))
             if launches := seen_launches(seen.get("kernels", ())):
-                self.notes.seen[digest_of(text)] = Seen(launches=launches)
+                self._grader.notes.seen[digest_of(text)] = Seen(launches=launches)
         label = (await self.baseline()).label if verdict.correct else ""
         found = await self._in_thread(
             lambda: audit(
@@ -225,16 +237,16 @@ class LocalWorkbench:
         baseline = await self.baseline()
 
         def work() -> Timing:
-            timing = self._grader.time(text, build, stage, baseline, incumbent_ms)
+            timing = self._grader.time(text, build, stage, baseline, incumbent_ms, self._holds())
             is_settled = clocks_agree(timing) if stage == "screen" else not is_doubtful(timing)
             if is_settled:
                 return timing
-            return self._grader.time(text, build, stage, baseline)  # a cheat shows twice, a busy machine hardly
+            # A cheat shows twice, a busy machine hardly.
+            return self._grader.time(text, build, stage, baseline, holds=self._holds())
 
         if self.device.target == "cuda":
             await (self._readying.pop(text, None) or self._make_ready(text, stage))
-        async with self._exclusively():
-            return await self._in_thread(work)
+        return await self._in_thread(work)
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
         from foundry.tools.grade.coordinates import read_coordinates
@@ -243,7 +255,7 @@ class LocalWorkbench:
         graphs = (await self.intake()).graphs
         graph = graphs[0] if graphs else None
         found = await self._floors(graph, audit, timing) if graph else None
-        device, seen = self._measured or self.device, self.notes.seen.get(digest_of(text))
+        device, seen = self._measured or self.device, self._grader.notes.seen.get(digest_of(text))
         made = await self._in_thread(
             lambda: profile(text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
         )
@@ -276,16 +288,23 @@ class LocalWorkbench:
         """Where the time of a candidate's forward goes, kernel by kernel, and what the hardware `counted`; `profile`
         knows it from then on. Nothing is proven of the candidate by it."""
         baseline = await self.baseline()
-        async with self._exclusively():
-            seen = await self._in_thread(lambda: observe(self._grader, self.device, text, build, baseline, seconds))
-            if counted and not seen.problem:
-                before, means = seen, self.notes.isolation
-                seen = await self._in_thread(lambda: count(before, self._task, text, self.device, means))
-        self.notes.seen[digest_of(text)] = seen
+
+        means = self.notes.isolation
+
+        def look() -> Seen:
+            seen = observe(self._grader, self.device, text, build, baseline, seconds, self._holds())
+            if not counted or seen.problem:
+                return seen
+            with self._holds().alone():
+                return count(seen, self._task, text, self.device, means)
+
+        seen = await self._in_thread(look)
+        self._grader.notes.seen[digest_of(text)] = seen
         return seen
 
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
+        self._is_closed = True
         await asyncio.gather(*self._readying.values(), return_exceptions=True)
         await self._in_thread(self._grader.close)
         self._threads.shutdown(wait=True)
@@ -309,9 +328,9 @@ class LocalWorkbench:
 
     async def _operators(self, text: str, build: Build) -> list[Any] | None:
         """What PyTorch ran in the candidate's forward; asked again when the verdict came from before a resume."""
-        if digest_of(text) not in self.notes.operators:
+        if digest_of(text) not in self._grader.notes.operators:
             await self.verify(text, build, "screen")
-        return self.notes.operators.get(digest_of(text))
+        return self._grader.notes.operators.get(digest_of(text))
 
     async def _compile_ahead(self, text: str, build: Build) -> None:
         """Once for each text; nobody waits for the device meanwhile."""
@@ -350,8 +369,7 @@ class LocalWorkbench:
         if not self.device.present:
             shapes = [spec.shape for spec in intake.outputs]
             return Baseline(0.0, 0.0, shapes)
-        async with self._exclusively():
-            return await self._in_thread(self._grader.baseline)
+        return await self._in_thread(lambda: self._grader.baseline(self._holds()))
 
     def _absent(self, purpose: str) -> str:
         return f"there is no {self.device.target} device here to {purpose}"
@@ -362,6 +380,10 @@ class LocalWorkbench:
     def _exclusively(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._counted(self._lock.exclusive())
 
+    def _holds(self) -> Holds:
+        """How one request of the grader holds the device."""
+        return Holds(self._lock, self._use, on_cpu=self.device.target == "cpu", is_over=lambda: self._is_closed)
+
     def _shared(self) -> contextlib.AbstractAsyncContextManager[None]:
         return self._counted(self._lock.shared())
 
@@ -370,7 +392,7 @@ class LocalWorkbench:
         """Enters `held` and adds the time that this took to the time spent waiting."""
         start = time.monotonic()
         async with held:
-            self.waited_s += time.monotonic() - start
+            self._use.add(waited_s=time.monotonic() - start)
             yield
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from foundry.knowledge.device import Device, TargetName
-from foundry.knowledge.errors import MissingTool
+from foundry.knowledge.errors import MissingTool, UsageError
 
 NO_GPU = "none (compile only)"
 SECONDS_TO_ANSWER = 20.0
@@ -74,6 +74,43 @@ def visible_gpus() -> list[str]:
     count = int(_gpu().get("count", 0))
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return [name.strip() for name in named.split(",")][:count] if named else [str(number) for number in range(count)]
+
+
+def chosen_gpus(asked: str) -> list[str]:
+    """The GPUs of `--gpus`, each as CUDA_VISIBLE_DEVICES names it: "all", how many, or a list of numbers among those
+    that this process may use ("0,1"). Raises UsageError."""
+    here = visible_gpus()
+    if not here:
+        raise UsageError(f"--gpus {asked}: no kernel would run on a GPU here", "see `foundry doctor`")
+    if asked == "all":
+        return here
+    numbers = [int(word) if word.strip().isdigit() else -1 for word in asked.split(",")]
+    if "," not in asked and numbers[0] >= 1:
+        numbers = list(range(numbers[0]))
+    if not numbers or min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise UsageError(f"--gpus {asked}", "all, how many, or which: 0,1")
+    if max(numbers) >= len(here):
+        raise UsageError(f"--gpus {asked}: {len(here)} are here")
+    return [here[number] for number in numbers]
+
+
+def see_gpus(asked: str) -> int:
+    """Lets this process, and what it starts, see the GPUs of `--gpus` and no other; how many they are. "" leaves all as
+    it is, and one is used. Raises UsageError."""
+    if not asked:
+        return 1
+    chosen = chosen_gpus(asked)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(chosen)
+    _gpu.cache_clear()
+    return len(chosen)
+
+
+def take_share_of_cores(part: int, parts: int) -> None:
+    """From now on this process, and what it starts, runs on one of `parts` equal shares of the cores, so that the
+    compilers and threads of several such processes do not slow each other down."""
+    cores = sorted(os.sched_getaffinity(0))
+    if parts > 1 and len(cores) >= parts:
+        os.sched_setaffinity(0, cores[part * len(cores) // parts : (part + 1) * len(cores) // parts])
 
 
 def gxx_path() -> Path:
@@ -235,6 +272,7 @@ def _describe_cuda() -> Device:
         return Device("cuda", NO_GPU, "sm_90", 132, 60 << 20, 16, 0, present=False, facts=facts)
     driver = int(gpu["driver"])
     facts["driver"] = f"CUDA {driver // 1000}.{driver % 1000 // 10}"
+    facts["uuid"] = str(gpu["uuid"])
     facts["shared_per_block"] = str(gpu["shared_per_block"])
     return Device(
         target="cuda",

@@ -7,13 +7,17 @@ import contextlib
 import fcntl
 import os
 import re
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.home import foundry_home
 
 POLL_S = 0.004
+THREAD_POLL_S = 0.001  # a GPU that is held alone and waits for a thread does nothing
 
 
 class DeviceLock:
@@ -32,6 +36,7 @@ class DeviceLock:
         self._gate = folder / f"{name}.gate"
         self._room = folder / f"{name}.lock"
         self._queue: asyncio.Lock | None = None
+        self._threads = threading.Lock()
 
     @contextlib.asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
@@ -53,6 +58,23 @@ class DeviceLock:
         """Held while something is timed."""
         async with self._held(fcntl.LOCK_EX):
             yield
+
+    @contextlib.contextmanager
+    def held(self, kind: int, is_over: Callable[[], bool]) -> Iterator[None]:
+        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Raises FoundryError once `is_over` says that
+        nobody waits for it any more."""
+        room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with self._threads:
+                gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                try:
+                    _wait_for(gate, fcntl.LOCK_EX, is_over)
+                    _wait_for(room, kind, is_over)
+                finally:
+                    os.close(gate)
+            yield
+        finally:
+            os.close(room)
 
     @contextlib.asynccontextmanager
     async def _held(self, kind: int) -> AsyncIterator[None]:
@@ -80,3 +102,14 @@ async def _acquire(handle: int, kind: int) -> None:
             return
         except BlockingIOError:
             await asyncio.sleep(POLL_S)
+
+
+def _wait_for(handle: int, kind: int, is_over: Callable[[], bool]) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if is_over():
+                raise FoundryError("the grader is closed", "resume the run") from None
+            time.sleep(THREAD_POLL_S)

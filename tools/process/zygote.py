@@ -59,6 +59,10 @@ STEADY = {
     "GOMP_SPINCOUNT": "0",
     "OMP_DYNAMIC": "false",
     "OPENBLAS_NUM_THREADS": "1",  # NumPy's; its threads would be lost in a fork
+    # TorchInductor reads these when it is imported. In a fresh cache it would ask by seven compilations, and as many
+    # processes that import torch, whether g++ can do what the processor can: 14 s, and then the same code.
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking whether there is a GPU must not initialise CUDA before a fork
 }
 # Nothing else of the user's environment, above all no key, reaches code that a model may have written.

@@ -15,10 +15,7 @@ from foundry.tools.task.plain_file import parse_python
 
 
 class Target(Protocol):
-    """`build` blocks (call it in a thread) and never raises for a bad candidate: its failure is in the Build.
-
-    `Build.log` is the path of the compiler's log, "" when it said nothing.
-    """
+    """`build` blocks (call it in a thread) and never raises for a bad candidate: its failure is in the Build."""
 
     @property
     def name(self) -> TargetName: ...
@@ -76,6 +73,11 @@ def first_error(log: str) -> str:
 def build_cache() -> Path:
     """Where builds are kept; the candidate's own loader looks in the same place."""
     return Path(os.environ.get("FOUNDRY_BUILD_CACHE") or Path.home() / ".cache" / "foundry" / "build")
+
+
+def built_file(build: Build) -> Path:
+    """Where this machine keeps what was built."""
+    return build_cache().absolute() / build.artifact
 
 
 def compiler_environment(folder: str) -> dict[str, str]:

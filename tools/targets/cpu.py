@@ -22,7 +22,6 @@ from foundry.knowledge.library.file.assemble import build_key
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.targets.base import build_cache, compiler_environment, compiler_limits, first_error, read_literals
 
-_LOG_BYTES = 64 * 1024
 _ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
 _INSTALL = "install a C++ compiler, for example: apt-get install g++"
 
@@ -61,7 +60,7 @@ class CpuTarget:
         key = build_key(literals.source, flags, compiler_version(compiler), machine())
         library = build_cache() / f"{key}.so"
         if library.exists():
-            return Build(True, time.monotonic() - start, True, str(library), resources=_resources(str(library)))
+            return Build(True, time.monotonic() - start, True, library.name, resources=_resources(str(library)))
         try:
             library.parent.mkdir(parents=True, exist_ok=True)
             return self._compile(literals.source, [compiler, *flags], library, start)
@@ -83,21 +82,14 @@ class CpuTarget:
                 confined_to=Path(folder),
             )
             ok = finished.returncode == 0 and not finished.reason and partial.exists()
-            log = _keep_log(finished.output, library) if finished.output else ""
             if ok:
                 partial.replace(library)
         seconds = time.monotonic() - start
         if not ok:
             said = first_error(finished.output) or f"{command[0]} exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
-            return Build(False, seconds, first_error=problem.replace("<stdin>:", "kernel line "), log=log)
-        return Build(True, seconds, False, str(library), log=log, resources=_resources(str(library)))
-
-
-def _keep_log(output: str, library: Path) -> str:
-    path = library.with_suffix(".log")
-    path.write_text(output[:_LOG_BYTES], encoding="utf-8")
-    return str(path)
+            return Build(False, seconds, first_error=problem.replace("<stdin>:", "kernel line "))
+        return Build(True, seconds, False, library.name, resources=_resources(str(library)))
 
 
 @functools.cache

@@ -126,7 +126,7 @@ class CudaTarget:
         log = cubin.with_suffix(".log")
         if cubin.exists() and log.exists():
             resources = resources_of(log.read_text(encoding="utf-8"), literals.about, arch, self._code(cubin))
-            return Build(True, time.monotonic() - start, True, str(cubin), log=str(log), resources=resources)
+            return Build(True, time.monotonic() - start, True, cubin.name, resources=resources)
         cubin.parent.mkdir(parents=True, exist_ok=True)
         return self._compile(literals, [str(nvcc), *flags, f"-arch={arch}"], cubin, arch, start)
 
@@ -152,9 +152,9 @@ class CudaTarget:
         if not ok:
             said = first_error(output) or f"nvcc exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
-            return Build(False, seconds, first_error=problem, log=str(log))
+            return Build(False, seconds, first_error=problem)
         resources = resources_of(output, literals.about, arch, self._code(cubin))
-        return Build(True, seconds, False, str(cubin), log=str(log), resources=resources)
+        return Build(True, seconds, False, cubin.name, resources=resources)
 
     def _code(self, cubin: Path) -> dict[str, dict[str, float]]:
         return instructions(cubin) if self.disassembles else {}

@@ -46,10 +46,11 @@ class Sizes:
 @dataclass(frozen=True)
 class GpuPlan:
     """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers, and does not work them
-    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `waiting`: processes that may
-    have a context beside those that work."""
+    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups of a screen
+    that are ready at once. `waiting`: processes that may have a context beside those that work."""
 
     lanes: int = 2
+    pairs: int = 2
     keeps_trials: bool = True
     slots: int = 16
     waiting: int = 12
@@ -67,16 +68,17 @@ class GpuPlan:
         candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
-        timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * side
-        return max(self.lanes * verifying, (self.lanes - 1) * verifying + timing)
+        timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * self.pairs * side
+        return self.lanes * max(verifying, timing)
 
 
 ROOMIEST = GpuPlan()
 _CHOICES = (
     ROOMIEST,
-    GpuPlan(lanes=1),
-    GpuPlan(lanes=1, keeps_trials=False, slots=2),
-    GpuPlan(lanes=1, keeps_trials=False, slots=1),
+    GpuPlan(pairs=1),
+    GpuPlan(lanes=1, pairs=1),
+    GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=2),
+    GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1),
 )
 WAITING = 4  # two groups' processes, for which the sets of inputs or the trials are rather left out
 

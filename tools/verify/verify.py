@@ -20,9 +20,8 @@ from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.ruling import Ruling, RulingWord, objection, rule
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.examine import Step, examine
-from foundry.tools.grade.grader import Notes
 from foundry.tools.grade.sanitizing import with_gates
-from foundry.tools.grade.workbench import Workbench, open_workbench, target_of
+from foundry.tools.grade.workbench import BenchNotes, Workbench, open_workbench, target_of
 from foundry.tools.machine.ceilings import with_known_ceilings
 from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.machine.lock import DeviceLock
@@ -249,7 +248,7 @@ async def verify_in(
 
 
 def _with_receipt(
-    report: VerifyReport, device: Device, notes: Notes, task: Task, text: str, command: str
+    report: VerifyReport, device: Device, notes: BenchNotes, task: Task, text: str, command: str
 ) -> VerifyReport:
     """The report with a receipt if the kernel was accepted. A rejected kernel gets none, so that every receipt claims a
     proven kernel."""

@@ -162,13 +162,12 @@ def _group_heads(
     """Several query heads to each key head: the group becomes a batch dimension of its own."""
     *lead, heads, rows, head = query.shape
     shared = key.shape[-3]
-    if mask is not None and len(mask.shape) > 2 and mask.shape[-3] != 1:
-        raise Unsupported("grouped attention with a mask for each head")
     split = builder.reshape(query, (*lead, shared, heads // shared, rows, head), op)
 
     def spread(tensor: Tensor) -> Tensor:
         return builder.reshape(tensor, (*tensor.shape[:-2], 1, *tensor.shape[-2:]), op)
 
     if mask is not None and len(mask.shape) > 2:
-        mask = spread(mask)
+        each = (shared, heads // shared) if mask.shape[-3] == heads else (1, 1)
+        mask = builder.reshape(mask, (*mask.shape[:-3], *each, *mask.shape[-2:]), op)
     return split, spread(key), spread(value), mask

@@ -7,7 +7,7 @@ from typing import Literal
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, Load, Named, ScanKernel, Store, View
-from foundry.knowledge.library.rules.builder import Builder, Unsupported, cast, compute_dtype, number, rule
+from foundry.knowledge.library.rules.builder import FLOATS, Builder, apply, cast, compute_dtype, const, number, rule
 from foundry.knowledge.library.rules.reduce import is_read
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
@@ -32,15 +32,14 @@ def _scan(builder: Builder, op: Op) -> None:
     if not source.shape:
         builder.bind(op, source)
         return
-    if len(op.outputs) > 1 and is_read(builder, op, 1):
-        raise Unsupported("the positions of running extrema")
+    has_positions = len(op.outputs) > 1 and is_read(builder, op, 1)
     axis = source.axis(int(number(op, 1, "dim")))
     rank = len(source.shape)
     order = [*(dim for dim in range(rank) if dim != axis), axis]
     shape = tuple(source.shape[dim] for dim in order)
     dtype = compute_dtype(op.outputs[0].spec.dtype)
     value = cast(builder.permute(source, order, op).expr, dtype)
-    reverse = _backwards(value)
+    reverse = _backwards(value) and not has_positions
     if reverse:
         value = _flip(value, shape)
     spec = op.outputs[0].spec
@@ -51,12 +50,31 @@ def _scan(builder: Builder, op: Op) -> None:
     store = Store(target.expr.buffer, view, cast(Named("acc", dtype), spec.dtype))
     name = f"k_{target.expr.buffer}"
     builder.emit(ScanKernel(name, shape, _OPERATION[op.kind], value, (store,), dtype, reverse, False, (op.name,)))
+    if has_positions:
+        _positions(builder, op, shape, value, Load(store.buffer, view, spec.dtype), view)
     if not reverse:
         builder.tensors[op.outputs[0].name] = target
         return
     turned = View((source.shape[axis] - 1) * strides[axis], (*strides[:axis], -strides[axis], *strides[axis + 1 :]))
     load = Load(target.expr.buffer, turned, spec.dtype)
     builder.tensors[op.outputs[0].name] = replace(target, expr=load)
+
+
+def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, running: Load, stored: View) -> None:
+    """Where the running extrema stand: the last position so far whose element is what was largest until there. A NaN is
+    larger than all."""
+    spec = op.outputs[1].spec
+    target = builder.buffer(op.outputs[1].name, spec.shape, spec.dtype)
+    assert isinstance(target.expr, Load)
+    builder.tensors[op.outputs[1].name] = target
+    place = Iota(View(0, (*(0,) * (len(shape) - 1), 1)), "int64")
+    is_new = apply("eq", value, cast(running, value.dtype), dtype="bool")
+    if value.dtype in FLOATS:
+        is_new = apply("logical_or", is_new, apply("isnan", value, dtype="bool"), dtype="bool")
+    position = apply("where", is_new, place, const(-1, "int64"), dtype="int64")
+    store = Store(target.expr.buffer, stored, Named("acc", "int64"))
+    name = f"k_{target.expr.buffer}"
+    builder.emit(ScanKernel(name, shape, "max", position, (store,), "int64", False, False, (op.name,)))
 
 
 def _flip(expr: Expr, shape: tuple[int, ...]) -> Expr:

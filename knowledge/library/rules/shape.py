@@ -17,6 +17,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
 )
 from foundry.knowledge.library.rules.pointwise import operand, take
+from foundry.knowledge.library.rules.resample import pad_from_inside, upsample_nearest
 from foundry.knowledge.opgraph import Op, Ref, contiguous_strides
 
 Shape = tuple[int, ...]
@@ -203,7 +204,8 @@ def _upsample_nearest(builder: Builder, op: Op) -> None:
     source = _source(builder, op)
     target = op.outputs[0].spec.shape
     if any(want % size for size, want in zip(source.shape, target, strict=True)):
-        raise Unsupported("nearest upsampling by a fraction")
+        upsample_nearest(builder, op, 0.0)
+        return
     times = {axis: target[axis] // size for axis, size in enumerate(source.shape)}
     _enlarge(builder, op, source, times)
 
@@ -296,8 +298,10 @@ def _roll_axis(builder: Builder, op: Op, source: Tensor, axis: int, shift: int) 
 
 @rule("constant_pad_nd", "pad")
 def _pad(builder: Builder, op: Op) -> None:
-    if op.kind == "pad" and argument(op, 2, "mode", "constant") != "constant":
-        raise Unsupported("padding that is not constant")
+    mode = argument(op, 2, "mode", "constant") if op.kind == "pad" else "constant"
+    if mode != "constant":
+        pad_from_inside(builder, op, str(mode))
+        return
     source = _source(builder, op)
     pads = integers(op, 1, "pad") or []
     fill = argument(op, 2 if op.kind == "constant_pad_nd" else 3, "value", 0)

@@ -18,7 +18,7 @@ from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Apply, Buffer, Load, MapKernel, Plan, Store, View
 from foundry.knowledge.limits import Limiter
 from foundry.knowledge.thought import Aspect, Failure
-from foundry.tools.grade.grader import no_timing
+from foundry.tools.grade.answers import no_timing
 from foundry.tools.grade.roofline import profile
 from foundry.tools.targets.cpu import CpuTarget
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from foundry.graph.bench.one_task import run_task
+from foundry.graph.bench.one_task import rivals_of, run_task
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.bench.tasks import digest_of, find_tasks
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.candidate import Contest, Rival
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import MissingTool
 
@@ -47,3 +48,13 @@ async def test_a_fault_of_our_own_costs_one_task(tmp_path: Path) -> None:
 async def test_a_machine_without_a_compiler_ends_the_bench(tmp_path: Path) -> None:
     with pytest.raises(MissingTool):
         await attempt(tmp_path, MissingTool("no compiler"))
+
+
+def test_a_line_has_the_rivals_that_could_be_timed() -> None:
+    compiled = Rival("compile max-autotune", 2.0, 1.5, 3.0)
+    contest = Contest((Rival("compile", problem="it raised"), compiled), 9, 3.0, 0.5, 400, 100)
+    fields = rivals_of(contest)
+    line = TaskResult("a/1", "d", "accepted", **fields)
+    assert (line.autotune_ms, line.autotune_speedup, line.speedup_vs_autotune) == (2.0, 1.5, 3.0)
+    assert (line.compile_ms, line.eager_ms, line.peak_memory_ratio) == (None, None, 0.25)
+    assert rivals_of(None) == {}

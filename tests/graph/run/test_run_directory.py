@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from foundry.cli import app
 from foundry.graph.run.database import Database, StorageFailed
-from foundry.graph.run.events import Event, EventLog, time_split
+from foundry.graph.run.events import DEVICE_LOCK, Event, EventLog, time_split
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory, find_run, list_runs
 from foundry.graph.run.summary import summarise
@@ -83,7 +83,7 @@ async def test_a_disk_that_fills_up_ends_the_run_in_one_line_and_loses_nothing(
     full: list[Path] = []
 
     class Filling(parts):  # type: ignore[misc]
-        async def workbench(self, task: Any, device: Any, scratch: Path, seed: int) -> Any:
+        async def workbench(self, task: Any, device: Any, scratch: Path, request: Any) -> Any:
             full.append(scratch.parent)
             return self.machine
 
@@ -227,6 +227,9 @@ def test_the_time_split_counts_overlapping_tools_once() -> None:
     split = time_split([tool("compile", 0, 4), tool("time", 2, 6, wait=2), tool("run", 8, 9)], wall_s=10)
     assert (split.compile_s, split.time_s, split.run_s, split.waiting_s) == (4, 2, 1, 2)
     assert split.overhead_s == 3 and split.overhead_share == 0.3
+    held = Event(3, "note", DEVICE_LOCK, None, "", None, 9, 9, {"alone_s": 4.0, "device_s": 3.0})
+    split = time_split([tool("time", 0, 9), held], wall_s=10)
+    assert (split.alone_s, split.device_s, split.idle_share) == (4, 3, 0.1)
     thought = Event(2, "expert", "tiling", 1, "s", None, 5, 8.5, {})
     split = time_split([tool("compile", 0, 4), thought, tool("run", 8, 9)], wall_s=10)
     assert (split.thinking_s, split.overhead_s) == (3.5, 2)  # nobody was at work from 4 to 5 and from 9 to 10

@@ -371,6 +371,11 @@ ATTENTION: dict[str, tuple[Model, list[torch.Tensor], bool]] = {
         [x(2, 4, 5, 3), x(2, 2, 5, 3), x(2, 2, 5, 3)],
         False,
     ),
+    "grouped with masks": (
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, attn_mask=m, enable_gqa=True),
+        [x(2, 4, 5, 3), x(2, 2, 5, 3), x(2, 2, 5, 3), x(2, 4, 5, 5)],
+        False,
+    ),
     "written out": (_attention, [x(2, 3, 5, 4), x(2, 3, 5, 4), x(2, 3, 5, 4)], True),
     "additive": (lambda q, k, v, m: ((q @ k.mT) * 0.3 + m).softmax(-1) @ v, [x(2, 5, 4)] * 3 + [x(5, 5)], False),
 }
@@ -448,8 +453,8 @@ class Recurrent(nn.Module):
 
 
 def test_what_has_no_template_calls_torch_and_says_so() -> None:
-    planned = check(lambda a: torch.sort(a * 2, 1).values + 1, x(3, 4), calls=["sort"])
-    assert planned.labels == ("torch:sort",)
+    planned = check(lambda a: torch.cdist(a * 2, a) + 1, x(3, 4), calls=["cdist"])
+    assert planned.labels == ("torch:cdist",)
     planned = check(Recurrent(), x(2, 5, 3), calls=["lstm"])
     assert planned.labels == ("torch:lstm",)
 

@@ -11,8 +11,11 @@ import pytest
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
-from foundry.tools.grade.grader import Grader, digest_of
+from foundry.tools.grade.answers import digest_of
+from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
+from foundry.tools.machine.holds import Holds, UseOfLock
+from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Worker, Zygote
 from foundry.tools.task.file import read_task
@@ -43,6 +46,7 @@ def get_init_inputs():
 """
 STAGES: tuple[Stage, ...] = ("screen", "full")
 BUILT = Build(ok=True, seconds=0.0, artifact="library.so")  # a short time limit for loading
+LOADING_S = 0.4
 
 
 def candidate(forward: str, *, top: str = "", init: str = "pass") -> str:
@@ -311,6 +315,21 @@ def test_timing_is_paired_and_its_outputs_are_checked(grader: Grader, baseline: 
     crashed = grader.time(candidate("ctypes.string_at(0)"), BUILT, "screen", baseline)
     assert crashed.problem.startswith("the process was killed by SIGSEGV")
     assert grader.time(candidate("return r"), BUILT, "screen", baseline).problem == ""
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_a_gpu_is_held_alone_for_timed_calls_only(
+    grader: Grader, baseline: Baseline, device: Device, tmp_path: Path, on_cpu: bool
+) -> None:
+    text = candidate("return r", top=f"import time\ntime.sleep({LOADING_S})\n")
+    use = UseOfLock()
+    holds = Holds(DeviceLock(device, tmp_path), use, on_cpu=on_cpu)
+    timing = grader.time(text, BUILT, "screen", baseline, holds=holds)
+    assert timing.problem == "" and timing.seconds > 2 * LOADING_S  # each of two groups loads the file
+    if on_cpu:
+        assert use.total.alone_s > 2 * LOADING_S and use.total.shared_s == 0
+    else:
+        assert use.total.shared_s > 2 * LOADING_S < timing.seconds - use.total.alone_s
 
 
 def test_a_cached_result_is_caught_while_timing(grader: Grader, baseline: Baseline) -> None:

@@ -237,6 +237,16 @@ async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp
         await bench.aclose()
 
 
+async def test_torch_compile_is_told_what_the_compiler_can_do(zygote: Zygote, tmp_path: Path) -> None:
+    """Settings that TorchInductor reads once: what a worker is given later, it does not see."""
+    told = "from torch._inductor import config\nassert config.cpp.vec_isa_ok is True and config.compile_threads == 1\n"
+    bench = await opened(zygote, tmp_path, told + TASK)
+    try:
+        assert (await bench.intake()).outputs
+    finally:
+        await bench.aclose()
+
+
 async def test_a_device_that_is_not_here_proves_nothing(zygote: Zygote, tmp_path: Path) -> None:
     absent = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, present=False)
     bench = await opened(zygote, tmp_path, device=absent)

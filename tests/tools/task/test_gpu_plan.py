@@ -31,7 +31,7 @@ def test_what_an_h200_can_hold_is_planned_to_fit(size: float) -> None:
 
 def test_less_room_costs_time_and_no_check() -> None:
     plans = [plan_memory(elementwise(size), H200) for size in (1e6, 3e9, 6.44e9, 8.6e9)]
-    rooms = [(plan.lanes, plan.keeps_trials, plan.slots, plan.waiting) for plan in plans]
+    rooms = [(plan.lanes, plan.pairs, plan.keeps_trials, plan.slots, plan.waiting) for plan in plans]
     assert rooms == sorted(rooms, reverse=True) and len(set(rooms)) > 2
     assert not plans[-1].keeps_trials and plans[-1].slots == 1
 
@@ -51,7 +51,7 @@ def test_the_largest_case_decides() -> None:
 def test_a_task_that_does_not_fit_is_refused_with_the_bytes_it_needs() -> None:
     with pytest.raises(TaskError) as refused:
         plan_memory(elementwise(8.6e9), 80 * GB)
-    tightest = GpuPlan(lanes=1, keeps_trials=False, slots=1).needed(elementwise(8.6e9))
+    tightest = GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1).needed(elementwise(8.6e9))
     assert (
         f"needs {tightest / 1e9:.1f} GB of GPU memory" in refused.value.problem
         and "inputs 8.6" in refused.value.problem

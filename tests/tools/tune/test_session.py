@@ -19,7 +19,7 @@ from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.targets.base import read_literals
+from foundry.tools.targets.base import built_file, read_literals
 from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.session import ENTRY, Crew, Session
@@ -52,7 +52,7 @@ def plant(subject: Subject, space: KernelSpace, setting: Setting, old: str, new:
     literals = read_literals(text)
     assert literals is not None
     key = build_key(literals.source, literals.about["flags"], compiler_version("g++"), machine())
-    Path(built.artifact).rename(Path(built.artifact).with_name(f"{key}.so"))
+    built_file(built).rename(built_file(built).with_name(f"{key}.so"))
 
 
 def test_bad_configurations_cost_themselves(crew: Crew, subject: Subject) -> None:

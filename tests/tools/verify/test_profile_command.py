@@ -15,6 +15,7 @@ from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.tools.grade import workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
+from foundry.tools.targets.base import built_file
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.disassembly import INSTALL, tool_path
 from foundry.tools.verify.profile_command import ProfileRequest, profile_lines, run
@@ -81,7 +82,7 @@ def profiled(
 def cpu_kernel() -> str:
     """A kernel file that loads the library that the target built."""
     text = CPU_KERNEL.replace("{loading}", "LIBRARY = None")
-    artifact = CpuTarget().build(text).artifact
+    artifact = str(built_file(CpuTarget().build(text)))
     return CPU_KERNEL.replace("{loading}", f"LIBRARY = ctypes.CDLL({artifact!r})")
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -43,7 +43,10 @@ class Room:
 
 
 class Carrier(Protocol):
-    """Brings tensors to one runner and back. A key names one set of inputs or parameters."""
+    """Brings tensors to one runner and back. A key names one set of inputs or parameters. `device_s`: seconds that a
+    GPU spent on changing contents."""
+
+    device_s: float
 
     def place(self, key: str, parcel: Parcel) -> Sent:
         """Sends the parcel's tensors to the runner, in place of the set that `key` named before."""
@@ -74,6 +77,7 @@ class HostCarrier:
     """Sealed files for inputs and parameters, one shared file for outputs of each kind."""
 
     def __init__(self) -> None:
+        self.device_s = 0.0
         self._rooms: dict[str, tuple[int, list[torch.Tensor]]] = {}
 
     def place(self, key: str, parcel: Parcel) -> Sent:
@@ -131,6 +135,7 @@ class GpuCarrier:
     """Blocks of GPU memory that belong to one runner."""
 
     def __init__(self) -> None:
+        self.device_s = 0.0
         self._numbers = itertools.count()
         self._blocks: dict[str, _Block] = {}
         self._room: _Block | None = None
@@ -153,9 +158,12 @@ class GpuCarrier:
         return self.place(key, parcel)  # a runner that served another link has its blocks, this link has not
 
     def change(self, key: str, factor: float, shift: int) -> None:
-        block = self._blocks[key]
+        block, ends = self._blocks[key], [_event(), _event()]
+        ends[0].record()
         timed_calls.change(block.tensors, block.originals, factor, shift)
-        torch.cuda.synchronize()
+        ends[1].record()
+        ends[1].synchronize()
+        self.device_s += ends[0].elapsed_time(ends[1]) / 1e3
 
     def changed(self, key: str) -> list[int] | None:
         block = self._blocks[key]
@@ -187,6 +195,10 @@ class GpuCarrier:
 def carrier_for(device: str) -> Carrier:
     """The carrier for a runner on this kind of device."""
     return GpuCarrier() if device == "cuda" else HostCarrier()
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def _erase(views: Sequence[torch.Tensor]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from foundry.knowledge.candidate import RivalName
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
@@ -32,18 +33,27 @@ class RivalLost(Exception):
         super().__init__(line)
 
 
-def hold_contest(
-    reference: RunnerLink,
-    kernel: RunnerLink | None,
+@dataclass(frozen=True)
+class Entered:
+    """Who takes part: links with the names of what runs in them; calls that make a sample; peaks of memory; why others
+    cannot."""
+
+    runs: list[tuple[RunnerLink, str]]
+    calls: int
+    peaks: list[int | None]
+    problems: dict[str, str]
+
+
+def enter(
+    sides: Sequence[RunnerLink],
     timed: TimedInputs,
-    cache: ColdCache,
     rivals: Sequence[RivalName],
     build_limits_s: dict[str, float],
     tf32: Tf32,
-) -> Message:
-    """Samples in ms of every side, in blocks that hold one of each; the peaks of memory; what could not be run. Both
-    processes hold the model as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
-    sides = [link for link in (reference, kernel) if link is not None]
+) -> Entered:
+    """Readies all for their turns: rivals are compiled. The processes, the reference's and maybe the kernel's, hold the
+    model as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
+    reference = sides[0]
     timed.changes = timed.changes or find_changes(reference, timed, random.SystemRandom())
     calls = warm_up(sides, len(timed.inputs))
     peaks = [link.peak_bytes(0) for link in sides]
@@ -54,9 +64,16 @@ def hold_contest(
         if problem := _enter(reference, name, own_tf32, build_limits_s.get(name, 0.0)):
             problems[name] = problem
     runs = [(reference, BASELINE), *((reference, name) for name in rivals if name not in problems)]
-    runs += [(kernel, KERNEL)] if kernel is not None else []
-    samples = _take_turns(runs, timed, cache, calls)
-    return {"samples": samples, "problems": problems, "peaks": peaks}
+    return Entered([*runs, *((kernel, KERNEL) for kernel in sides[1:])], calls, peaks, problems)
+
+
+def take_turns(entered: Entered, timed: TimedInputs, cache: ColdCache) -> Message:
+    """Samples in ms of every side, in blocks that hold one of each, and what is known of who entered."""
+    links = list(dict.fromkeys(link for link, _ in entered.runs))
+    before = sum(link.device_s for link in links)
+    samples = _take_turns(entered.runs, timed, cache, entered.calls)
+    device_s = sum(link.device_s for link in links) - before
+    return {"samples": samples, "problems": entered.problems, "peaks": entered.peaks, "device_s": device_s}
 
 
 def _enter(reference: RunnerLink, name: RivalName, tf32: Tf32, build_limit_s: float) -> str:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 import torch
 
+from foundry.knowledge import codec
 from foundry.knowledge.candidate import ForeignName, ForeignVerdict
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache
+from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import DEFAULT_TF32, FOREIGN, SEED, ForeignRules, Tf32
 from foundry.tools.protocol.rules import Distribution
 
@@ -21,6 +23,22 @@ CASE, SLOT = 1, 0
 COMPARED, TIMED = "compared", "timed"  # variants of the reference
 PIECE = 1 << 26  # elements compared at once
 BUDGET_S, FEWEST_CALLS = 5.0, 10  # of one side's timing: fewer calls than the rules ask for where they are long
+
+
+def answer_by(
+    name: ForeignName,
+    case: Case,
+    reference: RunnerLink,
+    kernel: RunnerLink,
+    specs: list[TensorSpec],
+    tf32: Tf32,
+    cache: ColdCache,
+) -> Message:
+    """The verdict of `judge_by`, or why there is none, as a part of the judge's answer."""
+    try:
+        return {"foreign": codec.to_plain(judge_by(name, case, reference, kernel, specs, tf32, cache))}
+    except RunnerFailed as failed:
+        return {"foreign_problem": f"not judged by the rules of {name}: {failed.evidence}"}
 
 
 def judge_by(

@@ -26,16 +26,16 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
-from foundry.tools.grade.judge.contest import RivalLost, hold_contest
+from foundry.tools.grade.judge.contest import Entered, RivalLost, enter, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
-from foundry.tools.grade.judge.foreign import judge_by
+from foundry.tools.grade.judge.foreign import answer_by
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
-from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs
+from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
-from foundry.tools.process.turns import describe_rescheduling, scheduling_of
+from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
 from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
@@ -45,7 +45,9 @@ from foundry.tools.task.gpu_plan import GpuPlan
 
 RUN_LIMIT_S = 4.0  # one forward, at least
 RUN_LIMIT_FACTOR = 30.0  # times the baseline's
+BASELINE, CONTEST = -1, -2  # groups beside those of a candidate: the reference's first timing, a contest
 PROFILED_CALLS = 3  # that a profile makes at least
+_TIMING = ("baseline", "alone", "time", "contest")  # requests
 _PR_SET_DUMPABLE = 4
 _MAKE_ROOM = "end what else uses the GPU, or make the task's sizes smaller"
 _WITHOUT_GPU_KERNELS = Gate(
@@ -70,6 +72,8 @@ class Judge:
         self._outlines: dict[str, Trial] = {}  # of the trials "as given" and the one besides: what has no tensors
         self._screen_inputs: TimedInputs | None = None
         self._series: tuple[str, Case, TimedInputs] | None = None  # what the candidate in hand is timed on
+        self._groups: dict[int, PreparedGroup] = {}  # ready to be timed, by number
+        self._entered: Entered  # of the contest that is ready
         self._telling: Telling | None = None  # which question tells right from wrong, once known
         self._skipped: dict[str, Gate] = {}
         self._usual = scheduling_of(os.getpid())
@@ -82,16 +86,24 @@ class Judge:
         self._prepare_screen()
         return {}
 
+    def ready_baseline(self, message: Message, handles: list[int]) -> Message:
+        """Readies the reference for `baseline`."""
+        group = self._groups[BASELINE] = PreparedGroup(self._case(), self._prepare_screen()[1])
+        group.links["reference"] = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
+        self._make_ready(group.reference, group, "screen", self._reference())
+        return {}
+
     def baseline(self, message: Message, handles: list[int]) -> Message:
         """Times the reference, measures its own error, and says whether the task can prove anything."""
         telling, timed = self._prepare_screen()
         trial = self._outline(telling.told_by)
-        link = self._link(handles[0], RUN_LIMIT_S * 15, side="reference")
+        group = self._groups.pop(BASELINE)
         try:
-            self._prepare(link, timed, self._case(), "screen", self._reference())
-            samples = paired_timing.time_alone(link, timed, self._cache)
+            before = group.reference.device_s
+            samples = paired_timing.time_alone(group.reference, timed, self._cache)
+            device_s = group.reference.device_s - before
         finally:
-            link.close()
+            group.close_all()
         baseline = Baseline(
             eager_ms=statistics.median(samples),
             noise=relative_spread(samples),
@@ -101,7 +113,8 @@ class Judge:
             told_by=telling.told_by,
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
-        return {"baseline": codec.to_plain(baseline), "errors": errors, "seeds": self._seeds.drawn}
+        plain = codec.to_plain(baseline)
+        return {"baseline": plain, "errors": errors, "seeds": self._seeds.drawn, "device_s": device_s}
 
     def verify(self, message: Message, handles: list[int]) -> Message:
         """Correctness of the candidate behind the link."""
@@ -129,43 +142,51 @@ class Judge:
             "seeds": self._seeds.drawn if stage != "screen" else {},
         }
 
-    def time(self, message: Message, handles: list[int]) -> Message:
-        """One group: the reference and the candidate, both freshly started behind the two links, in turns."""
-        stage: Stage = message["stage"]
+    def ready(self, message: Message, handles: list[int]) -> Message:
+        """Readies sides of groups, in the order given, for calls that will be timed. Who comes first in a group gets
+        other memory."""
         case, timed = self._timed_inputs_of(message)
-        limit_s = self._run_limit(message)
-        baseline = self._link(handles[0], limit_s, side="reference")
-        candidate = self._link(handles[1], limit_s, float(message["load_limit_s"]))
-        try:
-            token = f"{stage}-{case.seed}"
-            alone: list[float] = []
-            sides = [(baseline, self._reference()), (candidate, {"text": message["text"], "device": self._place})]
-            if message.get("candidate_first"):
-                sides.reverse()
-            for link, what in sides:
-                self._prepare(link, timed, case, token, what)
-                if stage != "screen" and link is baseline and link is sides[0][0]:
-                    alone = paired_timing.time_undisturbed(baseline, timed, self._cache)
-            if alone:  # so that both have run as often
-                paired_timing.time_undisturbed(candidate, timed, self._cache)
-            samples = paired_timing.time_pairs(
-                baseline,
-                candidate,
-                timed,
-                self._cache,
-                effort_of(stage, self._device.target),
-                seed=_any_seed(),
-                alone=alone,
-                check=message.get("check", "none"),
-            )
-            candidate.check_state()
-            self._check_scheduling(baseline, candidate)
-            late = candidate.operators(0) if message.get("record") else []
-            if message.get("record") and stage != "screen":
-                check_computes_again(candidate, timed, self._cache, samples)
-        finally:
-            baseline.close()
-            candidate.close()
+        limit_s, candidate = self._run_limit(message), {"text": message["text"], "device": self._place}
+        for (number, side), handle in zip(message["sides"], handles, strict=True):
+            group = self._groups.setdefault(number, PreparedGroup(case, timed))
+            group.close(side)  # of a process that died
+            is_candidate = side == "candidate"
+            load_limit_s = {"load_limit_s": float(message["load_limit_s"])} if is_candidate else {}
+            link = group.links[side] = self._link(handle, limit_s, side=side, **load_limit_s)
+            try:
+                what = candidate if is_candidate else self._reference()
+                self._make_ready(link, group, f"{message['stage']}-{case.seed}", what)
+            except RunnerFailed as failed:
+                return {**failed.answer(), "group": number}
+        return {}
+
+    def alone(self, message: Message, handles: list[int]) -> Message:
+        """Times the reference of a group without a candidate beside it, whose process was not there yet or has ended:
+        ms a call."""
+        group = self._groups[message["group"]]
+        before = group.reference.device_s
+        group.alone = paired_timing.time_undisturbed(group.reference, group.timed, self._cache)
+        return {"alone_ms": statistics.median(group.alone), "device_s": group.reference.device_s - before}
+
+    def time(self, message: Message, handles: list[int]) -> Message:
+        """One group that is ready: the reference and the candidate in turns."""
+        stage: Stage = message["stage"]
+        group = self._groups[message["group"]]
+        before = group.reference.device_s + group.candidate.device_s
+        if group.alone:  # so that both have run as often
+            paired_timing.time_undisturbed(group.candidate, group.timed, self._cache)
+        samples = paired_timing.time_pairs(
+            group.reference,
+            group.candidate,
+            group.timed,
+            self._cache,
+            effort_of(stage, self._device.target),
+            seed=_any_seed(),
+            alone=group.alone,
+            check=message.get("check", "none"),
+        )
+        if message.get("record") and stage != "screen":
+            check_computes_again(group.candidate, group.timed, self._cache, samples)
         return {
             "pairs": samples.pairs,
             "wall_ratio": samples.wall_ratio,
@@ -173,21 +194,24 @@ class Judge:
             "reference_ms": samples.reference_ms,
             "out_of_turn": samples.out_of_turn,
             "checked": samples.checked,
-            "operators": late,
-            "moved_bytes": _bytes_of(timed),
-            "phases": candidate.seconds,
+            "moved_bytes": group.timed.moved_bytes,
+            "phases": group.candidate.seconds,
             "seconds": samples.seconds,
+            "device_s": group.reference.device_s + group.candidate.device_s - before,
         }
 
-    def _check_scheduling(self, baseline: RunnerLink, candidate: RunnerLink) -> None:
-        """Raises RunnerFailed if the scheduler treats a process differently from before the candidate was loaded."""
-        pids = [(os.getpid(), True)]
-        pids += [(link.turns.pid, link is baseline) for link in (baseline, candidate) if link.turns is not None]
-        for pid, is_reference in pids:
-            if self._usual is not None and (
-                words := describe_rescheduling(pid, self._usual, is_reference=is_reference)
-            ):
-                raise RunnerFailed("cheating", words, gate="scheduling")
+    def conclude(self, message: Message, handles: list[int]) -> Message:
+        """Examines the candidate of a group that was timed, and hangs up; the reference may stay."""
+        group = self._groups[message["group"]]
+        try:
+            group.candidate.check_state()
+            check_scheduling(self._usual, group.reference, group.candidate)
+            late = group.candidate.operators(0) if message.get("record") else []
+        finally:
+            group.close("candidate")
+        if not message["stays"]:
+            group.close("reference")
+        return {"operators": late}
 
     def profile(self, message: Message, handles: list[int]) -> Message:
         """The candidate behind the link, called for `seconds` on the screen's inputs; it is loaded once."""
@@ -200,50 +224,43 @@ class Judge:
         finally:
             link.close()
 
-    def contest(self, message: Message, handles: list[int]) -> Message:
-        """The reference, its rivals and, where there are two links, the kernel that won, in turns; then the kernel by
-        another benchmark's rules, where they are asked for."""
+    def ready_contest(self, message: Message, handles: list[int]) -> Message:
+        """Readies the reference, its rivals and, where there are two links, the kernel that won."""
         case, timed = self._timed_inputs_of(message)
-        limits = self._run_limit(message), float(message["load_limit_s"])
-        links = [self._link(handles[0], *limits, side="reference")]
-        links += [self._link(handle, *limits) for handle in handles[1:]]
-        reference, kernel = links[0], links[1] if len(links) > 1 else None
+        group = self._groups[CONTEST] = PreparedGroup(case, timed)
+        for side, handle in zip(("reference", "candidate"), handles, strict=False):
+            load = self._reference() if side == "reference" else {"text": message["text"], "device": self._place}
+            limits = self._run_limit(message), float(message["load_limit_s"])
+            group.links[side] = self._link(handle, *limits, side=side)
+            self._prepare(group.links[side], timed, case, "contest", load)
+        sides, limits_s = list(group.links.values()), message["build_limits_s"]
         try:
-            for link in links:
-                load = {"text": message["text"], "device": self._place} if link is kernel else self._reference()
-                self._prepare(link, timed, case, "contest", load)
-            limits_s, tf32 = message["build_limits_s"], message["tf32"]
-            found = hold_contest(reference, kernel, timed, self._cache, message["rivals"], limits_s, tf32)
-            if kernel is not None and message["foreign"]:
-                for link, slot in itertools.product(links, range(len(timed.inputs))):
+            self._entered = enter(sides, timed, message["rivals"], limits_s, message["tf32"])
+        except RivalLost as lost:
+            group.close_all()
+            return {"lost": lost.name, "line": str(lost)}
+        return {}
+
+    def contest(self, message: Message, handles: list[int]) -> Message:
+        """All that are ready in turns; then the kernel by another benchmark's rules, where they are asked for."""
+        group, name = self._groups.pop(CONTEST), message["foreign"]
+        try:
+            found = take_turns(self._entered, group.timed, self._cache)
+            if name and "candidate" in group.links:
+                for link, slot in itertools.product(group.links.values(), range(len(group.timed.inputs))):
                     link.forget(slot=slot, case=0)
                 (fresh,) = cases_of(self._task, [FOREIGN_SEED], self._place, only_first=True)
-                specs = self._outline("").specs
-                try:
-                    verdict = judge_by(message["foreign"], fresh, reference, kernel, specs, tf32, self._cache)
-                    found["foreign"] = codec.to_plain(verdict)
-                except RunnerFailed as failed:
-                    found["foreign_problem"] = f"not judged by the rules of {message['foreign']}: {failed.evidence}"
-        except RivalLost as lost:
-            return {"lost": lost.name, "line": str(lost)}
+                sides = group.reference, group.candidate
+                found |= answer_by(name, fresh, *sides, self._outline("").specs, message["tf32"], self._cache)
         finally:
-            for link in links:
-                link.close()
+            group.close_all()
         return found
 
-    def alone(self, message: Message, handles: list[int]) -> Message:
-        """Times the reference of the last group again, after the candidate's process has ended: ms a call."""
-        case, timed = self._timed_inputs_of(message)
-        baseline = self._link(handles[0], self._run_limit(message), side="reference")
-        try:
-            self._prepare(baseline, timed, case, f"{message['stage']}-{case.seed}", self._reference())
-            samples = paired_timing.time_undisturbed(baseline, timed, self._cache)
-        finally:
-            baseline.close()
-        return {"alone_ms": statistics.median(samples)}
-
     def release(self, message: Message, handles: list[int]) -> Message:
-        """Frees the inputs and parameters that a series of groups was timed on."""
+        """Hangs up on groups, and frees the inputs and parameters that they were timed on."""
+        for group in self._groups.values():
+            group.close_all()
+        self._groups.clear()
         if self._series is not None:
             _, case, timed = self._series
             for parcel in timed.inputs:
@@ -417,6 +434,14 @@ class Judge:
             link.inputs(slot, 0, packed)
         link.token(token)
 
+    def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: Message) -> None:
+        """Prepares a side; on a GPU with all that a timing asks of it, once: libraries and kernels are loaded then."""
+        self._prepare(link, group.timed, group.case, token, load)
+        if self._place == "cuda":
+            link.perturb([0], 1.0, 0)
+            link.run([0])
+            link.peek([[0] if spec.numel else [] for spec in group.timed.specs])
+
     def _reference(self) -> Message:
         """What loads the reference."""
         return {"task": codec.encode(self._task), "device": self._place}
@@ -434,11 +459,6 @@ class Judge:
 
 def _any_seed() -> int:
     return random.SystemRandom().getrandbits(31)
-
-
-def _bytes_of(timed: TimedInputs) -> int:
-    """Bytes of one set of inputs and of the outputs."""
-    return timed.inputs[0].nbytes + sum(spec.nbytes for spec in timed.specs)
 
 
 def serve(control: Channel) -> None:
@@ -467,13 +487,14 @@ def serve(control: Channel) -> None:
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except RunnerFailed as failed:
-            answer = {"failed": [failed.outcome, failed.evidence], "side": failed.side, "gate": failed.gate}
+            answer = failed.answer()
         except (torch.OutOfMemoryError, OutOfGpuMemory) as error:  # what was planned fits: somebody took more
             words = f"the GPU's memory is used up: {str(error).splitlines()[0][:300]}"
-            is_beside = message["do"] in ("verify", "time", "ablate")
+            is_beside = message["do"] in ("verify", "ready", "time", "ablate")
             answer = {"failed": ["crash", words]} if is_beside else {"error": ["TooLarge", words, _MAKE_ROOM]}
         finally:
             close_all(handles)
-        gc.collect()
-        bundle.give_back()
+        if message["do"] not in _TIMING:  # the device is held alone then, and another request follows
+            gc.collect()
+            bundle.give_back()
         control.send({**answer, "spent_s": time.perf_counter() - start})

@@ -82,6 +82,10 @@ class RunnerFailed(Exception):
         self.has_raised = has_raised
         super().__init__(evidence)
 
+    def answer(self) -> Message:
+        """What the judge answers then."""
+        return {"failed": [self.outcome, self.evidence], "side": self.side, "gate": self.gate}
+
 
 class RunnerLink:
     """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take, `device` the kind of
@@ -107,6 +111,7 @@ class RunnerLink:
         self._device = device
         self._carrier = carrier_for(device)
         self.seconds: dict[str, float] = {}
+        self._runs_s = 0.0
         self.turns: Turns | None = None  # CPU time and scheduling of the runner, while it is timed
         self._asked_ns = 0
         self.gpu_kernels_refused = False  # the grader's own: shared memory cannot be filled, nor the device held
@@ -297,10 +302,18 @@ class RunnerLink:
         if not isinstance(nanoseconds, int) or nanoseconds <= 0:
             raise RunnerFailed("cheating", f"the runner reported a time of {nanoseconds!r} ns", gate="clock")
         wall_ns = stamped_ns if 0 < stamped_ns < waited_ns else waited_ns
+        device_ns = answer.get("device_ns")
+        self._runs_s += min(device_ns, waited_ns) / 1e9 if isinstance(device_ns, int) and device_ns > 0 else 0.0
         faults = answer.get("faults")
         return Sample(
             nanoseconds / 1e6 / len(slots), wall_ns / 1e6 / len(slots), faults if isinstance(faults, int) else 0
         )
+
+    @property
+    def device_s(self) -> float:
+        """Seconds of work on a GPU in timed samples so far, and in bringing their inputs: as the runner says, but never
+        more than it took to answer."""
+        return self._runs_s + self._carrier.device_s
 
     def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
         """Outputs of the last timed sample."""

@@ -10,6 +10,7 @@ the judge's clock must agree. Some timed outputs are fetched and compared with P
 from __future__ import annotations
 
 import math
+import os
 import random
 import statistics
 import time
@@ -19,9 +20,10 @@ from dataclasses import dataclass, field
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.tools.grade.judge.cases import Case
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink, Sample
 from foundry.tools.grade.runner.timed_calls import CHANGEABLE_NAMES
-from foundry.tools.process.turns import out_of_turn
+from foundry.tools.process.turns import Scheduling, describe_rescheduling, out_of_turn
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.rules import EPSILON, OutputError, accepts, norm_floor
 from foundry.tools.protocol.statistics import TimingEffort
@@ -77,6 +79,40 @@ class TimedInputs:
     scalable: bool = True
     rotatable: bool = True
     changes: Changes | None = None
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of one set of inputs and of the outputs."""
+        return self.inputs[0].nbytes + sum(spec.nbytes for spec in self.specs)
+
+
+@dataclass
+class PreparedGroup:
+    """A group of a timing that is ready: the links to its sides by name, "reference" and "candidate", each with its
+    model and inputs, and what both are timed on."""
+
+    case: Case
+    timed: TimedInputs
+    links: dict[str, RunnerLink] = field(default_factory=dict)
+    alone: list[float] = field(default_factory=list)  # samples of the reference from before a candidate was there
+
+    @property
+    def reference(self) -> RunnerLink:
+        return self.links["reference"]
+
+    @property
+    def candidate(self) -> RunnerLink:
+        return self.links["candidate"]
+
+    def close(self, side: str) -> None:
+        """Hangs up on one side and frees what was shared with it."""
+        link = self.links.pop(side, None)
+        if link is not None:
+            link.close()
+
+    def close_all(self) -> None:
+        for side in list(self.links):
+            self.close(side)
 
 
 @dataclass
@@ -134,6 +170,15 @@ class PairSamples:
 def _without(wall_ms: float, message_ms: float) -> float:
     """The judge's time less the time of a message, at least a tenth of the judge's time."""
     return max(wall_ms - message_ms, wall_ms / 10.0)
+
+
+def check_scheduling(usual: Scheduling | None, baseline: RunnerLink, candidate: RunnerLink) -> None:
+    """Raises RunnerFailed if the scheduler treats a process differently from before the candidate was loaded."""
+    pids = [(os.getpid(), True)]
+    pids += [(link.turns.pid, link is baseline) for link in (baseline, candidate) if link.turns is not None]
+    for pid, is_reference in pids:
+        if usual is not None and (words := describe_rescheduling(pid, usual, is_reference=is_reference)):
+            raise RunnerFailed("cheating", words, gate="scheduling")
 
 
 class ColdCache:

@@ -32,6 +32,7 @@ LEAD_MS = 1.0
 
 _flush_buffers: dict[int, torch.Tensor] = {}
 _usual: dict[int, tuple[float, float]] = {}
+_span_ms = [0.0]  # of all the device's work in the last measurement: flushes, waits and calls
 # Taken before any candidate is loaded.
 _event: Callable[..., Any] = torch.cuda.Event
 _synchronize: Callable[[], None] = torch.cuda.synchronize
@@ -113,10 +114,11 @@ def _time_kept(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[l
 def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[list[Result], list[float], Afterwards]:
     """(kept results, ms between the events of each call, work after the calls)."""
     events = [[_event(enable_timing=True) for _ in range(3)] for _ in calls]
-    idle = _event(enable_timing=True)
+    first, idle = _event(enable_timing=True), _event(enable_timing=True)
     kept: list[Result] = []
     _synchronize()
     stream = _current_stream()
+    first.record(stream)
     for number, (call, (begin, end, free)) in enumerate(zip(calls, events, strict=True)):
         flush_cache()
         gpu_kernels().hold(LEAD_MS)  # nothing of the grader's comes between it and the call, for others to get ahead
@@ -131,9 +133,15 @@ def _measure(calls: Sequence[Callable[[], Result]], keep: set[int]) -> tuple[lis
     _synchronize()  # every stream
     idle.record(stream)
     _synchronize()
+    _span_ms[0] = first.elapsed_time(idle)
     elapsed_ms = [begin.elapsed_time(end) for begin, end, _ in events]
     busy_ms = [end.elapsed_time(free) for _, end, free in events]
     return kept, elapsed_ms, Afterwards(busy_ms, events[-1][2].elapsed_time(idle))
+
+
+def last_span_ns() -> int:
+    """ns from the first to the last work on the device in the last measurement."""
+    return int(1e6 * _span_ms[0])
 
 
 def _usual_afterwards() -> tuple[float, float]:

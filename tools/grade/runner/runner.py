@@ -90,6 +90,7 @@ class Runner:
         self._state_reader = integrity.private()
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
+        self._last_span_ns: Callable[[], int] = lambda: 0  # of work on a GPU
         self._pads = timed_calls.Pads()
         self._variants: dict[str, Variant] = {}
         self._ground_bytes = 0  # of a GPU's memory, held before the model was there
@@ -143,6 +144,7 @@ class Runner:
 
             cuda_events.settle()
             self._call_each, self._ground_bytes = cuda_events.call_each, torch.cuda.memory_allocated()
+            self._last_span_ns = cuda_events.last_span_ns
         start = self._clock()
         if "task" in message:
             self._make = reference_maker(message)
@@ -390,11 +392,11 @@ class Runner:
             self._result, nanoseconds = self._call_each(model, inputs, keep, self._clock)
             return nanoseconds
 
-        answer = {"ns": self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)}
-        answer["faults"] = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+        nanoseconds = self._guard("launch_failure" if self._device.type == "cuda" else "crash", timed)
+        faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
         if message.get("take"):  # in the moment in which the clock has stopped: what is written later does not count
             self._taken = [tensor.clone() for tensor in self._output_tensors(self._result)]
-        return answer
+        return {"ns": nanoseconds, "device_ns": self._last_span_ns(), "faults": faults}
 
     def _vary(self, message: Message, handles: list[int]) -> Message:
         """Another way to run a case's model, by a name of its own."""

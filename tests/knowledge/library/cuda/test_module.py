@@ -257,7 +257,7 @@ def test_a_candidate_runs_through_the_driver(
     rows = [rows for rows, _ in shapes] * 3
     answer = run(text, SCRIPT.replace("ROWS", repr(rows)), tmp_path, cache)
     assert isinstance(answer["worst"], float) and answer["worst"] < 1e-5
-    assert answer["cubin"] == build.artifact, "the candidate looks for another file than the target builds"
+    assert answer["cubin"] == str(cache / build.artifact), "the candidate looks for another file than the target builds"
     assert "compiled for" in str(answer["refused"])
     assert answer["names"] == ["scale", "seen"]
     assert answer["seen"] == 0.5, "the new value of a buffer is written back"

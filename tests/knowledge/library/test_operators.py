@@ -1,0 +1,177 @@
+"""Operators that no kernel class is made for, out of those that are there: against PyTorch, by the interpreter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tests.knowledge.library.lowering import check
+
+Case = tuple[Callable[..., Any], list[torch.Tensor]]
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def x(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def _sized(mode: str, size: tuple[int, ...], **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda a: F.interpolate(a, size=size, mode=mode, **options) * 2
+
+
+def _scaled(mode: str, factor: float, **options: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda a: F.interpolate(a, scale_factor=factor, mode=mode, **options)
+
+
+RESAMPLING: dict[str, Case] = {
+    "reflect": (lambda a: F.pad(a, (1, 2, 3, 0), mode="reflect") + 1, [x(1, 2, 4, 5)]),
+    "reflect backwards": (lambda a: F.pad(a.flip(-1), (1, 2, 3, 0), mode="reflect"), [x(1, 2, 4, 5)]),
+    "reflect in 1d": (lambda a: F.pad(a * 2, (3, 1), mode="reflect"), [x(2, 4)]),
+    "replicate": (lambda a: F.pad(a, (1, 2, 0, 3), mode="replicate"), [x(1, 2, 4, 5)]),
+    "replicate in 3d": (lambda a: F.pad(a, (1, 2, 0, 3, 1, 1), mode="replicate"), [x(1, 1, 2, 4, 5)]),
+    "circular": (lambda a: F.pad(a, (1, 2), mode="circular"), [x(1, 2, 4)]),
+    "nearest by a fraction": (_sized("nearest", (7, 5)), [x(1, 2, 3, 4)]),
+    "nearest by a factor": (_scaled("nearest", 1.7), [x(1, 2, 3, 4)]),
+    "nearest, smaller": (_sized("nearest", (2, 3)), [x(1, 2, 5, 7)]),
+    "nearest, exact": (_sized("nearest-exact", (7, 5)), [x(1, 2, 3, 4)]),
+    "linear": (_scaled("linear", 1.5), [x(1, 2, 6)]),
+    "bilinear": (_scaled("bilinear", 2.0), [x(2, 3, 4, 5)]),
+    "bilinear with corners": (_sized("bilinear", (9, 7), align_corners=True), [x(1, 2, 4, 5)]),
+    "bilinear, smaller": (_sized("bilinear", (3, 2)), [x(1, 2, 8, 5)]),
+    "bilinear of channels last": (lambda a: _scaled("bilinear", 2)(a.permute(0, 3, 1, 2)), [x(2, 4, 5, 3)]),
+    "trilinear": (_scaled("trilinear", 2.0), [x(1, 2, 3, 2, 4)]),
+    "bicubic": (_scaled("bicubic", 2.0), [x(1, 2, 4, 5)]),
+    "bicubic with corners": (_sized("bicubic", (7, 3), align_corners=True), [x(1, 2, 4, 5)]),
+    "grid": (lambda a, g: F.grid_sample(a, g, align_corners=False), [x(2, 3, 4, 5), x(2, 3, 6, 2)]),
+    "grid with corners": (
+        lambda a, g: F.grid_sample(a, g, align_corners=True, padding_mode="border"),
+        [x(2, 3, 4, 5), x(2, 3, 6, 2)],
+    ),
+    "grid, nearest": (
+        lambda a, g: F.grid_sample(a, g, mode="nearest", align_corners=True),
+        [x(1, 2, 4, 5), x(1, 3, 3, 2)],
+    ),
+    "grid in 3d": (lambda a, g: F.grid_sample(a, g, align_corners=False), [x(1, 2, 3, 4, 5), x(1, 2, 3, 2, 3)]),
+    "columns": (lambda a: F.unfold(a, (2, 3), padding=(1, 0), stride=2), [x(2, 3, 5, 6)]),
+    "columns of dilated windows": (lambda a: F.unfold(a, 2, dilation=2) * 2, [x(2, 3, 5, 6)]),
+}
+
+
+@pytest.mark.parametrize("name", RESAMPLING)
+def test_reading_at_computed_positions(name: str) -> None:
+    model, inputs = RESAMPLING[name]
+    check(model, *inputs)
+
+
+def _written(a: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    b = a.clone()
+    b[i] = v
+    return b
+
+
+def _added(a: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return a.index_put((i,), v, accumulate=True)
+
+
+def _written_across(a: torch.Tensor, i: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    b = a.clone()
+    b[:, i] = v
+    return b * 2
+
+
+def _hidden(a: torch.Tensor) -> torch.Tensor:
+    b = a.clone()
+    b[a > 0] = -1.0
+    return b
+
+
+def _rows_hidden(a: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    b = a.clone()
+    b[m > 0] = 2.0
+    return b
+
+
+ROWS = torch.tensor([0, 2, 2, -1])
+PLACES = torch.tensor([[0, 2, 2], [1, 4, 0]])
+
+
+def _scattered(kind: str, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda a, i, b: a.scatter_reduce(1, i, b, kind, **options)
+
+
+SCATTERED: dict[str, Case] = {
+    "rows added": (lambda a, i, b: a.index_add(0, i.abs(), b, alpha=0.5), [x(4, 5), ROWS, x(4, 5)]),
+    "columns added": (lambda a, i, b: torch.zeros_like(a).index_add_(1, i.abs(), b) + a, [x(3, 4), ROWS, x(3, 4)]),
+    "rows copied": (lambda a, i, b: a.index_copy(0, i, b), [x(4, 5), torch.tensor([0, 3, 1]), x(3, 5)]),
+    "columns filled": (lambda a, i: a.index_fill(1, i.abs(), 3.0), [x(3, 4), ROWS]),
+    "elements": (lambda a, i, b: a.scatter(1, i, b).relu(), [x(2, 5), torch.tensor([[0, 2, 3], [1, 4, 0]]), x(2, 3)]),
+    "elements of larger values": (
+        lambda a, i, b: a.scatter(1, i, b),
+        [x(2, 5), torch.tensor([[0, 2, 3], [1, 4, 0]]), x(3, 7)],
+    ),
+    "one hot": (lambda a, i: torch.zeros_like(a).scatter(1, i, 1.0), [x(2, 5), torch.tensor([[3], [0]])]),
+    "first dimension": (lambda a, i, b: a.scatter(0, i, b), [x(5, 2), torch.tensor([[0, 2], [1, 4]]), x(2, 2)]),
+    "elements added": (lambda a, i, b: a.scatter_add(1, i, b), [x(2, 5), PLACES, x(2, 3)]),
+    "largest": (_scattered("amax"), [x(2, 5), PLACES, x(2, 3)]),
+    "smallest alone": (_scattered("amin", include_self=False), [x(2, 5), PLACES, x(2, 3)]),
+    "mean": (_scattered("mean"), [x(2, 5), PLACES, x(2, 3)]),
+    "mean alone": (_scattered("mean", include_self=False), [x(2, 5), PLACES, x(2, 3)]),
+    "product": (_scattered("prod"), [x(2, 5), PLACES, x(2, 3)]),
+    "written": (_written, [x(4, 5), torch.tensor([0, -1, 2]), x(3, 5)]),
+    "one row for many": (_written, [x(4, 5), torch.tensor([[0, -1], [2, 2]]), x(5)]),
+    "written across": (_written_across, [x(3, 4), torch.tensor([1, 3]), x(3, 2)]),
+    "added": (_added, [x(4, 5), ROWS, x(4, 5)]),
+    "by a mask": (_hidden, [x(4, 5)]),
+    "rows by a mask": (_rows_hidden, [x(4, 5), x(4)]),
+    "counts": (lambda a, i: torch.zeros(5, dtype=torch.int64).scatter_add(0, i, a), [torch.arange(4), ROWS.abs()]),
+    "buckets": (lambda a, e: torch.bucketize(a, e), [x(3, 4), x(5).sort().values]),
+    "buckets to the right": (lambda a, e: torch.searchsorted(e, a, right=True), [x(3, 4), x(5).sort().values]),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERED)
+def test_writing_through_indices(name: str) -> None:
+    model, inputs = SCATTERED[name]
+    check(model, *inputs)
+
+
+def _with_nan(*shape: int) -> torch.Tensor:
+    values = torch.randint(-3, 4, shape).float()
+    values.view(-1)[3::7] = torch.nan
+    return values
+
+
+ORDERED: dict[str, Case] = {
+    "two largest": (lambda a: a.topk(2), [x(3, 8)]),
+    "routing": (lambda a: torch.softmax(a, -1).topk(3), [x(4, 8)]),
+    "smallest of columns": (lambda a: a.topk(2, 0, largest=False), [x(5, 3)]),
+    "smallest with NaN": (lambda a: a.topk(3, largest=False).values, [_with_nan(2, 4)]),
+    "largest integers": (lambda a: a.topk(3).values, [torch.randint(-9, 9, (3, 7))]),
+    "all infinite": (lambda a: (a * -math.inf).topk(2).values, [torch.ones(2, 4)]),
+    "many largest": (lambda a: a.topk(9, 1), [x(2, 12, 2)]),
+    "sort": (lambda a: a.sort(), [x(3, 8)]),
+    "sort columns": (lambda a: (a * 2).sort(0, descending=True), [x(6, 3)]),
+    "sort equal ones": (lambda a: a.sort(dim=-1, stable=True), [_with_nan(3, 9)]),
+    "argsort": (lambda a: a.argsort(-1, descending=True), [x(3, 8)]),
+    "median": (lambda a: a.median(1), [x(3, 8)]),
+    "median with NaN": (lambda a: a.median(1).values, [_with_nan(3, 4)]),
+    "third smallest": (lambda a: a.kthvalue(3, 0), [x(7, 3)]),
+    "running maximum": (lambda a: a.cummax(1), [x(3, 9)]),
+    "running maximum with NaN": (lambda a: a.cummax(1), [_with_nan(3, 9)]),
+    "running minimum of columns": (lambda a: a.cummin(0), [torch.randint(-5, 5, (9, 3)).float()]),
+    "running maximum backwards": (lambda a: a.flip(1).cummax(1).indices, [x(3, 9)]),
+}
+
+
+@pytest.mark.parametrize("name", ORDERED)
+def test_elements_in_order(name: str) -> None:
+    model, inputs = ORDERED[name]
+    check(model, *inputs)

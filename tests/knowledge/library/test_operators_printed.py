@@ -1,0 +1,66 @@
+"""The operators of `test_operators.py` as one candidate of each target, built and run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.knowledge.library.conftest import native_device
+from tests.knowledge.library.cuda.test_module import H200, run
+from tests.knowledge.library.lowering import graph_of
+from tests.knowledge.library.test_operators import ORDERED, RESAMPLING, SCATTERED
+
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.lower import print_plan
+from foundry.knowledge.library.printers import module_file
+
+pytestmark = pytest.mark.slow
+CASES = [*RESAMPLING.values(), *SCATTERED.values(), *ORDERED.values()]
+MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
+SCRIPT = """
+saved = torch.load("FOLDER/saved.pt")
+got = ModelNew()(*saved["inputs"])
+wrong = [i for i, (g, w) in enumerate(zip(got, saved["wanted"])) if not torch.allclose(g, w, 1e-5, 1e-5, True)]
+print(json.dumps({"wrong": wrong}))
+"""
+
+
+def all_of_them(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    results: list[torch.Tensor] = []
+    rest = list(tensors)
+    for model, inputs in CASES:
+        own, rest = rest[: len(inputs)], rest[len(inputs) :]
+        found: Any = model(*own)
+        results += found if isinstance(found, tuple) else [found]
+    return tuple(results)
+
+
+def candidate(device: Device, inputs: list[torch.Tensor]) -> str:
+    printed = print_plan(graph_of(all_of_them, *inputs), Recipe(device.target), device)
+    return module_file(MODEL, [Entry(printed.plan, printed.kernels)], device)
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+
+
+def test_in_cpp() -> None:
+    inputs = [tensor for _, own in CASES for tensor in own]
+    namespace: dict[str, Any] = {}
+    exec(compile(candidate(native_device(), inputs), "candidate.py", "exec"), namespace)
+    for got, wanted in zip(namespace["ModelNew"]()(*inputs), all_of_them(*inputs), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
+def test_in_cuda(tmp_path: Path) -> None:
+    inputs = [tensor for _, own in CASES for tensor in own]
+    torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
+    script = SCRIPT.replace("FOLDER", str(tmp_path))
+    assert run(candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}

@@ -1,0 +1,87 @@
+"""What the main process makes of a worker's answers: records, errors, and how a process ended. Free of torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from foundry.knowledge import codec
+from foundry.knowledge.candidate import Outcome, Stage, Timing
+from foundry.knowledge.errors import (
+    FoundryError,
+    MissingTool,
+    NotComparable,
+    RandomTask,
+    TaskError,
+    TooLarge,
+    UsageError,
+)
+from foundry.tools.process.channel import Message
+from foundry.tools.process.zygote import Worker, WorkerDied
+from foundry.tools.task.limits import GIGABYTES, SECONDS
+
+OUTCOMES: dict[str, Outcome] = {
+    "timeout": "timeout",
+    "cheating": "cheating",
+    "launch_failure": "launch_failure",
+    "compile_error": "compile_error",
+    "wrong_result": "wrong_result",
+}
+
+Record = TypeVar("Record")
+_ERRORS: dict[str, type[FoundryError]] = {
+    "TaskError": TaskError,
+    "RandomTask": RandomTask,
+    "TooLarge": TooLarge,
+    "UsageError": UsageError,
+    "MissingTool": MissingTool,
+    "NotComparable": NotComparable,
+}
+
+
+def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
+    """The record of a candidate that could not be timed."""
+    return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
+
+
+def decode_record(kind: type[Record], item: Any) -> Record:
+    """A record from a judge's answer."""
+    return codec.decode(kind, json.dumps(item))
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def ask_about_task(worker: Worker, message: Message, limit_s: float, handles: Sequence[int] = ()) -> Message:
+    """Sends a request that runs only the task's own code, so that its failure is the task's: raises TaskError."""
+    try:
+        answer, _ = worker.request(message, handles, timeout_s=limit_s)
+    except WorkerDied as died:
+        if died.outcome == "timeout":
+            raise TaskError(f"the task did not finish in {limit_s:g} s", f"make it smaller or set {SECONDS}") from died
+        if "memory" in died.evidence:
+            raise TaskError(f"the task {died.evidence}", f"make its sizes smaller or set {GIGABYTES}") from died
+        raise TaskError(f"the process that ran the task {died.evidence}") from died
+    raise_error(answer)
+    if "failed" in answer:
+        raise TaskError(f"the reference failed: {answer['failed'][1]}")
+    return answer
+
+
+def raise_error(answer: Message) -> None:
+    """Raises the error that an answer tells of."""
+    if "error" in answer:
+        kind, problem, remedy = answer["error"]
+        raise _ERRORS.get(kind, FoundryError)(problem, remedy)
+
+
+def problem_of(answer: Message, ended: str) -> str:
+    """Why there is no result, where the candidate's process had ended so."""
+    return name_death(str(answer.get("failed", ["", ended])[1]), ended)
+
+
+def name_death(evidence: str, ended: str) -> str:
+    return evidence.replace("the process died", f"the process {ended}")

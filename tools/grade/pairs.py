@@ -1,0 +1,167 @@
+"""The groups of one timing, each a fresh pair of processes: prepared, timed, ended. In the main process; free of torch.
+
+While a group is prepared, and while its candidate's process is examined afterwards, the device is shared. It is held
+alone only for calls that are timed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from foundry.tools.grade.answers import raise_error
+from foundry.tools.grade.runners import Runners
+from foundry.tools.grade.timed_groups import SLOWED
+from foundry.tools.machine.holds import Holds
+from foundry.tools.process.channel import ChannelClosed, Message
+from foundry.tools.process.zygote import Worker, WorkerDied
+
+JUDGE_S = 900.0
+ATTEMPTS = 2  # a reference whose process died is no fault of the candidate
+
+
+@dataclass
+class _Group:
+    order: Message
+    sides: dict[str, Worker]
+    broken: str = ""  # the limit that the candidate's process broke
+
+    def in_order(self) -> list[str]:
+        """Who is prepared first."""
+        return ["candidate", "reference"] if self.order.get("candidate_first") else ["reference", "candidate"]
+
+
+class PairedRun:
+    """Groups of one candidate, timed by one judge."""
+
+    def __init__(
+        self,
+        judge: Worker,
+        runners: Runners,
+        holds: Holds,
+        message: Message,
+    ) -> None:
+        self._judge, self._runners, self._holds, self._message = judge, runners, holds, message
+        self._looks_alone = message["stage"] != "screen"  # at the reference without a candidate beside it
+        self._groups: dict[int, _Group] = {}
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[PairedRun]:
+        """Ends what is left of it in the end."""
+        try:
+            yield self
+        finally:
+            for number in list(self._groups):
+                self._part(number, is_well=False)
+            with contextlib.suppress(WorkerDied):
+                self._judge.request({"do": "release"})
+
+    def prepare(self, orders: Mapping[int, Message]) -> tuple[Message, str]:
+        """Starts the processes of groups and readies them for timing: a failure, and how that process ended."""
+        for number, order in orders.items():
+            reference, candidate = self._runners.pair(str(self._message["text"]))
+            self._groups[number] = _Group(order, {"reference": reference, "candidate": candidate})
+        answer = self._make_ready(list(orders))
+        if "failed" not in answer:
+            return answer, ""
+        failed = int(answer.get("group", next(iter(orders))))
+        ended = self._part(failed, is_well=False)
+        for number in orders:
+            self._part(number, is_well=False)
+        return answer, ended
+
+    def run(self, number: int, orders: Mapping[int, Message]) -> tuple[Message, str]:
+        """Times a group, and prepares it with those in `orders` if that has not been done; returns the judge's answer
+        and how the candidate's process ended."""
+        for _ in range(ATTEMPTS):
+            answer, ended = ({}, "") if number in self._groups else self.prepare(orders)
+            if "failed" not in answer:
+                answer, ended = self._time(number)
+            if answer.get("side") != "reference":
+                break
+        return answer, ended
+
+    # ------------------------------------------------------------ steps
+
+    def _make_ready(self, numbers: Sequence[int]) -> Message:
+        """Has the judge ready the sides. Where PyTorch comes first, it is timed before a candidate is there."""
+        ready: list[tuple[int, str]] = []
+        for number in numbers:
+            group = self._groups[number]
+            if self._looks_alone and group.in_order()[0] == "reference":
+                answer = self._ask_ready([(number, "reference")])
+                if "failed" not in answer:
+                    answer = self._ask_alone(number)
+                if "failed" in answer:
+                    return answer
+                ready.append((number, "candidate"))
+            else:
+                ready += [(number, side) for side in group.in_order()]
+        return self._ask_ready(ready)
+
+    def _time(self, number: int) -> tuple[Message, str]:
+        order = self._groups[number].order
+        with self._holds.alone():
+            answer = self._ask("time", group=number, **order)
+            self._holds.count(answer)
+        if "failed" in answer:
+            return answer, self._part(number, is_well=False)
+        slowed = float(answer["slowed"])
+        is_looked_at = slowed > SLOWED or (not slowed and self._looks_alone)
+        with self._holds.shared():
+            examined = self._ask("conclude", group=number, stays=is_looked_at, record=order.get("record"))
+        if "failed" in examined:
+            return examined, self._part(number, is_well=False)
+        self._end_side(number, "candidate", is_well=True)
+        if is_looked_at:
+            answer["alone_ms"] = self._ask_alone(number).get("alone_ms", 0.0)
+        self._part(number, is_well=True)
+        return {**answer, "operators": examined["operators"]}, ""
+
+    def _ask_ready(self, sides: Sequence[tuple[int, str]]) -> Message:
+        workers = [self._groups[number].sides[side] for number, side in sides]
+        with self._holds.shared():
+            return self._ask("ready", workers, sides=[list(item) for item in sides])
+
+    def _ask_alone(self, number: int) -> Message:
+        with self._holds.alone():
+            answer = self._ask("alone", group=number)
+            self._holds.count(answer)
+        return answer
+
+    def _ask(self, do: str, workers: Sequence[Worker] = (), **fields: object) -> Message:
+        """The judge's answer. A candidate that breaks a limit is killed, and the judge answers then, because its link
+        closes."""
+
+        def tick() -> None:
+            for group in self._groups.values():
+                candidate = group.sides.get("candidate")
+                if candidate is not None and not group.broken and (reason := candidate.excess()):
+                    group.broken = reason
+                    candidate.end()
+
+        try:
+            with self._runners.links(workers) as handles:
+                asked = {**self._message, **fields, "do": do}
+                answer, _ = self._judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick)
+        except WorkerDied as died:
+            return {"failed": ["crash", f"the judge {died}"]}
+        except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked
+            return {"failed": ["crash", "the process died"], "side": "reference"}
+        raise_error(answer)
+        return answer
+
+    # ------------------------------------------------------------ ends
+
+    def _end_side(self, number: int, side: str, *, is_well: bool) -> str:
+        worker = self._groups[number].sides.pop(side, None)
+        return self._runners.part_from(worker, is_well=is_well) if worker is not None else ""
+
+    def _part(self, number: int, *, is_well: bool) -> str:
+        """Ends a group's processes; how its candidate's had ended, or which limit it broke."""
+        if number not in self._groups:
+            return ""
+        ended = self._end_side(number, "candidate", is_well=is_well)
+        self._end_side(number, "reference", is_well=True)
+        return self._groups.pop(number).broken or ended

@@ -1,0 +1,200 @@
+"""A workbench whose work is done by another process, here or on another machine. Free of torch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Contest,
+    ForeignName,
+    Gate,
+    Recipe,
+    RivalName,
+    Stage,
+    Timing,
+    Verdict,
+)
+from foundry.knowledge.codec import pack, unpack
+from foundry.knowledge.device import Device, TargetName
+from foundry.knowledge.errors import FoundryError
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.grade.answers import raise_error
+from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled
+from foundry.tools.process.channel import Message
+from foundry.tools.profiling.gather import Seen
+from foundry.tools.remote.wire import CALLS, question, read_message, write_message
+from foundry.tools.tune.tuner import TunedPlan
+
+SERVER = (sys.executable, "-m", "foundry.tools.remote.server")
+CLOSE_S = 30.0
+LAST_WORDS_BYTES = 4096
+
+
+class RemoteWorkbench:
+    """A workbench behind the standard streams of a process."""
+
+    def __init__(self, process: Process) -> None:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise AssertionError("started with pipes")
+        self.device: Device
+        self.notes = BenchNotes()
+        self._process, self._writer = process, process.stdin
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Message]] = {}
+        self._said = b""
+        self._listening = [
+            asyncio.create_task(self._listen(process.stdout)),
+            asyncio.create_task(self._overhear(process.stderr)),
+        ]
+
+    @classmethod
+    async def open(
+        cls,
+        task: Task,
+        target: TargetName,
+        *,
+        seed: int,
+        place: Mapping[str, str] | None = None,
+        share: tuple[int, int] = (0, 1),
+        command: Sequence[str] = SERVER,
+        folder: Path | None = None,
+    ) -> RemoteWorkbench:
+        """Starts the process (3 s). `place`: what its environment says beyond ours; `share`: which part of the host's
+        cores it uses, (0, 2) is the first half; `folder`: it starts there. Raises FoundryError."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**os.environ, **(place or {})},
+            cwd=folder,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            start_new_session=True,  # Ctrl-C is ours to pass on: as the end of its standard input
+        )
+        made = cls(process)
+        try:
+            opening = {"task": pack(Task, task), "target": target, "seed": seed, "share": list(share)}
+            answer = await made._exchange(-1, opening)
+            made.device = unpack(Device, answer["device"])
+        except BaseException:
+            await made.aclose()
+            raise
+        return made
+
+    async def intake(self) -> Intake:
+        found: Intake = await self._ask("intake")
+        return found
+
+    async def baseline(self) -> Baseline:
+        found: Baseline = await self._ask("baseline")
+        return found
+
+    async def contest(
+        self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
+    ) -> Contest:
+        found: Contest = await self._ask("contest", text, build, tuple(rivals), foreign)
+        return found
+
+    async def build(self, text: str) -> Build:
+        found: Build = await self._ask("build", text)
+        return found
+
+    async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        found: Verdict = await self._ask("verify", text, build, stage)
+        return found
+
+    async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        found: Audit = await self._ask("audit", text, build, verdict, policy)
+        return found
+
+    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        found: Timing = await self._ask("time", text, build, stage, incumbent_ms)
+        return found
+
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
+        found: Profiled = await self._ask("profile", text, build, audit, timing, lowered)
+        return found
+
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        found: TunedPlan = await self._ask("tune", recipe, seconds, seed, dict(hints))
+        return found
+
+    async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+        found: Seen = await self._ask("observe", text, build, seconds, counted)
+        return found
+
+    async def sanitize(self, text: str) -> list[Gate]:
+        found: list[Gate] = await self._ask("sanitize", text)
+        return found
+
+    async def aclose(self) -> None:
+        """Hangs up; the process ends with all that it started."""
+        self._writer.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), CLOSE_S)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+        await asyncio.gather(*self._listening)
+
+    # ------------------------------------------------------------ messages
+
+    async def _ask(self, name: str, *given: object) -> Any:
+        number = next(self._numbers)
+        answer = await self._exchange(number, question(number, name, given))
+        return unpack(CALLS[name].gives, answer["answer"])
+
+    async def _exchange(self, number: int, message: Message) -> Message:
+        if self._listening[0].done():
+            raise self._gone()
+        waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = waiting
+        try:
+            write_message(self._writer, message)
+            with contextlib.suppress(ConnectionError):  # its end is noticed by who listens
+                await self._writer.drain()
+            answer = await waiting
+        except asyncio.CancelledError:
+            write_message(self._writer, {"cancel": number})
+            raise
+        finally:
+            self._asked.pop(number, None)
+        raise_error(answer)
+        return answer
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                message = await read_message(reader)
+                if "notes" in message:
+                    self.notes = unpack(BenchNotes, message["notes"])
+                waiting = self._asked.get(int(message.get("number", -1)))
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(message)
+        except (EOFError, ValueError, KeyError, FoundryError):  # it ended, or speaks of something else
+            await asyncio.wait([self._listening[1]], timeout=1.0)
+            for waiting in self._asked.values():
+                if not waiting.done():
+                    waiting.set_exception(self._gone())
+
+    async def _overhear(self, reader: asyncio.StreamReader) -> None:
+        """Keeps the last of what the process complains about."""
+        while heard := await reader.read(LAST_WORDS_BYTES):
+            self._said = (self._said + heard)[-LAST_WORDS_BYTES:]
+
+    def _gone(self) -> FoundryError:
+        lines = self._said.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        return FoundryError(f"a worker of this run is gone: {lines[-1][:300]}", "resume the run")

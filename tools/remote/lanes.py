@@ -1,0 +1,158 @@
+"""One run on several GPUs of a host: each has a workbench in a process of its own. Free of torch.
+
+Everything of one comparison happens on one GPU: a candidate, the eager reference that it is timed against, its audit.
+So speedups of different GPUs can be compared, because each was measured on its own. The final proofs are made on the
+first GPU, and so is the contest of the winner with torch.compile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import fields
+
+from foundry.knowledge.candidate import (
+    Audit,
+    Baseline,
+    Build,
+    Contest,
+    ForeignName,
+    Gate,
+    Recipe,
+    RivalName,
+    Stage,
+    Timing,
+    Verdict,
+)
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.task import Policy, Task
+from foundry.tools.grade.workbench import BenchNotes, Intake, Profiled, Workbench
+from foundry.tools.machine.holds import LockUse
+from foundry.tools.profiling.gather import Seen
+from foundry.tools.remote.client import RemoteWorkbench
+from foundry.tools.tune.tuner import TunedPlan
+
+
+class GpuLanes:
+    """A workbench made of several. The first is home: it says what the task is, and makes the final proofs."""
+
+    def __init__(self, lanes: Sequence[Workbench]) -> None:
+        self.device = lanes[0].device
+        self._lanes, self._home = list(lanes), lanes[0]
+        self._chosen: dict[str, int] = {}  # lane by a text's digest: what was measured there stays comparable
+        self._busy: list[set[str]] = [set() for _ in lanes]  # texts under evaluation
+        self._begun: list[asyncio.Task[Baseline]] = []
+
+    @property
+    def notes(self) -> BenchNotes:
+        """Seeds are those of home, where finalists are proven."""
+        home, uses = self._home.notes, [lane.notes.lock for lane in self._lanes]
+        total = LockUse(*(sum(getattr(use, one.name) for use in uses) for one in fields(LockUse)))
+        return BenchNotes(home.isolation, home.seeds, total)
+
+    async def intake(self) -> Intake:
+        """The others look at the task too, each on its own GPU, before they are given a candidate."""
+        if not self._begun:
+            self._begun = [asyncio.ensure_future(lane.baseline()) for lane in self._lanes[1:]]
+        return await self._home.intake()
+
+    async def baseline(self) -> Baseline:
+        return await self._home.baseline()
+
+    async def contest(
+        self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
+    ) -> Contest:
+        return await self._home.contest(text, build, rivals, foreign)
+
+    async def build(self, text: str) -> Build:
+        async with self._at(text) as lane:
+            built = await lane.build(text)
+            self._release(text, is_over=not built.ok)
+            return built
+
+    async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
+        async with self._at(text, stage) as lane:
+            verdict = await lane.verify(text, build, stage)
+            self._release(text, is_over=not verdict.correct)
+            return verdict
+
+    async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        async with self._at(text, verdict.stage) as lane:
+            audit = await lane.audit(text, build, verdict, policy)
+            self._release(text, is_over=not audit.clean)
+            return audit
+
+    async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
+        async with self._at(text, stage) as lane:
+            timing = await lane.time(text, build, stage, incumbent_ms=incumbent_ms)
+            self._release(text, is_over=bool(timing.problem))
+            return timing
+
+    async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
+        async with self._at(text, timing.stage) as lane:
+            found = await lane.profile(text, build, audit, timing, lowered)
+            self._release(text, is_over=True)
+            return found
+
+    async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
+        async with self._at(recipe.digest) as lane:
+            tuned = await lane.tune(recipe, seconds, seed=seed, hints=hints)
+            self._release(recipe.digest, is_over=True)
+            return tuned
+
+    async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
+        return await self._home.observe(text, build, seconds, counted=counted)
+
+    async def sanitize(self, text: str) -> list[Gate]:
+        return await self._home.sanitize(text)
+
+    async def aclose(self) -> None:
+        for begun in self._begun:
+            begun.cancel()
+        await asyncio.gather(*self._begun, return_exceptions=True)
+        await asyncio.gather(*(lane.aclose() for lane in self._lanes))
+
+    # ------------------------------------------------------------ claims
+
+    @contextlib.asynccontextmanager
+    async def _at(self, text: str, stage: Stage = "screen") -> AsyncIterator[Workbench]:
+        """The lane of a text: home for a final proof, else the one that has it, or the one with the least to do."""
+        if stage == "final":
+            yield self._home
+            return
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if digest not in self._chosen:
+            self._chosen[digest] = min(range(len(self._lanes)), key=lambda number: len(self._busy[number]))
+        number = self._chosen[digest]
+        self._busy[number].add(digest)
+        try:
+            yield self._lanes[number]
+        except BaseException:
+            self._busy[number].discard(digest)
+            raise
+
+    def _release(self, text: str, *, is_over: bool) -> None:
+        """The lane is free for another text once the evaluation of this one is over."""
+        if is_over:
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            for texts in self._busy:
+                texts.discard(digest)
+
+
+async def open_lanes(task: Task, target: TargetName, places: Sequence[Mapping[str, str]], *, seed: int) -> GpuLanes:
+    """A lane for each place, which says what is special in its process's environment: the GPU that it sees. Each has
+    its share of the host's cores, so that compilers of one lane leave the other's alone. Raises FoundryError."""
+    count = len(places)
+    opening = [
+        asyncio.ensure_future(RemoteWorkbench.open(task, target, seed=seed, place=place, share=(number, count)))
+        for number, place in enumerate(places)
+    ]
+    try:
+        return GpuLanes(await asyncio.gather(*opening))
+    except BaseException:
+        await asyncio.wait(opening)
+        await asyncio.gather(*(one.result().aclose() for one in opening if not one.cancelled() and not one.exception()))
+        raise
