@@ -1,13 +1,16 @@
 """The command `foundry` as tests start it: a timing ends with the fewest groups that make an interval, where a user's
-goes on for up to 14 s to make it narrow. Nothing that the tests here ask depends on how narrow it is."""
+goes on for up to 14 s to make it narrow, and the tuner, which has tests of its own, gets no time. Nothing that the
+tests here ask depends on either."""
 
 from dataclasses import replace
 
 from foundry.cli import app
+from foundry.graph.run import request
 from foundry.tools.protocol.statistics import EFFORTS
 
 SHORT_EFFORTS = {stage: replace(effort, budget_s=0.0) for stage, effort in EFFORTS.items()}
 
 if __name__ == "__main__":
     EFFORTS.update(SHORT_EFFORTS)
+    request.EFFORTS.update({name: replace(effort, tune_s=0) for name, effort in request.EFFORTS.items()})
     app()
