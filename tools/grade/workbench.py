@@ -277,6 +277,8 @@ class LocalWorkbench:
         return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
     async def sanitize(self, text: str) -> list[Gate]:
+        if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
+            return []
         known, means = await self.intake(), self.notes.isolation
         async with self._shared():
             is_small = sum(spec.nbytes for spec in (*known.inputs, *known.outputs)) < SMALL_BYTES
