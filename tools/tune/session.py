@@ -35,7 +35,8 @@ Result = TypeVar("Result")
 ENTRY = "foundry.tools.tune.worker:serve"
 COMPILE_S = 30.0
 OPEN_S = 60.0  # a context, and the plan printed
-LOAD_S = 20.0  # inputs drawn, the library loaded, one call of the present configuration and one of the new
+SET_UP_S = 20.0  # a kernel's inputs drawn, and its present configuration loaded and called
+LOAD_S = 4.0  # any other configuration loaded, called once and compared
 HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
 SLOW = 3.0  # times the present time: one sample says enough
 
@@ -131,9 +132,12 @@ class Session:
         """Makes a configuration ready in the warm process; what is wrong with it, or ""."""
         if job in self._loaded and self._worker is not None:
             return ""
-        message = {"do": "load", "choices": dict(job.setting)}
+        present = Job(job.kernel, self._spaces[job.kernel].present)
+        if job != present and (problem := self._load(present)):
+            return problem
+        seconds = SET_UP_S if job == present else LOAD_S + self._slowest_s(job)
         start = time.monotonic()
-        answer = self._ask(job, message, LOAD_S)
+        answer = self._ask(job, {"do": "load", "choices": dict(job.setting)}, seconds)
         self.spent_s["load"] += time.monotonic() - start
         if problem := str(answer.get("problem", "")):
             return problem
@@ -162,11 +166,14 @@ class Session:
                     self._present_ms.setdefault(job.kernel, answer["ms"][0])  # the first of all is the present one
 
     def _sample(self, job: Job) -> Message:
-        seconds = HANG_S + HANG_TIMES * self._present_ms.get(job.kernel, 0.0) / 1e3
         start = time.monotonic()
-        answer = self._ask(job, {"do": "time", "samples": 1}, seconds)
+        answer = self._ask(job, {"do": "time", "samples": 1}, HANG_S + self._slowest_s(job))
         self.spent_s["time"] += time.monotonic() - start
         return answer
+
+    def _slowest_s(self, job: Job) -> float:
+        """What a call of a kernel may take."""
+        return HANG_TIMES * self._present_ms.get(job.kernel, 0.0) / 1e3
 
     def _ask(self, job: Job, message: Message, seconds: float) -> Message:
         """The warm process's answer; a problem where it died of the question."""

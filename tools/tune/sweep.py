@@ -168,8 +168,10 @@ class PlanSweep:
     async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
         """The next configurations, built; none when the search is over."""
         left_s = self._left_s() - FINAL_SHARE * self.seconds
-        count = min(self.batch, int(left_s * self.chosen / self.bench.elapsed_s())) if self.chosen else self.batch
-        chosen = self._choose(count) if left_s > 0 and count > 0 else []
+        count = self.batch if left_s > self.seconds / 2 else self.batch // 4  # some are tried in any case
+        if self.chosen:
+            count = min(self.batch, int(left_s * self.chosen / self.bench.elapsed_s()))
+        chosen = self._choose(count) if count > 0 else []
         self.chosen += sum(len(settings) for _, settings in chosen)
         return await self._built(chosen)
 
