@@ -7,9 +7,7 @@ A workbench belongs to one run and one target. It holds the device lock while it
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,8 +40,8 @@ from foundry.tools.grade.observing import count, observe
 from foundry.tools.grade.sanitizing import sanitize, with_gates
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
-from foundry.tools.machine.holds import Holds, LockUse, UseOfLock
-from foundry.tools.machine.lock import DeviceLock
+from foundry.tools.machine.holds import Holds
+from foundry.tools.machine.lock import DeviceLock, LockUse
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.profiling.gather import Seen, seen_launches
@@ -137,7 +135,7 @@ class LocalWorkbench:
         self.device = device
         self._task = task
         self._grader = grader
-        self._lock, self._use, self._is_closed = DeviceLock(device), UseOfLock(), False
+        self._lock, self._is_closed = DeviceLock(device), False
         self._threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="workbench")  # many wait for the device
         self._target: Target | None = None
         self._measured: Device | None = None  # with its ceilings
@@ -148,7 +146,7 @@ class LocalWorkbench:
 
     @property
     def notes(self) -> BenchNotes:
-        return BenchNotes(self._grader.notes.isolation, dict(self._grader.notes.seeds), self._use.total)
+        return BenchNotes(self._grader.notes.isolation, dict(self._grader.notes.seeds), self._lock.use.total)
 
     # ------------------------------------------------------------ the task
 
@@ -179,7 +177,7 @@ class LocalWorkbench:
         if self._target is None:
             self._target = target_of(self.device)
         target = self._target
-        async with self._counted(self._lock.compiling()):
+        async with self._lock.compiling():
             return await self._in_thread(lambda: target.build(text))
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
@@ -280,7 +278,7 @@ class LocalWorkbench:
         if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
             return []
         known, means = await self.intake(), self.notes.isolation
-        async with self._shared():
+        async with self._lock.shared():
             is_small = sum(spec.nbytes for spec in (*known.inputs, *known.outputs)) < SMALL_BYTES
             return await self._in_thread(
                 lambda: sanitize(self._task, text, self.device.target, means=means, at_once=is_small)
@@ -321,7 +319,7 @@ class LocalWorkbench:
         for _ in range(FLOOR_LOOKS):
             if not timing.candidate_ms or is_possible(timing.candidate_ms, found.traffic_ms):
                 break
-            async with self._exclusively():
+            async with self._lock.exclusive():
                 fresh = await asyncio.to_thread(ceilings, device, again=True)  # the best ever seen
             device = replace(device, ceilings=fresh)
             found = floors(device, graph, self._task.options.policy, audit.labels)
@@ -341,7 +339,7 @@ class LocalWorkbench:
             await self._in_thread(lambda: self._grader.compile_ahead(text, build))
 
     async def _take_in(self) -> Intake:
-        async with self._shared():  # the truth of large inputs keeps a device busy, and another run may be timing
+        async with self._lock.shared():  # the truth of large inputs keeps a device busy, and another run may be timing
             if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
                 checked, captured = await asyncio.gather(self._check(), self._in_thread(self._grader.capture))
             else:
@@ -357,7 +355,7 @@ class LocalWorkbench:
 
     async def _make_ready(self, text: str, stage: Stage) -> None:
         """Starts the processes of a timing, whose contexts would disturb another one."""
-        async with self._shared():
+        async with self._lock.shared():
             await self._in_thread(lambda: self._grader.make_ready(text, stage))
 
     async def _check(self) -> Message:
@@ -379,23 +377,9 @@ class LocalWorkbench:
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _exclusively(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._counted(self._lock.exclusive())
-
     def _holds(self) -> Holds:
         """How one request of the grader holds the device."""
-        return Holds(self._lock, self._use, on_cpu=self.device.target == "cpu", is_over=lambda: self._is_closed)
-
-    def _shared(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._counted(self._lock.shared())
-
-    @contextlib.asynccontextmanager
-    async def _counted(self, held: contextlib.AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
-        """Enters `held` and adds the time that this took to the time spent waiting."""
-        start = time.monotonic()
-        async with held:
-            self._use.add(waited_s=time.monotonic() - start)
-            yield
+        return Holds(self._lock, on_cpu=self.device.target == "cpu", is_over=lambda: self._is_closed)
 
 
 def target_of(device: Device) -> Target:

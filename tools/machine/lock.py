@@ -10,6 +10,7 @@ import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foundry.knowledge.device import Device
@@ -20,12 +21,56 @@ POLL_S = 0.004
 THREAD_POLL_S = 0.001  # a GPU that is held alone and waits for a thread does nothing
 
 
+@dataclass(frozen=True)
+class LockUse:
+    """What was done with a device's lock, in seconds. `device_s`: work that ran on the GPU while it was held
+    alone, by device events; 0 on a CPU, where nobody counts it."""
+
+    alone_s: float = 0.0
+    device_s: float = 0.0
+    shared_s: float = 0.0  # of requests that shared it: several at once count several times
+    waited_s: float = 0.0
+
+    @property
+    def idle_share(self) -> float:
+        """Which part of the time alone nothing of ours ran on the device."""
+        return 1.0 - min(1.0, self.device_s / self.alone_s) if self.alone_s else 0.0
+
+
+class UseOfLock:
+    """Adds up the use of a lock. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._use = LockUse()
+        self._guard = threading.Lock()
+
+    def add(self, **seconds: float) -> None:
+        with self._guard:
+            more = {name: getattr(self._use, name) + value for name, value in seconds.items()}
+            self._use = replace(self._use, **more)
+
+    @contextlib.contextmanager
+    def counted(self, asked: float, *, is_alone: bool) -> Iterator[None]:
+        """Around a hold that begins now; it was asked for at `asked`."""
+        got = time.monotonic()
+        self.add(waited_s=got - asked)
+        try:
+            yield
+        finally:
+            self.add(**{"alone_s" if is_alone else "shared_s": time.monotonic() - got})
+
+    @property
+    def total(self) -> LockUse:
+        return self._use
+
+
 class DeviceLock:
     """A lock on one physical device, across processes and asyncio tasks: many readers (compile, verify), one writer
     (time).
 
     It has two files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
-    stream of compilations cannot keep it waiting for ever. Locks vanish with the process that holds them.
+    stream of compilations cannot keep it waiting for ever. Locks vanish with the process that holds them. `use`: what
+    was done with this object.
     """
 
     def __init__(self, device: Device, home: Path | None = None) -> None:
@@ -37,6 +82,7 @@ class DeviceLock:
         self._room = folder / f"{name}.lock"
         self._queue: asyncio.Lock | None = None
         self._threads = threading.Lock()
+        self.use = UseOfLock()
 
     @contextlib.asynccontextmanager
     async def shared(self) -> AsyncIterator[None]:
@@ -63,6 +109,7 @@ class DeviceLock:
     def held(self, kind: int, is_over: Callable[[], bool]) -> Iterator[None]:
         """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Raises FoundryError once `is_over` says that
         nobody waits for it any more."""
+        asked = time.monotonic()
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             with self._threads:
@@ -72,7 +119,8 @@ class DeviceLock:
                     _wait_for(room, kind, is_over)
                 finally:
                     os.close(gate)
-            yield
+            with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
+                yield
         finally:
             os.close(room)
 
@@ -80,6 +128,7 @@ class DeviceLock:
     async def _held(self, kind: int) -> AsyncIterator[None]:
         if self._queue is None:
             self._queue = asyncio.Lock()
+        asked = time.monotonic()
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             async with self._queue:  # first come, first served in this process
@@ -89,7 +138,8 @@ class DeviceLock:
                     await _acquire(room, kind)
                 finally:
                     os.close(gate)
-            yield
+            with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
+                yield
         finally:
             os.close(room)
 

@@ -169,6 +169,7 @@ class Session:
         start = time.monotonic()
         answer = self._ask(job, {"do": "time", "samples": 1}, HANG_S + self._slowest_s(job))
         self.spent_s["time"] += time.monotonic() - start
+        self._crew.lock.use.add(device_s=float(answer.get("device_s", 0.0)))
         return answer
 
     def _slowest_s(self, job: Job) -> float:

@@ -64,6 +64,7 @@ class Stands:
         self._subjects = {subject.name: subject for subject in subjects(graph, recipe, self._device)}
         self._stands: dict[str, Stand] = {}
         self._on_gpu = self._device.target == "cuda"
+        self.device_s = 0.0  # of a GPU's work in the last timing
         self._cache = ColdCache(self._device.cache_bytes, on_cpu=not self._on_gpu)
         torch.set_num_threads(int(message["threads"]))
         if self._on_gpu:
@@ -84,9 +85,13 @@ class Stands:
     def time(self, kernel: str, text: str, samples: int) -> list[float]:
         """Times in ms of a configuration that was loaded, each with a cold cache."""
         call = self._stands[kernel].calls[text]
-        if self._on_gpu:
-            return [cuda_events.time_calls(call, 1)[1] for _ in range(samples)]
-        return [self._on_cpu(call) for _ in range(samples)]
+        self.device_s = 0.0
+        return [self._on_gpu_once(call) if self._on_gpu else self._on_cpu(call) for _ in range(samples)]
+
+    def _on_gpu_once(self, call: Call) -> float:
+        milliseconds = cuda_events.time_calls(call, 1)[1]
+        self.device_s += cuda_events.last_span_ns() / 1e9
+        return milliseconds
 
     def forget(self, kernel: str, text: str) -> None:
         self._stands[kernel].calls.pop(text, None)
@@ -215,7 +220,7 @@ def _answer(stands: Stands, message: Message) -> Message:
         if message["do"] == "forget":
             stands.forget(kernel, text)
             return {}
-        return {"ms": stands.time(kernel, text, message["samples"])}
+        return {"ms": stands.time(kernel, text, message["samples"]), "device_s": stands.device_s}
     except (ValueError, RuntimeError) as error:
         said = str(error).splitlines()[0][:300]
         return {"problem": said, "is_lost": "CUDA error" in said and not _REFUSED_LAUNCH.search(said)}

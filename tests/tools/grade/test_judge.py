@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
 from foundry.tools.machine.device import describe
-from foundry.tools.machine.holds import Holds, UseOfLock
+from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Worker, Zygote
@@ -322,14 +322,14 @@ def test_a_gpu_is_held_alone_for_timed_calls_only(
     grader: Grader, baseline: Baseline, device: Device, tmp_path: Path, on_cpu: bool
 ) -> None:
     text = candidate("return r", top=f"import time\ntime.sleep({LOADING_S})\n")
-    use = UseOfLock()
-    holds = Holds(DeviceLock(device, tmp_path), use, on_cpu=on_cpu)
-    timing = grader.time(text, BUILT, "screen", baseline, holds=holds)
+    lock = DeviceLock(device, tmp_path)
+    timing = grader.time(text, BUILT, "screen", baseline, holds=Holds(lock, on_cpu=on_cpu))
+    use = lock.use.total
     assert timing.problem == "" and timing.seconds > 2 * LOADING_S  # each of two groups loads the file
     if on_cpu:
-        assert use.total.alone_s > 2 * LOADING_S and use.total.shared_s == 0
+        assert use.alone_s > 2 * LOADING_S and use.shared_s == 0
     else:
-        assert use.total.shared_s > 2 * LOADING_S < timing.seconds - use.total.alone_s
+        assert use.shared_s > 2 * LOADING_S < timing.seconds - use.alone_s
 
 
 def test_a_cached_result_is_caught_while_timing(grader: Grader, baseline: Baseline) -> None:

@@ -27,7 +27,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.task import Policy
 from foundry.tools.grade.workbench import BenchNotes, Profiled, Workbench
 from foundry.tools.machine import device as machine
-from foundry.tools.machine.holds import LockUse
+from foundry.tools.machine.lock import LockUse
 from foundry.tools.remote.lanes import GpuLanes
 
 DEVICE = Device("cuda", "Test GPU", "sm_90", 132, 50 << 20, 16, 1 << 36)
