@@ -67,10 +67,12 @@ def main() -> None:
     winners = winners_of(asked.bench) if asked.bench else None
     if winners is not None:
         tasks = [task for task in tasks if task.name in winners]
+    if asked.largest_mb:
+        tasks = [task for task in tasks if input_bytes(Path(task.path)) <= 1e6 * asked.largest_mb]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         rows = [
             pool.submit(one, asked, task.name, Path(task.path), winners and winners[task.name], Path(folder))
-            for task in tasks[: asked.count]
+            for task in tasks[:: asked.stride][: asked.count]
         ]
         found = [row.result() for row in rows]
     good = sum(row.compiled if asked.export_only else row.correct for row in found)
@@ -85,6 +87,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--levels", default="1,2")
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--largest-mb", type=float, help="of inputs, which the evaluator draws on the host seven times")
+    parser.add_argument("--stride", type=int, default=1, help="every n-th of those that are left")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--bench", type=Path, help="a folder of `foundry bench`: its winners")
     parser.add_argument(
@@ -123,6 +127,16 @@ def one(asked: argparse.Namespace, name: str, task: Path, winner: Path | None, f
     word = "accepted" if row.correct else "loads" if asked.export_only and row.compiled else "refused"
     print(f"{name}: {word}{times} {row.trials} {row.problem} ({row.seconds:.0f} s)", flush=True)
     return row
+
+
+def input_bytes(task: Path) -> int:
+    """Bytes of a task's inputs, which are not drawn for it."""
+    import torch
+
+    names: dict[str, Any] = {}
+    exec(task.read_text(), names)
+    with torch.device("meta"):
+        return sum(item.nbytes for item in names["get_inputs"]() if isinstance(item, torch.Tensor))
 
 
 def winners_of(folder: Path) -> dict[str, Path]:
