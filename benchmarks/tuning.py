@@ -30,18 +30,22 @@ from foundry.tools.tune.policies import CoordinateDescent, Evolution, Policy, Ra
 from foundry.tools.tune.replay import RecordedBench, RecordedSpace, Recording, read_recordings, write_recordings
 from foundry.tools.tune.session import Crew, Session
 from foundry.tools.tune.space import KernelSpace, SettingSpace, everything
-from foundry.tools.tune.sweep import Job, KernelSweep, PlanSweep
+from foundry.tools.tune.sweep import FIRST, MORE, Job, KernelSweep, PlanSweep
 from foundry.tools.tune.tuner import tune
 
 SAMPLES = 12  # of each configuration of a recorded sweep
 MOST = 4000  # configurations of a recorded sweep
 BATCH = 16  # configurations a round of a replay
 SEEDS = 9
-POLICIES: Mapping[str, Callable[[SettingSpace, int], Policy]] = {
-    "random": RandomSearch,
-    "coordinate descent": CoordinateDescent,
-    "evolution": Evolution,
+# Each policy by its name, with the samples of a new configuration: 3 with successive halving, 10 without.
+POLICIES: Mapping[str, tuple[Callable[[SettingSpace, int], Policy], int]] = {
+    "random, no halving": (RandomSearch, MORE),
+    "random": (RandomSearch, FIRST),
+    "coordinate descent": (CoordinateDescent, FIRST),
+    "evolution, no halving": (Evolution, MORE),
+    "evolution": (Evolution, FIRST),
 }
+COUNTS = (24, 48, 96, 192)  # configurations whose time a search gets
 
 
 class Normalised(nn.Module):
@@ -150,22 +154,24 @@ async def record(device: Device, zygote: Zygote, names: list[str], seconds: floa
 
 
 def replay(recordings: list[Recording]) -> None:
-    """How far from the best of all each policy ends, in percent: the median over seeds, by configurations tried."""
-    print(f"{'task':12} {'policy':20} " + " ".join(f"{count:>6}" for count in (24, 48, 96, 192)))
+    """How far from the best of all each policy ends: percent, the median over seeds, by the time that it had."""
+    print(f"{'sweep':34} {'policy':22}" + " ".join(f"{count:>6}" for count in COUNTS))
     for item in recordings:
-        for name, make in POLICIES.items():
-            lost = [[_lost(item, make, seed, count) for seed in range(SEEDS)] for count in (24, 48, 96, 192)]
-            print(f"{item.kernel:12} {name:20} " + " ".join(f"{statistics.median(one):5.1f}%" for one in lost))
+        what = f"{item.kernel}, {item.device.split(':')[0]}, {len(item.samples)} configurations"
+        for name in POLICIES:
+            lost = [statistics.median(lost_by(item, name, seed, count) for seed in range(SEEDS)) for count in COUNTS]
+            print(f"{what:34} {name:22}" + " ".join(f"{one:5.1f}%" for one in lost))
 
 
-def _lost(recording: Recording, make: Callable[[SettingSpace, int], Policy], seed: int, count: int) -> float:
-    """Percent over the best time at the end of a search through so many configurations."""
+def lost_by(recording: Recording, policy: str, seed: int, count: int) -> float:
+    """Percent over the best time at the end of a search that has the time of so many configurations."""
+    make, first = POLICIES[policy]
     space = RecordedSpace(recording)
-    contest = KernelSweep(recording.kernel, space, make(space, seed))
-    one_s = recording.build_s + 3 * recording.sample_s
-    sweep = PlanSweep([contest], RecordedBench(recording), count * one_s, BATCH, lambda line: None)
+    kernel = KernelSweep(recording.kernel, space, make(space, seed))
+    one_s = recording.build_s + FIRST * recording.sample_s
+    sweep = PlanSweep([kernel], RecordedBench(recording), count * one_s, BATCH, lambda line: None, first)
     asyncio.run(sweep.run())
-    return 100 * (recording.median_ms(contest.winner()[0]) / recording.best_ms - 1)
+    return 100 * (recording.median_ms(kernel.winner()[0]) / recording.best_ms - 1)
 
 
 def main() -> None:

@@ -126,6 +126,7 @@ class PlanSweep:
     seconds: float
     batch: int  # new configurations a round, all kernels together
     say: Callable[[str], None]
+    first: int = FIRST  # samples of a new configuration
     rounds: int = 0
     chosen: int = 0
 
@@ -143,7 +144,7 @@ class PlanSweep:
             while chosen := await coming:
                 self.rounds += 1
                 coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
-                await self._time(chosen, FIRST)
+                await self._time(chosen, self.first)
                 await self._time(self._promoted(), MORE - FIRST)
                 self._close()
                 self.say(self.line())

@@ -110,11 +110,11 @@ def _sweep_of(subject: Subject, space: KernelSpace, weight: int, seed: int, hint
     floor_ms = subject.floor_ms(printed)
     if floor_ms is not None and subject.device.ceilings is not None:
         floor_ms = max(floor_ms, subject.device.ceilings.launch_ms)
-    policy = Evolution(space, seed, _starts(space, printed.template, hints))
+    policy = Evolution(space, seed, starts_from(space, printed.template, hints))
     return KernelSweep(subject.name, space, policy, floor_ms, weight=weight)
 
 
-def _starts(space: KernelSpace, template: str, hints: Mapping[str, float]) -> list[Setting]:
+def starts_from(space: KernelSpace, template: str, hints: Mapping[str, float]) -> list[Setting]:
     """Settings that helped kernels of this template before: all together, then one by one, the best first."""
     found: list[tuple[float, str, Choice]] = []
     for name, values in space.values(space.present).items():

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tests.knowledge.library.lowering import graph_of
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.codec import encode
+from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import encode as encode_launches
 from foundry.knowledge.library.file.assemble import build_key
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
@@ -22,10 +25,11 @@ from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.base import built_file, read_literals
 from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
 from foundry.tools.tune.alone import Subject, subjects
+from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.session import ENTRY, Crew, Session
 from foundry.tools.tune.space import KernelSpace, Setting, neighbours
 from foundry.tools.tune.sweep import Job
-from foundry.tools.tune.tuner import TunedPlan, tune
+from foundry.tools.tune.tuner import TunedPlan, starts_from, tune
 
 
 @pytest.fixture
@@ -101,6 +105,30 @@ def test_a_text_that_the_library_does_not_print_is_refused(crew: Crew, subject: 
         assert worker.request({**order, "text": text})[0] == {}
     finally:
         worker.end()
+
+
+def test_a_warm_start_is_what_helped_such_kernels_before(subject: Subject) -> None:
+    space = KernelSpace(subject)
+    template, present = subject.print(subject.present).template, dict(space.present)
+    better, worse = (
+        next(v for v in space.values(space.present)[name] if v != present[name]) for name in ("unroll", "chunk")
+    )
+    hints = {f"{template}:set:unroll={better}": 1.3, f"{template}:set:chunk={worse}": 0.8, "gemm:set:unroll=1": 9.0}
+    (start,) = starts_from(space, template, hints)
+    assert dict(start) == present | {"unroll": better}
+
+
+def test_what_no_gpu_could_start_is_not_compiled(subject: Subject) -> None:
+    device = replace(describe("cuda"), arch="sm_90")
+    printed = subject.print(subject.present)
+
+    def launched(threads: int, shared_bytes: int) -> str:
+        launch = Launch("foundry_k", (1, 1, 1), (threads, 1, 1), (), shared_bytes)
+        return unfit(replace(printed, call=encode_launches([launch])), device)
+
+    assert launched(1024, 48 << 10) == ""
+    assert launched(2048, 0) == "2048 threads a block"
+    assert launched(256, 230 << 10) == f"{230 << 10} bytes of shared memory a block"
 
 
 def test_a_plan_is_tuned(crew: Crew, subject: Subject) -> None:

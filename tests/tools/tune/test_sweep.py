@@ -15,6 +15,7 @@ from foundry.tools.tune.space import setting_of
 from foundry.tools.tune.sweep import KernelSweep, PlanSweep
 
 TILES, UNROLLS, STAGES, VECTORS = (16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4)
+SWEEPS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "sweeps.jsonl"
 BEST = setting_of({"tile": 64, "unroll": 4, "stages": 3, "vector": 4})
 
 
@@ -95,3 +96,16 @@ def test_recordings_are_kept_on_file(tmp_path: Path) -> None:
     (again,) = read_recordings(tmp_path / "sweeps.jsonl")
     assert (again.kernel, again.present, set(again.samples)) == ("k0", recording.present, set(recording.samples))
     assert again.best_ms == pytest.approx(recording.best_ms, rel=1e-3)
+
+
+@pytest.mark.parametrize("recording", read_recordings(SWEEPS), ids=lambda item: f"{item.kernel} {item.device[:4]}")
+def test_on_recorded_sweeps_the_tuners_policy_ends_near_the_best(recording: Recording) -> None:
+    """With the time of half of the space, at most of 96 configurations."""
+    space = RecordedSpace(recording)
+    lost = []
+    for seed in range(5):
+        kernel = KernelSweep(recording.kernel, space, Evolution(space, seed))
+        count = min(96, len(recording.samples) // 2)
+        swept(recording, kernel, count * (recording.build_s + 3 * recording.sample_s))
+        lost.append(recording.median_ms(kernel.winner()[0]) / recording.best_ms)
+    assert sorted(lost)[2] <= 1.04
