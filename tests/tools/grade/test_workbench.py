@@ -19,6 +19,7 @@ from foundry.tools.grade import contests
 from foundry.tools.grade.grader import Allowance, Grader
 from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
+from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
@@ -114,6 +115,28 @@ async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_p
         assert time.monotonic() - start < 15
         failed = Build(ok=False, seconds=0.1, first_error="kernel line 3: error: expected ';'")
         assert (await bench.verify("", failed, "screen")).evidence == "kernel line 3: error: expected ';'"
+    finally:
+        await bench.aclose()
+
+
+async def test_candidates_of_a_gpu_wait_in_no_circle(
+    zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a GPU's holds, which are let go between preparing and timing: more candidates than judges."""
+    monkeypatch.setattr(LocalWorkbench, "_holds", lambda self: Holds(self._lock))
+    bench = await opened(zygote, tmp_path)
+    try:
+        await bench.baseline()
+
+        async def one(text: str) -> str:
+            verdict = await bench.verify(text, BUILT, "screen")
+            return verdict.evidence or (await bench.time(text, BUILT, "screen")).problem
+
+        async with asyncio.timeout(40.0):
+            found = await asyncio.gather(*(one(CANDIDATE + f"\nNUMBER = {number}\n") for number in range(3)))
+        assert found == [""] * 3
+        use = bench.notes.lock
+        assert use.alone_s > 0 and use.shared_s > 0 and use.device_s == 0
     finally:
         await bench.aclose()
 

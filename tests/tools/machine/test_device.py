@@ -100,7 +100,7 @@ def test_the_driver_is_asked_for_the_uuid(version: str, tmp_path: Path, monkeypa
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     device_module._gpu.cache_clear()
     try:
-        assert describe("cuda").uuid == "00010203-0405-0607-0809-0a0b0c0d0e0f"
+        assert describe("cuda").uuid == describe("cuda").facts["uuid"] == "00010203-0405-0607-0809-0a0b0c0d0e0f"
     finally:
         device_module._gpu.cache_clear()
 
