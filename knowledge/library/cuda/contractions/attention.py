@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches
 from foundry.knowledge.library.cuda.contractions.attention_mma import print_on_tensor_cores
-from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace, attention_space
+from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace, attention_space, join_heads
 from foundry.knowledge.library.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, PRECISION
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
@@ -118,6 +118,7 @@ def print_attention(kernel: AttentionKernel, plan: Plan, device: Device, choices
     ordinary units keeps); on tensor cores "warp_rows", "keys" (of a tile), "stages" (tiles in flight) and "splits"
     (parts of the keys).
     """
+    kernel = join_heads(kernel)
     allowed = precisions(kernel, plan, device.arch)
     precision = str(pick(choices, PRECISION, allowed, allowed[0]))
     space = attention_space(kernel, plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.cuda.space import (
     Space,
@@ -17,6 +17,7 @@ from foundry.knowledge.library.cuda.space import (
     leaves,
     parameters,
 )
+from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Expr, Plan, View
 
 
@@ -68,6 +69,42 @@ def masks_of(kernel: AttentionKernel) -> Sequence[Expr]:
     return [kernel.mask] if kernel.mask is not None else []
 
 
+FEW_ROWS = 16  # of one query head
+MANY_ROWS = 128  # of all heads that share their keys
+
+
+def join_heads(kernel: AttentionKernel) -> AttentionKernel:
+    """Query heads that share keys and values and have few rows each become one head with all their rows, so that keys
+    and values are read once for all of them."""
+    if not kernel.batch or kernel.causal or kernel.rows > FEW_ROWS or kernel.rows * kernel.batch[-1] > MANY_ROWS:
+        return kernel
+    at = len(kernel.batch) - 1
+    if kernel.batch[at] == 1 or kernel.k.view.strides[at] or kernel.v.view.strides[at]:
+        return kernel
+    over_rows = [kernel.q.view, *(leaf.view for leaf in leaves(masks_of(kernel))), *views.stored_views(kernel.stores)]
+    steps = [(view.strides[at], view.strides[at + 1]) for view in over_rows]
+    if kernel.rows > 1 and any(head != kernel.rows * row for head, row in steps):
+        return kernel
+
+    def joined(view: View) -> View:
+        step = view.strides[at] if kernel.rows == 1 else view.strides[at + 1]
+        return View(view.offset, (*view.strides[:at], step, *view.strides[at + 2 :]))
+
+    def shared(view: View) -> View:
+        return View(view.offset, (*view.strides[:at], *view.strides[at + 1 :]))
+
+    return replace(
+        kernel,
+        batch=kernel.batch[:at],
+        rows=kernel.rows * kernel.batch[at],
+        q=replace(kernel.q, view=joined(kernel.q.view)),
+        k=replace(kernel.k, view=shared(kernel.k.view)),
+        v=replace(kernel.v, view=shared(kernel.v.view)),
+        mask=None if kernel.mask is None else views.map_views(kernel.mask, joined),
+        stores=tuple(views.map_store(store, joined) for store in kernel.stores),
+    )
+
+
 def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
     groups = {
         "q": [kernel.q.view],
@@ -83,11 +120,11 @@ def attention_space(kernel: AttentionKernel, plan: Plan) -> AttentionSpace:
         "mask": ((kernel.rows, kernel.columns), ("row", "column")),
         "out": ((kernel.rows, kernel.value_head), ("row", "d")),
     }
-    views = [view for group in groups.values() for view in group]
+    seen = [view for group in groups.values() for view in group]
     count = len(kernel.batch)
-    batch_sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in views])
+    batch_sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in seen])
     batch_names = tuple(f"g{d}" for d in range(len(batch_sizes)))
-    moved = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(views, strides, strict=True)]
+    moved = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(seen, strides, strict=True)]
     spaces: dict[str, Space] = {}
     at = 0
     for name, group in groups.items():

@@ -14,6 +14,7 @@ from foundry.knowledge.library.cuda.space import tunable
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, Tunable
 
 LARGEST_HEAD = 256
+MOST_REGISTERS = 264  # as estimated, which is a little more than the compiler takes
 SPLITS = (1, 2, 4, 8, 16, 32)
 _VALUES = {"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128), "stages": (2, 3), "splits": SPLITS}
 _MEANING = {
@@ -106,7 +107,7 @@ class AttentionTiling:
         return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
 
     def is_legal(self, arch: str) -> bool:
-        return self.registers <= 255 and self.shared_bytes <= max_shared_bytes(arch)
+        return self.registers <= MOST_REGISTERS and self.shared_bytes <= max_shared_bytes(arch)
 
 
 def _padded(head: int) -> int:
@@ -115,10 +116,11 @@ def _padded(head: int) -> int:
 
 def _default(kernel: AttentionKernel, precision: str, device: Device) -> AttentionTiling:
     head, value_head = _padded(kernel.head), _padded(kernel.value_head)
-    wide = kernel.rows > 64 and SIZES[precision] == 2 and value_head <= 128
+    widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
+    wide = kernel.rows > 64 and max(head, value_head) <= widest
     rows = 32 if wide else 16
     warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
-    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 else 32
+    keys = 64 if max(head, value_head) * SIZES[precision] <= (256 if warps > 1 else 128) else 32
     found = AttentionTiling(head, value_head, precision, rows, warps, keys)
     while not found.is_legal(device.arch) and found.keys > 16:
         found = replace(found, keys=found.keys // 2)
