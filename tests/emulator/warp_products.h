@@ -181,6 +181,26 @@ template <int N> void product_tf32(float (&d)[N], unsigned long long a, unsigned
         multiply_described<16, unsigned short, across_a, across_b>(                                                 \
             d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });                                 \
     }
+// The left operand in registers, as fragments of each warp; the right one with rows that are one k each.
+template <int N, class Value> void multiply_held(float (&d)[N], const unsigned (&a)[4], unsigned long long b, Value value) {
+    const emulator::Fragments* const all = emulator::exchange_fragments(a, {});
+    const int lane = emulator::block().current->thread % 32;
+    for (int j = 0; j < N; ++j) {
+        const int row = lane / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
+        float sum = d[j];
+        for (int k = 0; k < 16; ++k) {
+            const unsigned left = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
+            sum += value(left >> k % 2 * 16) * value(described_word_across<unsigned short>(b, column, k));
+        }
+        d[j] = sum;
+    }
+}
+template <int N> void held_f16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
+    multiply_held(d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });
+}
+template <int N> void held_bf16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
+    multiply_held(d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });
+}
 EMULATED_PRODUCTS(, false, false)
 EMULATED_PRODUCTS(_a, true, false)
 EMULATED_PRODUCTS(_b, false, true)

@@ -92,6 +92,31 @@ template <class P> DEVICE void weights(unsigned (&words)[4], const float (*d)[4]
     }
 }
 
+// A row's scores in a lane, two of every eight from place `at` on, become weights relative to the highest so far, and the
+// row's state follows: `rescale` is what its sums must be multiplied by. `factor` is what is left to multiply scores by,
+// differences times `unit` are exponents of two.
+template <int COUNT> DEVICE void weigh(float (&score)[COUNT][4], int at, float factor, float unit, float& top, float& total,
+                                       float& rescale) {
+    float highest = score[0][at];
+#pragma unroll
+    for (int h = 1; h < COUNT * 2; ++h) highest = fmaxf(highest, score[h / 2][at + h % 2]);
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+    highest = fmaxf(highest * factor, top);
+    // While all keys of a row are masked there is nothing to take from its scores.
+    const float shift = highest == -FOUNDRY_INF ? 0.0f : highest;
+    rescale = power_of_two((top - shift) * unit);
+    top = highest;
+    float sum = 0;
+#pragma unroll
+    for (int h = 0; h < COUNT * 2; ++h) {
+        float& weight = score[h / 2][at + h % 2];
+        weight = power_of_two(__fmaf_rn(weight, factor, -shift) * unit);
+        sum += weight;
+    }
+    total = __fmaf_rn(total, rescale, sum);
+}
+
 template <class P> DEVICE typename P::B right_of(const unsigned (&words)[4], int which) {
     const unsigned two[2] = {words[2 * which], words[2 * which + 1]};
     return P::b(two);

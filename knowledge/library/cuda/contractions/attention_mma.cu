@@ -135,24 +135,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                         if (column >= COLUMNS || (IS_CAUSAL && column > row)) score[i][h / 2][half * 2 + h % 2] = -FOUNDRY_INF;
                     }
                 }
-                float highest = score[i][0][half * 2];
-#pragma unroll
-                for (int h = 1; h < KEYS / 4; ++h) highest = fmaxf(highest, score[i][h / 2][half * 2 + h % 2]);
-                highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
-                highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
-                highest = fmaxf(highest * FACTOR, top[i][half]);
-                // While all keys of a row are masked there is nothing to take from its scores.
-                const float shift = highest == -FOUNDRY_INF ? 0.0f : highest;
-                rescale[i][half] = mma::power_of_two((top[i][half] - shift) * UNIT);
-                top[i][half] = highest;
-                float sum = 0;
-#pragma unroll
-                for (int h = 0; h < KEYS / 4; ++h) {
-                    float& weight = score[i][h / 2][half * 2 + h % 2];
-                    weight = mma::power_of_two(__fmaf_rn(weight, FACTOR, -shift) * UNIT);
-                    sum += weight;
-                }
-                total[i][half] = __fmaf_rn(total[i][half], rescale[i][half], sum);
+                mma::weigh(score[i], half * 2, FACTOR, UNIT, top[i][half], total[i][half], rescale[i][half]);
             }
         }
 

@@ -1,5 +1,5 @@
-"""Attention on tensor cores: the kernel stands in `attention_mma.cu`; `attention_sum.cu` joins what was computed over
-different keys."""
+"""Attention on tensor cores: the kernels stand in `attention_mma.cu` and `attention_wgmma.cu`; `attention_sum.cu` joins
+what was computed over different keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches
 from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace
-from foundry.knowledge.library.cuda.contractions.attention_tiles import AttentionTiling, choose_attention
+from foundry.knowledge.library.cuda.contractions.attention_tiles import AttentionTiling, choose_attention, paths
 from foundry.knowledge.library.cuda.contractions.operands import over_vector
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.space import (
@@ -21,6 +22,8 @@ from foundry.knowledge.library.cuda.space import (
     indent,
     leaves,
     load_plan,
+    pick,
+    tunable,
     vector_type,
 )
 from foundry.knowledge.library.file.assemble import fill
@@ -28,6 +31,7 @@ from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import PrintedKernel
 
 _SUM_WARPS = 4
+_PATH_MEANING = "wgmma: four warps multiply from shared memory; mma: each warp multiplies from its registers"
 _LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 
 
@@ -106,7 +110,7 @@ class _TensorAttention:
         """Before and in the loop over four neighbours of a row's result."""
         kernel = self.kernel
         guard = ["row < QUERIES"] if kernel.rows % self.tiling.rows else []
-        guard += [f"d < {kernel.value_head}"] if kernel.value_head % 16 else []
+        guard += [f"d < {kernel.value_head}"] if kernel.value_head != self.tiling.value_head else []
         element = f"d + j < {kernel.value_head}" if kernel.value_head % 4 else ""
         test = " && ".join(guard)
         if self.tiling.splits == 1:
@@ -139,11 +143,11 @@ class _TensorAttention:
             "PARAMETERS": signature,
             "PRECISION": tiling.type_name,
             "INDEX": self.space.index,
-            **{"ROWS": tiling.warp_rows, "KEYS": tiling.keys, "STAGES": tiling.stages, "THREADS": tiling.threads},
+            **{"KEYS": tiling.keys, "THREADS": tiling.threads},
+            **tiling.holes,
             "MIN_BLOCKS": tiling.resident_blocks(self.arch),
-            **{"HEAD": tiling.head, "VALUE": tiling.value_head, "PART": tiling.part},
+            **{"HEAD": tiling.head, "VALUE": tiling.value_head},
             **{"COLUMNS": kernel.columns, "QUERIES": kernel.rows, "TILES": self.tiles},
-            "IS_HELD": str(tiling.is_held).lower(),
             "IS_CAUSAL": str(kernel.causal).lower(),
             "IS_ADDED": str(self.is_added).lower(),
             "IS_PADDED": str((kernel.head, kernel.value_head) != (tiling.head, tiling.value_head)).lower(),
@@ -159,7 +163,7 @@ class _TensorAttention:
             "BEFORE": indent(before, 2),
             "EPILOGUE": indent(epilogue, 3),
         }
-        text = read_library_text("cuda/contractions/attention_mma.cu")
+        text = read_library_text(tiling.text)
         source = fill(text, {key: str(value) for key, value in values.items()})
         grid = (self.tiles * tiling.splits * self.space.batch, 1, 1)
         return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), tiling.shared_bytes)
@@ -200,18 +204,26 @@ class _TensorAttention:
 def print_on_tensor_cores(
     space: AttentionSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> PrintedKernel:
-    tiling, tunables = choose_attention(space.kernel, precision, device, choices)
+    ways = paths(space.kernel, precision, device.arch)
+    path = str(pick(choices, PATH, ways, ways[0]))
+    tiling, tunables = choose_attention(space.kernel, path, precision, device, choices)
     printer = _TensorAttention(space, tiling, device)
     sources, records = zip(*printer.print(), strict=True)
     kit = "mma_sixteen" if tiling.item_bytes == 2 else "mma_tf32"
+    kits = ("mma", kit, "async", "attention", *tiling.kits)
+    chosen: dict[str, Choice] = {item.name: getattr(tiling, item.name) for item in tunables}
+    if len(ways) > 1:
+        chosen[PATH] = path
+        tunables = (tunable(PATH, ways, ways[0], "algorithm", _PATH_MEANING), *tunables)
     return PrintedKernel(
         functions="\n".join(sources),
         call=launches.encode(records),
         template="attention",
-        choices={item.name: getattr(tiling, item.name) for item in tunables},
+        choices=chosen,
         tunables=tunables,
         labels=_LABELS.get(precision, ()),
-        shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in ("mma", kit, "async", "attention")),
+        shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in kits),
+        arch_feature=tiling.arch_feature,
         d_mem=3,
         d_algo=3 if tiling.splits > 1 else 2,
         d_sync=3 if tiling.splits > 1 else 2,

@@ -4,11 +4,13 @@ device best."""
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, SIZES, TYPES, has_tensor_cores
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, SIZES, TYPES, has_tensor_cores, has_wgmma
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
 from foundry.knowledge.library.cuda.space import tunable
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, Tunable
@@ -16,7 +18,13 @@ from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, Tunable
 LARGEST_HEAD = 256
 MOST_REGISTERS = 264  # as estimated, which is a little more than the compiler takes
 SPLITS = (1, 2, 4, 8, 16, 32)
-_VALUES = {"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128), "stages": (2, 3), "splits": SPLITS}
+_VALUES: dict[str, dict[str, tuple[int, ...]]] = {
+    "mma": {
+        **{"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128)},
+        **{"stages": (2, 3), "splits": SPLITS},
+    },
+    "wgmma": {"warps": (4, 8, 12), "keys": (64, 128), "splits": SPLITS},
+}
 _MEANING = {
     "warp_rows": ("tile", "query rows of a warp: more products per read of keys and values, more registers"),
     "warps": ("parallel", "warps that share a tile of keys and values"),
@@ -41,25 +49,42 @@ def precisions(kernel: AttentionKernel, plan: Plan, arch: str) -> tuple[str, ...
 
 
 @dataclass(frozen=True)
-class AttentionTiling:
-    """A block's rows, its tile of keys, and the heads padded to whole fragments."""
+class AttentionTiling(ABC):
+    """A block's rows, its tile of keys, and the heads padded to what one product takes."""
 
     head: int
     value_head: int
     precision: str
-    warp_rows: int
     warps: int
     keys: int
-    stages: int = 2
     splits: int = 1
+
+    path = ""
+    text = ""  # the library's text of the kernel
+    arch_feature = ""  # letter that the architecture's name needs
+    kits: ClassVar[tuple[str, ...]] = ()  # library texts beside those of the precision
+
+    @property
+    @abstractmethod
+    def rows(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def registers(self) -> int:
+        """Registers of a thread, as estimated."""
+
+    @property
+    @abstractmethod
+    def shared_bytes(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def holes(self) -> dict[str, object]:
+        """What the kernel's text asks beside what all ask."""
 
     @property
     def threads(self) -> int:
         return 32 * self.warps
-
-    @property
-    def rows(self) -> int:
-        return self.warps * self.warp_rows
 
     @property
     def type_name(self) -> str:
@@ -68,6 +93,29 @@ class AttentionTiling:
     @property
     def item_bytes(self) -> int:
         return SIZES[self.precision]
+
+    def resident_blocks(self, arch: str) -> int:
+        """Blocks of a multiprocessor that the compiler should leave registers for."""
+        by_registers = 65536 // (self.threads * min(255, self.registers + 8))
+        return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
+
+    def is_legal(self, arch: str) -> bool:
+        return self.registers <= MOST_REGISTERS and self.shared_bytes <= max_shared_bytes(arch)
+
+
+@dataclass(frozen=True)
+class MmaAttention(AttentionTiling):
+    """Each warp multiplies its rows by fragments that it reads of the tile."""
+
+    warp_rows: int = 16
+    stages: int = 2
+
+    path = "mma"
+    text = "cuda/contractions/attention_mma.cu"
+
+    @property
+    def rows(self) -> int:
+        return self.warps * self.warp_rows
 
     @property
     def is_held(self) -> bool:
@@ -101,48 +149,97 @@ class AttentionTiling:
         stages, queries = self.stages * self.keys * (row + value_row), self.rows * row
         return max(stages, queries) if self.is_held else stages + queries
 
-    def resident_blocks(self, arch: str) -> int:
-        """Blocks of a multiprocessor that the compiler should leave registers for."""
-        by_registers = 65536 // (self.threads * min(255, self.registers + 8))
-        return max(1, min(16, by_registers, max_shared_bytes(arch) // self.shared_bytes))
+    @property
+    def holes(self) -> dict[str, object]:
+        is_held = str(self.is_held).lower()
+        return {"ROWS": self.warp_rows, "STAGES": self.stages, "PART": self.part, "IS_HELD": is_held}
+
+
+@dataclass(frozen=True)
+class WgmmaAttention(AttentionTiling):
+    """A warpgroup has 64 rows; the tensor cores read 16-bit keys and values from shared memory, 64 elements of a head
+    in a row of it."""
+
+    path = "wgmma"
+    text = "cuda/contractions/attention_wgmma.cu"
+    arch_feature = "a"
+    kits = ("wgmma", "wgmma_sixteen", "attention_wgmma")
+
+    @property
+    def rows(self) -> int:
+        return self.warps * 16
+
+    @property
+    def registers(self) -> int:
+        """Sums, scores, the weights of the tile before; addresses and loops."""
+        return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 40
+
+    @property
+    def shared_bytes(self) -> int:
+        return 2 * (self.rows * self.head + 2 * self.keys * (self.head + self.value_head))
+
+    @property
+    def holes(self) -> dict[str, object]:
+        return {}
 
     def is_legal(self, arch: str) -> bool:
-        return self.registers <= MOST_REGISTERS and self.shared_bytes <= max_shared_bytes(arch)
+        return self.threads * self.registers <= 65536 and self.registers <= 240 and super().is_legal(arch)
 
 
-def _padded(head: int) -> int:
-    return math.ceil(head / 16) * 16
+def _padded(head: int, step: int) -> int:
+    return math.ceil(head / step) * step
 
 
-def _default(kernel: AttentionKernel, precision: str, device: Device) -> AttentionTiling:
-    head, value_head = _padded(kernel.head), _padded(kernel.value_head)
+def paths(kernel: AttentionKernel, precision: str, arch: str) -> tuple[str, ...]:
+    """Ways to multiply, the default first."""
+    return ("mma", "wgmma") if SIZES[precision] == 2 and has_wgmma(arch) else ("mma",)
+
+
+def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> MmaAttention:
+    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 16)
     widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
     wide = kernel.rows > 64 and max(head, value_head) <= widest
-    rows = 32 if wide else 16
     warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
     keys = 64 if max(head, value_head) * SIZES[precision] <= (256 if warps > 1 else 128) else 32
-    found = AttentionTiling(head, value_head, precision, rows, warps, keys)
-    while not found.is_legal(device.arch) and found.keys > 16:
+    found = MmaAttention(head, value_head, precision, warps, keys, warp_rows=32 if wide else 16)
+    while not (found.is_legal(device.arch) and found.registers <= 255) and found.keys > 16:
         found = replace(found, keys=found.keys // 2)
-    blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
-    for splits in SPLITS:
-        if blocks * splits <= 3 * device.cores and (splits == 1 or kernel.columns >= splits * max(256, found.keys)):
-            found = replace(found, splits=splits)
     return found
 
 
+def _default_wgmma(kernel: AttentionKernel, precision: str, device: Device) -> WgmmaAttention:
+    head, value_head = _padded(kernel.head, 64), _padded(kernel.value_head, 64)
+    found = WgmmaAttention(head, value_head, precision, 8, 128)
+    while not found.is_legal(device.arch) and found.keys > 32:
+        found = replace(found, keys=found.keys // 2)
+    return found
+
+
+def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
+    """As many parts of the keys as fill the device."""
+    blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
+    splits = [
+        count
+        for count in SPLITS
+        if blocks * count <= 3 * device.cores and kernel.columns >= count * max(256, found.keys)
+    ]
+    return replace(found, splits=max([1, *splits]))
+
+
 def choose_attention(
-    kernel: AttentionKernel, precision: str, device: Device, choices: dict[str, Choice]
+    kernel: AttentionKernel, path: str, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
-    default = _default(kernel, precision, device)
-    wanted = {name: int(value) for name, value in choices.items() if value in _VALUES.get(name, ())}
+    first = _default_wgmma if path == "wgmma" else _default_mma
+    default = _split(first(kernel, precision, device), kernel, device)
+    values = _VALUES[path]
+    wanted = {name: int(value) for name, value in choices.items() if value in values.get(name, ())}
     tiling = _with(default, wanted)
     if not tiling.is_legal(device.arch) or tiling.splits * tiling.keys > max(kernel.columns, tiling.keys):
         tiling = default
     tunables = []
-    for name, values in _VALUES.items():
-        legal = [value for value in values if _with(tiling, {name: value}).is_legal(device.arch)]
+    for name, every in values.items():
+        legal = [value for value in every if _with(tiling, {name: value}).is_legal(device.arch)]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.columns >= value * tiling.keys]
         if getattr(tiling, name) not in legal:

@@ -140,6 +140,26 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     "float16_shared": lambda: attention(
         Heads(3, 100, 32, 32, shared=4), dtype="float16", precision="float16", splits=2, keys=32, stages=3
     ),
+    "joined_heads": lambda: attention(
+        Heads(1, 150, 16, 36, shared=4), mask="added", precision="tf32x3", keys=16, splits=4
+    ),
+    "wgmma": lambda: attention(Heads(150, 200, 64, 64), dtype="float16", precision="float16", path="wgmma"),
+    "wgmma_wide": lambda: attention(
+        Heads(70, 140, 96, 120, turned=True), dtype="bfloat16", precision="bfloat16", path="wgmma", keys=64, warps=4
+    ),
+    "wgmma_causal": lambda: attention(
+        Heads(200, 260, 64, 128), causal=True, dtype="float16", precision="float16", path="wgmma", keys=64
+    ),
+    "wgmma_masked": lambda: attention(
+        Heads(20, 150, 20, 7),
+        mask="added",
+        dtype="bfloat16",
+        precision="bfloat16",
+        path="wgmma",
+        splits=2,
+        keys=64,
+        warps=4,
+    ),
     "bfloat16": lambda: attention(Heads(37, 70, 20, 24), dtype="bfloat16", precision="bfloat16"),
     "bfloat16_odd": lambda: attention(
         Heads(18, 33, 7, 9, upright=True), mask="hidden", dtype="bfloat16", precision="bfloat16", keys=16
