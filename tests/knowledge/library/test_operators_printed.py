@@ -64,3 +64,14 @@ def test_in_cuda(tmp_path: Path) -> None:
     torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
     script = SCRIPT.replace("FOLDER", str(tmp_path))
     assert run(candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
+def test_on_the_gpu() -> None:
+    inputs = [tensor for _, own in CASES for tensor in own]
+    namespace: dict[str, Any] = {}
+    exec(compile(candidate(H200, inputs), "candidate.py", "exec"), namespace)
+    found = namespace["ModelNew"]()(*(tensor.cuda() for tensor in inputs))
+    for got, wanted in zip(found, all_of_them(*inputs), strict=True):
+        torch.testing.assert_close(got.cpu(), wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
