@@ -71,7 +71,7 @@ def audit_runs(
             gates.append(_public_gate(watched, case, trial))
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and policy != "open":
-            # The last questions, because each may end the process. Vector loads that need an aligned address do on a GPU.
+            # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             ways = (ELSEWHERE, FEWER_ROWS) if on_cpu else (FEWER_ROWS, ELSEWHERE)
             gates += [_fewer_gate(way, watched, trial, seen) for way in ways]
     _part_from(watched)
