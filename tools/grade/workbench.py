@@ -177,8 +177,13 @@ class LocalWorkbench:
         if self._target is None:
             self._target = target_of(self.device)
         target = self._target
+        if self._baseline is not None and self._baseline.done():  # how many processes may wait is known
+            self._begin(text, "screen")
         async with self._lock.compiling():
-            return await self._in_thread(lambda: target.build(text))
+            built = await self._in_thread(lambda: target.build(text))
+        if not built.ok:
+            await self._give_up(text)
+        return built
 
     async def verify(self, text: str, build: Build, stage: Stage) -> Verdict:
         if not build.ok:
@@ -188,13 +193,15 @@ class LocalWorkbench:
         if build.artifact and not built_file(build).exists():  # it was built on another machine
             await self.build(text)
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
-        return await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
+        self._begin(text, stage)
+        verdict = await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
+        if not verdict.correct:
+            await self._give_up(text)
+        return verdict
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         from foundry.tools.audit import audit, heavier, needs_watching
 
-        if verdict.correct and self.device.target == "cuda":  # what is timed next starts meanwhile
-            self._readying[text] = asyncio.ensure_future(self._make_ready(text, verdict.stage))
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
         graphs = (await self.intake()).graphs
         graph, source = graphs[0] if graphs else None, self._task.source
@@ -224,9 +231,8 @@ class LocalWorkbench:
         )
         if found.clean and verdict.stage == "final":
             found = with_gates(found, await self.sanitize(text))
-        if not found.clean and (begun := self._readying.pop(text, None)) is not None:
-            await begun
-            await self._in_thread(lambda: self._grader.dismiss(text))
+        if not found.clean:
+            await self._give_up(text)
         return found
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
@@ -242,8 +248,9 @@ class LocalWorkbench:
             # A cheat shows twice, a busy machine hardly.
             return self._grader.time(text, build, stage, baseline, holds=self._holds())
 
-        if self.device.target == "cuda":
-            await (self._readying.pop(text, None) or self._make_ready(text, stage))
+        self._begin(text, stage)
+        if begun := self._readying.pop(text, None):
+            await begun
         return await self._in_thread(work)
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
@@ -352,6 +359,18 @@ class LocalWorkbench:
             graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
         )
+
+    def _begin(self, text: str, stage: Stage) -> None:
+        """Starts the processes that will time a candidate, while it is compiled and checked."""
+        if self.device.target == "cuda" and self.device.present and text not in self._readying:
+            self._readying[text] = asyncio.ensure_future(self._make_ready(text, stage))
+
+    async def _give_up(self, text: str) -> None:
+        """A candidate is not timed: what was started for it serves the next one, or ends."""
+        begun = self._readying.pop(text, None)
+        if begun is not None:
+            await begun
+            await self._in_thread(lambda: self._grader.dismiss(text))
 
     async def _make_ready(self, text: str, stage: Stage) -> None:
         """Starts the processes of a timing, whose contexts would disturb another one."""
