@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -213,3 +214,21 @@ def test_each_gpu_keeps_ceilings_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp
     first = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30, uuid="0e1b7a2c")
     second = dataclasses.replace(first, uuid="5c3e9d11")
     assert [ceilings(gpu).copy_bytes_per_s for gpu in (first, second, first)] == [4e12, 3e12, 4e12]
+
+
+def test_lanes_share_the_cores() -> None:
+    """In processes of their own: the share is for good."""
+    script = "import os; from foundry.tools.machine.device import take_share_of_cores; "
+    script += "take_share_of_cores({part}, {parts}); print(*sorted(os.sched_getaffinity(0)))"
+
+    def cores(part: int, parts: int) -> list[int]:
+        command = [sys.executable, "-c", script.format(part=part, parts=parts)]
+        return [
+            int(core) for core in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        ]
+
+    here = sorted(os.sched_getaffinity(0))
+    assert cores(0, 1) == here
+    if len(here) >= 2:
+        assert cores(0, 2) + cores(1, 2) == here and abs(len(cores(0, 2)) - len(cores(1, 2))) <= 1
+    assert cores(0, len(here) + 1) == here  # more lanes than cores: they share all
