@@ -8,6 +8,13 @@ template <int TILE, int STEPS> DEVICE unsigned char* place(unsigned char* packed
     const int out = (int)(row % TILE);
     return packed + ((tile * STEPS + piece / 8) * TILE + out) * 128 + ((piece % 8) ^ (out % 8)) * 16;
 }
+// The same for an element of 16 bits where rows lie across k, in boxes of 64 of them by 64 of k.
+template <int TILE, int STEPS> DEVICE unsigned char* place_across(unsigned char* packed, long long row, long long k) {
+    const long long tile = row / TILE, step = k / 64;
+    const int out = (int)(row % TILE), deep = (int)(k % 64);
+    const int byte = (out % 64 / 8 ^ deep % 8) * 16 + out % 8 * 2;
+    return packed + ((tile * STEPS + step) * TILE + out / 64 * 64 + deep) * 128 + byte;
+}
 DEVICE float finite(float x) { return math::isnan(x) || math::isinf(x) ? 0.0f : math::abs(x); }
 
 // The exponent that takes `largest` (finite, not negative) into [2^13, 2^14); a row of tiny numbers stays below that.

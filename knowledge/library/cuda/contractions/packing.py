@@ -90,8 +90,7 @@ class PackedOperand:
         self.expr, where = (kernel.a, spaces.a) if which == "a" else (kernel.b, spaces.b)
         self.out, self.size = ("m", kernel.m) if which == "a" else ("n", kernel.n)
         self.tile_rows = product.tile_m if which == "a" else product.tile_n
-        along = strided_operand(kernel, spaces, which, Tiling())
-        self.tile: Tile = along if along.along_k else strided_operand(kernel, spaces, which, Tiling(), widest=1)
+        self.tile: Tile = strided_operand(kernel, spaces, which, Tiling())
         batch_dims = len(spaces.batch_sizes)
         self.is_batched = any(any(view.strides[:batch_dims]) for view in where.values())
         self.padded = math.ceil(self.size / self.tile_rows) * self.tile_rows
@@ -108,8 +107,10 @@ class PackedOperand:
 
     @property
     def is_across(self) -> bool:
-        """Whether tiles in shared memory have rows of one k."""
-        return self.place_now is not None and self.place_now.is_across
+        """Whether tiles in shared memory have rows of one k, which only elements of 16 bits may."""
+        if self.place_now is not None:
+            return self.place_now.is_across
+        return not self.tile.along_k and SIZES[self.product.precision] == 2
 
     def _map(self, found: InPlace) -> TensorMap:
         k, rows, wide = self.product.kernel.k, self.tile_rows, ROW_BYTES // 2
@@ -160,7 +161,7 @@ class PackedOperand:
         """The batch point whose rows the main loop reads."""
         return "batch" if self.is_batched and self.product.batch > 1 else "0"
 
-    def _holes(self) -> dict[str, object]:
+    def _holes(self, texts: list[str]) -> dict[str, object]:
         product, kernel = self.product, self.product.kernel
         spaces = product.spaces
         place: list[str] = []
@@ -169,6 +170,8 @@ class PackedOperand:
             place += decompose("batch", spaces.batch_sizes, spaces.batch_names, self.tile.index)
         return {
             "WHICH": self.which,
+            "PARAMETERS": ", ".join(texts),
+            "KEEP_PEAK": "",
             "KERNEL": product.name,
             "PRECISION": TYPES[product.precision],
             "INDEX": self.tile.index,
@@ -180,24 +183,28 @@ class PackedOperand:
             "GUESS": GUESS if product.is_scaled else 0,
             "BATCH": indent(place),
             "READ": indent(self.tile.read("held"), 4),
+            "READ_ONE": indent(self._read_one(), 4),
         }
 
-    def _signature(self) -> tuple[list[str], list[str], list[str]]:
-        """Parameters that packing has, their names, and the arguments: what is read, and where it is packed."""
+    def _read_one(self) -> list[str]:
+        product = self.product
+        return strided_operand(product.kernel, product.spaces, self.which, Tiling(), widest=1).read("held")
+
+    def _signature(self) -> tuple[list[str], list[str]]:
+        """Parameters that packing has, and the arguments: what is read, and where it is packed."""
         reads, _ = buffers_of(leaves([self.expr]), [])
         text, arguments = parameters(self.product.plan, reads, [])
-        packed = f"packed_{self.which}"
-        texts = [*([text] if text else []), f"unsigned char* __restrict__ {packed}"]
-        return texts, [*(f"b_{name}" for name in arguments), packed], [*arguments, self.memory(self.at)]
+        texts = [*([text] if text else []), f"unsigned char* __restrict__ packed_{self.which}"]
+        return texts, [*arguments, self.memory(self.at)]
 
     def sources(self) -> Iterator[tuple[str, Launch]]:
         """The launches that pack it, in order."""
         if not self.map:
-            yield from self._along() if self.tile.along_k else self._across()
+            yield from self._along() if self.tile.along_k else self._boxes() if self.is_across else self._across()
 
     def _along(self) -> Iterator[tuple[str, Launch]]:
         """A row is read once, where the threads that share it can keep it."""
-        texts, _, slots = self._signature()
+        texts, slots = self._signature()
         which, is_scaled = self.which, self.product.is_scaled
         pieces = self.product.steps * 8
         team = 32 if pieces <= 32 * _MOST_HELD or not is_scaled else _THREADS
@@ -205,27 +212,49 @@ class PackedOperand:
         if is_scaled:
             texts.append(f"int* __restrict__ exponents_{which}")
             slots.append(self.memory(self.exponents_at))
-        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "TEAM": team, "HELD": held}
+        holes = self._holes(texts) | {"TEAM": team, "HELD": held}
         scale = indent(self._scale(team, held)) if is_scaled else ""
         blocks = math.ceil(self.rows * team / _THREADS)
         yield packed_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
 
     def _across(self) -> Iterator[tuple[str, Launch]]:
-        """Rows are read side by side and packed with the scale that most have; those that need another, again."""
-        texts, names, slots = self._signature()
-        which, is_scaled = self.which, self.product.is_scaled
-        peaks = self.memory(self.peaks_at)
-        keep = f"peaks_{which}[step * (long long){self.rows} + row] = largest;" if is_scaled else ""
-        holes = self._holes() | {"PARAMETERS": ", ".join(texts), "ARGUMENTS": ", ".join(names)}
-        holes |= {"PEAKS": f", float* __restrict__ peaks_{which}" if is_scaled else "", "KEEP_PEAK": indent([keep])}
+        """Rows side by side, 128 bytes of each a thread, which brings them along k."""
+        texts, slots = self._signature()
         blocks = math.ceil(self.rows * self.product.steps / _THREADS)
-        yield (
-            packed_text("pack_across.cu", holes),
-            self._launch("pack", blocks, [*slots, *([peaks] if is_scaled else [])]),
-        )
-        if is_scaled:
-            slots = [*slots, peaks, self.memory(self.exponents_at)]
-            yield packed_text("pack_repair.cu", holes), self._launch("repair", math.ceil(self.rows / 32), slots)
+        yield packed_text("pack_across.cu", self._holes(texts)), self._launch("pack", blocks, slots)
+
+    def _boxes(self) -> Iterator[tuple[str, Launch]]:
+        """Rows side by side as they are, with the scale that most have; those that need another, again."""
+        texts, slots = self._signature()
+        blocks = self.rows // 64 * self.product.steps
+        if not self.product.is_scaled:
+            yield packed_text("pack_boxes.cu", self._holes(texts)), self._launch("pack", blocks, slots)
+            return
+        texts, slots = [*texts, f"float* __restrict__ peaks_{self.which}"], [*slots, self.memory(self.peaks_at)]
+        holes = self._holes(texts) | {"KEEP_PEAK": indent(self._peaks())}
+        yield packed_text("pack_boxes.cu", holes), self._launch("pack", blocks, slots)
+        slots = [*slots, self.memory(self.exponents_at)]
+        yield packed_text("pack_repair.cu", holes), self._launch("repair", self.rows // 32, slots)
+
+    def _peaks(self) -> list[str]:
+        """Statements that keep the largest finite magnitude of each of a block's rows."""
+        return [
+            "__shared__ float largest[8][64];",
+            "#pragma unroll",
+            "for (int e = 0; e < 8; ++e) {",
+            "float peak = math::maximum(pack::finite(value[0][e]), pack::finite(value[1][e]));",
+            "peak = math::maximum(peak, __shfl_xor_sync(0xffffffffu, peak, 8));",
+            "peak = math::maximum(peak, __shfl_xor_sync(0xffffffffu, peak, 16));",
+            "if (threadIdx.x % 32 < 8) largest[warp][octet * 8 + e] = peak;",
+            "}",
+            "__syncthreads();",
+            "if (threadIdx.x < 64) {",
+            "float peak = 0.0f;",
+            "#pragma unroll",
+            "for (int i = 0; i < 8; ++i) peak = math::maximum(peak, largest[i][threadIdx.x]);",
+            f"peaks_{self.which}[step * (long long){self.rows} + first_row + threadIdx.x] = peak;",
+            "}",
+        ]
 
     def _launch(self, what: str, blocks: int, arguments: list[str]) -> Launch:
         name = f"{self.product.name}_{what}_{self.which}"
