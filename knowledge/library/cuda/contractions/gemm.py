@@ -42,7 +42,7 @@ from foundry.knowledge.library.cuda.space import (
     pick,
 )
 from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
-from foundry.knowledge.opgraph import DType
+from foundry.knowledge.opgraph import ITEM_BYTES, DType
 
 
 def operand_dtype(kernel: GemmKernel) -> DType:
@@ -189,7 +189,8 @@ def ways_of(kernel: GemmKernel, plan: Plan) -> Ways:
 
 def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: bool) -> bool:
     """Whether launches that pack the operands are won back by the faster main loop, by rates measured on an H200:
-    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more.
+    600 and 170 TFLOP/s (110 where an operand does not lie along k), 3 TB/s while packing, 3 us a launch more; 1.2 TB/s
+    where few rows make little of what is read.
     Parameters are packed once, and what the copy engine reads as it is never."""
     batch = math.prod(kernel.batch)
     work = 2.0 * batch * kernel.m * kernel.n * kernel.k
@@ -200,7 +201,9 @@ def packing_pays(kernel: GemmKernel, spaces: Spaces, dtype: DType, *, along_k: b
     ]
     moved = batch * sum(packed) * kernel.k * (4 if dtype in ("float16", "bfloat16") else 6)
     launches = 4.5e-6 * len(packed)
-    return work / 600e12 + moved / 3e12 + launches < work / (170e12 if along_k else 110e12)
+    read = batch * (kernel.m + kernel.n) * kernel.k * ITEM_BYTES[dtype]
+    staged = max(work / (170e12 if along_k else 110e12), read / 1.2e12)
+    return work / 600e12 + moved / 3e12 + launches < staged
 
 
 def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:

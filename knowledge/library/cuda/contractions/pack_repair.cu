@@ -7,8 +7,8 @@ extern "C" __global__ void __launch_bounds__(256) @KERNEL@_repair_@WHICH@(
     const int place = threadIdx.x % 32, part = threadIdx.x / 32;
     const long long row = (long long)blockIdx.x * 32 + place;
     float largest = 0.0f;
-    for (int step = part; step < @STEPS@; step += 8)
-        largest = math::maximum(largest, peaks_@WHICH@[step * (long long)@ROWS@ + row]);
+    for (int i = part; i < @PARTS@; i += 8)
+        largest = math::maximum(largest, peaks_@WHICH@[i * (long long)@ROWS@ + row]);
     found[part][place] = largest;
     __syncthreads();
 #pragma unroll
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256) @KERNEL@_repair_@WHICH@(
 @READ_ONE@
         }
         const float value = held[0].at[0] * pack::power(exponent);
-        unsigned char* const to = pack::place_across<@TILE@, @STEPS@>(packed_@WHICH@, row, k);
+        unsigned char* const to = @PLACE@;
         const Precision::Element high = @PACK@(value), low = Precision::pack(pack::rest<Precision>(value, high));
         *reinterpret_cast<Precision::Element*>(to) = high;
         if (@HAS_LOW@) *reinterpret_cast<Precision::Element*>(to + @LOW@LL) = low;

@@ -20,6 +20,7 @@ from foundry.knowledge.library.ir.kernels import Apply, GemmKernel, Iota, Load, 
 ROW_BYTES = 128
 _THREADS = 256  # of a packing launch
 _ALIGN = 1024
+_LONG = 1024  # pieces of a long row that a block packs
 _MOST_HELD = 8  # 16-byte pieces of a row in a thread's registers
 
 
@@ -119,6 +120,16 @@ class PackedOperand:
         strides = (2 * found.row, 2 * (found.step or found.row * sizes[1]))
         return TensorMap(found.load.buffer, found.load.dtype, (*sizes, batch), strides, (*box, 1))
 
+    @property
+    def is_long(self) -> bool:
+        """Whether rows along k are too long for a block's registers."""
+        return self.tile.along_k and self.product.steps * 8 > _THREADS * _MOST_HELD
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts rows are taken to find their largest element."""
+        return math.ceil(self.product.steps * 8 / _LONG) if self.is_long else self.product.steps
+
     def memory(self, offset: int) -> str:
         """The argument for what lies `offset` bytes into the memory that this operand is packed into."""
         return cuda_launch.prepared(offset) if self.prepares else cuda_launch.workspace(offset)
@@ -130,8 +141,8 @@ class PackedOperand:
         self.at = begin
         self.exponents_at = begin + self.bytes
         self.peaks_at = self.exponents_at + (aligned(4 * self.rows) if self.product.is_scaled else 0)
-        needs_peaks = self.product.is_scaled and not self.tile.along_k
-        return self.peaks_at + (aligned(4 * self.rows * self.product.steps) if needs_peaks else 0)
+        needs_peaks = self.product.is_scaled and (self.is_across or self.is_long)
+        return self.peaks_at + (aligned(4 * self.rows * self.parts) if needs_peaks else 0)
 
     def copy(self) -> str:
         """The statement that brings a step's tile into a stage; of three products (low, high), (high, low) and (high,
@@ -178,6 +189,10 @@ class PackedOperand:
             "OUT": self.out,
             **{"ROWS": self.rows, "PADDED": self.padded, "SIZE": self.size, "K": kernel.k},
             **{"STEPS": product.steps, "TILE": self.tile_rows, "VECTOR": self.tile.vector},
+            "PARTS": self.parts,
+            "PLACE": f"pack::place_across<{self.tile_rows}, {product.steps}>(packed_{self.which}, row, k)"
+            if self.is_across
+            else f"pack::place<{self.tile_rows}, {product.steps}>(packed_{self.which}, row, k / 8) + k % 8 * 2",
             **{"PACK": "pack::cut<Precision>" if product.has_low else "Precision::pack", "LOW": self.low},
             "HAS_LOW": str(product.has_low).lower(),
             "GUESS": GUESS if product.is_scaled else 0,
@@ -200,7 +215,10 @@ class PackedOperand:
     def sources(self) -> Iterator[tuple[str, Launch]]:
         """The launches that pack it, in order."""
         if not self.map:
-            yield from self._along() if self.tile.along_k else self._boxes() if self.is_across else self._across()
+            if self.product.is_scaled and (self.is_across or self.is_long):
+                yield from self._guessed()
+            else:
+                yield from self._along() if self.tile.along_k else self._across()
 
     def _along(self) -> Iterator[tuple[str, Launch]]:
         """A row is read once, where the threads that share it can keep it."""
@@ -208,31 +226,30 @@ class PackedOperand:
         which, is_scaled = self.which, self.product.is_scaled
         pieces = self.product.steps * 8
         team = 32 if pieces <= 32 * _MOST_HELD or not is_scaled else _THREADS
-        held = math.ceil(pieces / team) if is_scaled and pieces <= team * _MOST_HELD else 0
+        held = math.ceil(pieces / team) if is_scaled else 0
         if is_scaled:
             texts.append(f"int* __restrict__ exponents_{which}")
             slots.append(self.memory(self.exponents_at))
         holes = self._holes(texts) | {"TEAM": team, "HELD": held}
-        scale = indent(self._scale(team, held)) if is_scaled else ""
+        scale = indent(self._scale(team)) if is_scaled else ""
         blocks = math.ceil(self.rows * team / _THREADS)
         yield packed_text("pack_along.cu", holes | {"SCALE": scale}), self._launch("pack", blocks, slots)
 
     def _across(self) -> Iterator[tuple[str, Launch]]:
-        """Rows side by side, 128 bytes of each a thread, which brings them along k."""
+        """Rows side by side: of 16 bits as they lie, else 128 bytes of each a thread, which brings them along k."""
         texts, slots = self._signature()
-        blocks = math.ceil(self.rows * self.product.steps / _THREADS)
-        yield packed_text("pack_across.cu", self._holes(texts)), self._launch("pack", blocks, slots)
+        name, threads = ("pack_boxes.cu", 4) if self.is_across else ("pack_across.cu", 1)
+        blocks = math.ceil(self.rows * self.product.steps * threads / _THREADS)
+        yield packed_text(name, self._holes(texts)), self._launch("pack", blocks, slots)
 
-    def _boxes(self) -> Iterator[tuple[str, Launch]]:
-        """Rows side by side as they are, with the scale that most have; those that need another, again."""
+    def _guessed(self) -> Iterator[tuple[str, Launch]]:
+        """Each element is read once and packed with the scale that most rows have; rows that need another, again."""
         texts, slots = self._signature()
-        blocks = self.rows // 64 * self.product.steps
-        if not self.product.is_scaled:
-            yield packed_text("pack_boxes.cu", self._holes(texts)), self._launch("pack", blocks, slots)
-            return
         texts, slots = [*texts, f"float* __restrict__ peaks_{self.which}"], [*slots, self.memory(self.peaks_at)]
         holes = self._holes(texts) | {"KEEP_PEAK": indent(self._peaks())}
-        yield packed_text("pack_boxes.cu", holes), self._launch("pack", blocks, slots)
+        name = "pack_boxes.cu" if self.is_across else "pack_long.cu"
+        blocks = self.rows // 64 * self.product.steps if self.is_across else self.rows * self.parts
+        yield packed_text(name, holes), self._launch("pack", blocks, slots)
         slots = [*slots, self.memory(self.exponents_at)]
         yield packed_text("pack_repair.cu", holes), self._launch("repair", self.rows // 32, slots)
 
@@ -260,21 +277,13 @@ class PackedOperand:
         name = f"{self.product.name}_{what}_{self.which}"
         return Launch(name, (blocks, 1, 1), (_THREADS, 1, 1), tuple(arguments), prepares=self.prepares)
 
-    def _scale(self, team: int, held: int) -> list[str]:
+    def _scale(self, team: int) -> list[str]:
         """Statements that find `scale` and keep its exponent for the end of the product."""
-        again = [
-            f"for (int piece = member; piece < {self.product.steps} * 8; piece += TEAM) {{",
-            "fetch(piece * PIECE, value[0]);",
-            "for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(value[0][e]));",
-            "}",
-        ]
-        kept = [
+        lines = [
+            "float largest = 0.0f;",
             "#pragma unroll",
             "for (int i = 0; i < HELD * PIECE; ++i)",
             "    largest = math::maximum(largest, pack::finite(value[i / PIECE][i % PIECE]));",
-        ]
-        lines = ["float largest = 0.0f;", *(kept if held else again)]
-        lines += [
             "#pragma unroll",
             "for (int mask = 16; mask; mask /= 2)",
             "    largest = math::maximum(largest, __shfl_xor_sync(0xffffffffu, largest, mask));",

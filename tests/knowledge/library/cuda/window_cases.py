@@ -152,6 +152,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "packed_half": lambda: gemm(130, 300, 200, precision="half"),
     "packed_half_linear": lambda: gemm(100, 136, 1000, flip="b", precision="half", tile_m=64, group_n=64, stages=3),
     "packed_half_deep": lambda: gemm(40, 24, 2100, flip="b", precision="half"),
+    "packed_half_long": lambda: gemm(20, 40, 16500, flip="b", precision="half", splits=8),
     "packed_half_flipped": lambda: gemm(96, 72, 300, flip="ab", precision="half"),
     "packed_half3": lambda: gemm(130, 77, 300, precision="half3"),
     "packed_half3_linear": lambda: gemm(40, 100, 600, (2,), flip="b", precision="half3", tile_m=64, group_n=64),
