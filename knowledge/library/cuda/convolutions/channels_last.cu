@@ -4,6 +4,7 @@
 // @TURNS@ warpgroups multiplies every @TURNS@. tile, and stores it while the others multiply.
 extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
     constexpr int BM = @BM@, BN = @BN@, STAGES = @STAGES@, TURNS = @TURNS@, TILES = @TILES@;
+    constexpr int PHASES = @PHASES@;  // of the last axis, that a tile computes together and stores side by side
     constexpr int WIDE = BN % 128 ? BN : 128;  // columns of one instruction
     constexpr int DRAINED = @DRAINED@;  // steps after which sums leave the tensor cores, which cut off what they add; 0: none
     constexpr int LATE = STAGES - 2;  // steps that are on their way while the one before them is told to be there
@@ -14,10 +15,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     extern __shared__ __align__(1024) unsigned char tiles[];
     bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(tiles + STAGES * STAGE);
     bulk::Barrier* const empty = full + STAGES;
+    // Whose turn it is: a warpgroup that did not see a stage's last round would take it for the one it waits for.
+    bulk::Barrier* const turns = empty + STAGES;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 5), bulk::prepare(empty + stage, 4);
+        for (int group = 0; group < TURNS; ++group) bulk::prepare(turns + group, 4);
         bulk::publish();
     }
     __syncthreads();
@@ -67,53 +71,61 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         return;
     }
 @CLAIM@
-    int round = 0, turn = warp / 4;
+    const int group = warp / 4;
+    int round = 0, others = group, own = 0;  // tiles of others before the next own one, own ones so far
     for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
 @BLOCK@
-        if (turn != 0) {  // another warpgroup's tile
-            --turn, round += steps;
+        if (others != 0) {
+            --others, round += steps;
             continue;
         }
-        turn = TURNS - 1;
-        float acc[BM / 64][BN / 2] = {};
-        float drained[DRAINED ? BM / 64 : 1][DRAINED ? BN / 2 : 1] = {};
-        for (int step = 0; step < steps; ++step, ++round) {
-            const int stage = round % STAGES;
-            const unsigned char* const from_a = tiles + stage * STAGE;
-            const unsigned char* const from_b = from_a + TileA::BYTES;
-            bulk::await(full + stage, round / STAGES & 1);
-            wgmma::begin();
+        others = TURNS - 1;
+        if (TURNS > 1) bulk::await(turns + group, group == 0 ? own + 1 & 1 : own & 1);
+        ++own;
+        float acc[PHASES][BM / 64][BN / 2] = {};
 #pragma unroll
-            for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
+        for (int w = 0; w < PHASES; ++w) {
+            float drained[DRAINED ? BM / 64 : 1][DRAINED ? BN / 2 : 1] = {};
+            const int count = w == 0 ? first_steps : steps - first_steps;
+            for (int step = 0; step < count; ++step, ++round) {
+                const int stage = round % STAGES;
+                const unsigned char* const from_a = tiles + stage * STAGE;
+                const unsigned char* const from_b = from_a + TileA::BYTES;
+                bulk::await(full + stage, round / STAGES & 1);
+                wgmma::begin();
 #pragma unroll
-                for (int i = 0; i < BM / 64; ++i)
+                for (int k = 0; k < 128 / Precision::BYTES; k += Precision::DEPTH)
 #pragma unroll
-                    for (int n = 0; n < BN; n += WIDE)
-                        Precision::multiply(wgmma::part<WIDE / 2>(acc[i] + n / 2), TileA::described(from_a, i * 64, k),
-                                            TileB::described(from_b, n, k));
-            wgmma::commit();
-            if constexpr (DRAINED) {
-                if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
-                    wgmma::wait<0>();
+                    for (int i = 0; i < BM / 64; ++i)
 #pragma unroll
-                    for (int i = 0; i < BM / 64; ++i) {
-                        wgmma::hold(acc[i]);
+                        for (int n = 0; n < BN; n += WIDE)
+                            Precision::multiply(wgmma::part<WIDE / 2>(acc[w][i] + n / 2),
+                                                TileA::described(from_a, i * 64, k), TileB::described(from_b, n, k));
+                wgmma::commit();
+                if constexpr (DRAINED) {
+                    if (step % (DRAINED ? DRAINED : 1) == DRAINED - 1) {
+                        wgmma::wait<0>();
 #pragma unroll
-                        for (int j = 0; j < BN / 2; ++j) drained[i][j] += acc[i][j], acc[i][j] = 0.0f;
+                        for (int i = 0; i < BM / 64; ++i) {
+                            wgmma::hold(acc[w][i]);
+#pragma unroll
+                            for (int j = 0; j < BN / 2; ++j) drained[i][j] += acc[w][i][j], acc[w][i][j] = 0.0f;
+                        }
                     }
                 }
+                wgmma::wait<1>();  // the step before this one has been read
+                if (lane == 0 && step > 0) bulk::arrive(empty + (round - 1) % STAGES);
             }
-            wgmma::wait<1>();  // the step before this one has been read
-            if (lane == 0 && step > 0) bulk::arrive(empty + (round - 1) % STAGES);
-        }
-        wgmma::wait<0>();
-        if (lane == 0 && steps > 0) bulk::arrive(empty + (round - 1) % STAGES);
+            if (TURNS > 1 && w == PHASES - 1 && lane == 0) bulk::arrive(turns + (group + 1) % TURNS);
+            wgmma::wait<0>();
+            if (lane == 0 && count > 0) bulk::arrive(empty + (round - 1) % STAGES);
 #pragma unroll
-        for (int i = 0; i < BM / 64; ++i) {
-            wgmma::hold(acc[i]);
-            if constexpr (DRAINED)
+            for (int i = 0; i < BM / 64; ++i) {
+                wgmma::hold(acc[w][i]);
+                if constexpr (DRAINED)
 #pragma unroll
-                for (int j = 0; j < BN / 2; ++j) acc[i][j] += drained[i][j];
+                    for (int j = 0; j < BN / 2; ++j) acc[w][i][j] += drained[i][j];
+            }
         }
         struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
         Pixel place[BM / 64][2];

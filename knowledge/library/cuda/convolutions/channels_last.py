@@ -71,22 +71,21 @@ class PixelTiling:
 
     @property
     def shared_bytes(self) -> int:
-        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 16)
+        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 16) + self.turns * 8
 
-    def registers(self, precision: str) -> int:
-        """Of a thread that multiplies."""
-        sums = self.tile_pixels * self.tile_channels // 128
-        return sums * (2 if precision == HALF3 else 1) + self.tile_pixels // 64 * 12 + 48
+    def registers(self, sums: int) -> int:
+        """Of a thread that multiplies and has `sums` of each output."""
+        return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
 
-    def legal(self, precision: str, arch: str) -> bool:
+    def legal(self, sums: int, arch: str) -> bool:
         fits = self.shared_bytes <= max_shared_bytes(arch)
-        return fits and self.registers(precision) <= _REGISTERS[self.turns][1]
+        return fits and self.registers(sums) <= _REGISTERS[self.turns][1]
 
-    def resident_blocks(self, precision: str, arch: str) -> int:
+    def resident_blocks(self, sums: int, arch: str) -> int:
         """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
         if self.turns > 1:
             return 1
-        by_registers = 65536 // (self.threads * self.registers(precision))
+        by_registers = 65536 // (self.threads * self.registers(sums))
         return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes + 1024)))
 
 
@@ -146,9 +145,18 @@ def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
     return choices.get(PRECISION, _precisions(space)[0]) in _precisions(space)
 
 
+def _together(space: ConvSpace) -> int:
+    return 2 if len(space.found.axes[2].parts) == 2 else 1
+
+
+def _sums(space: ConvSpace, precision: str) -> int:
+    """Registers of a thread for each output: phases together, and what has left the tensor cores."""
+    return _together(space) + (precision == HALF3)
+
+
 def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
     """Two warpgroups that take turns, on the largest tiles that leave them registers, and as many stages as fit."""
-    out = space.found.out_per_group
+    out, sums = space.found.out_per_group, _sums(space, precision)
     columns = min((n for n in _COLUMNS if n >= out), default=128)
     shapes = [
         PixelTiling(pixels, wide, 2, stages)
@@ -157,22 +165,22 @@ def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
         for stages in (8, 6, 5, 4)
         if wide <= columns
     ]
-    return next(shape for shape in shapes if shape.legal(precision, arch))
+    return next(shape for shape in shapes if shape.legal(sums, arch))
 
 
 def _choose(
     space: ConvSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[PixelTiling, tuple[Tunable, ...]]:
-    default = _default(space, precision, device.arch)
+    default, sums = _default(space, precision, device.arch), _sums(space, precision)
     most = max(16, 2 * space.found.out_per_group)
     values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
     wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
     shape = PixelTiling(**wanted)
-    if not shape.legal(precision, device.arch):
+    if not shape.legal(sums, device.arch):
         shape = default
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
-        legal = [v for v in values[name] if replace(shape, **{name: v}).legal(precision, device.arch)]
+        legal = [v for v in values[name] if replace(shape, **{name: v}).legal(sums, device.arch)]
         legal = sorted({*legal, getattr(default, name)})
         if len(legal) > 1:
             tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
@@ -186,6 +194,7 @@ class _ChannelsLast:
         precisions = _precisions(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
         self.near = str(pick(choices, "near", _NEAR, _NEAR[0]))
+        self.sums = _sums(space, self.precision)
         self.shape, self.tunables = _choose(space, self.precision, device, choices)
         self.packed: PackedInput = packed_input(space, self.precision)
         self.n = self.found.out_per_group
@@ -199,9 +208,14 @@ class _ChannelsLast:
         self._place()
 
     @property
+    def together(self) -> int:
+        """Phases of the last axis that a tile computes together: outputs of two lie side by side in memory."""
+        return _together(self.space)
+
+    @property
     def all_tiles(self) -> int:
         """Of all phases and groups."""
-        return self.tiles[0] * self.tiles[1] * len(self.phases) * self.kernel.groups
+        return self.tiles[0] * self.tiles[1] * len(self.phases) // self.together * self.kernel.groups
 
     @property
     def is_scaled(self) -> bool:
@@ -356,14 +370,16 @@ class _ChannelsLast:
 
     def _block(self) -> list[str]:
         """Which phase, group and place of the result a tile is: phases vary fastest, then tiles of channels."""
-        shape, phases = self.shape, len(self.phases)
+        shape, phases = self.shape, len(self.phases) // self.together
         lines = []
-        if phases > 1:
-            table = f"{self.space.name}_phases[tile % {phases}]"
-            lines += [f"const int phase = tile % {phases};"]
-            lines += [f"const int steps = {table}[3], first_step = {table}[4];"]
+        if len(self.phases) > 1:
+            table = f"{self.space.name}_phases[phase"
+            lines += [f"const int phase = tile % {phases} * {self.together};"]
+            lines += [f"const int first_steps = {table}][3], first_step = {table}][4];"]
+            more = f" + {table} + 1][3]" if self.together == 2 else ""
+            lines += [f"const int steps = first_steps{more};"]
         else:
-            lines += [f"const int steps = {self.packed.all_steps}, first_step = 0;"]
+            lines += [f"const int steps = {self.packed.all_steps}, first_steps = steps, first_step = 0;"]
         of_group = self.tiles[0] * self.tiles[1]
         if self.kernel.groups > 1:
             lines += [f"const int group_index = tile / {phases * of_group};"]
@@ -379,7 +395,7 @@ class _ChannelsLast:
             axis = self.found.axes[d]
             start = f" + {self.space.name}_phases[phase][{d}]" if len(axis.parts) > 1 else ""
             lines.append(f"const int {POSITION[d]} = j{d} * {axis.parts[0].step}{start};")
-            if any(part.count < axis.count for part in axis.parts):
+            if any(part.count < axis.count for part in axis.parts) and (d < 2 or self.together == 1):
                 tests.append(f"{POSITION[d]} < {self.kernel.output_size[d]}")
         return lines, " && ".join(tests) or "true"
 
@@ -389,7 +405,8 @@ class _ChannelsLast:
         signature, arguments = parameters(space.plan, reads, writes)
         more = ["const unsigned char* __restrict__ packed", "const unsigned char* __restrict__ weights"]
         slots = [self.image, self.weights]
-        acc, exponent, channel_scale = "acc[i][h * 4 + r * 2 + side]", "0", []
+        which = "j" if self.together == 2 else "0"
+        acc, exponent, channel_scale = f"acc[{which}][i][h * 4 + r * 2 + side]", "0", []
         if self.is_scaled:
             more += ["const int* __restrict__ exponents_x", "const int* __restrict__ exponents_w"]
             slots += [self.exponents_x, self.exponents_w]
@@ -401,15 +418,17 @@ class _ChannelsLast:
         size, step = packed.size, [axis.in_step for axis in self.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
-        body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, 1, "", "")
+        wide = kernel.output_size[2]
+        edge = f"p2 + j < {wide}" if self.together == 2 and wide % 2 else ""
+        body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, self.together, "", edge)
         values: dict[str, object] = {
             "NAME": space.name,
             "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
             "PRECISION": TYPES[self.precision],
             "THREADS": shape.threads,
-            "MIN_BLOCKS": shape.resident_blocks(self.precision, self.arch),
+            "MIN_BLOCKS": shape.resident_blocks(self.sums, self.arch),
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
-            **{"STAGES": shape.stages, "TILES": self.all_tiles},
+            **{"STAGES": shape.stages, "TILES": self.all_tiles, "PHASES": self.together},
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
             "DRAINED": DRAINED if self.precision == HALF3 else 0,
@@ -429,7 +448,7 @@ class _ChannelsLast:
             "CHANNEL_EXISTS": f"n < {self.n}" if self.n % shape.tile_channels else "true",
             "EPILOGUE": indent(body, 8),
         }
-        blocks = min(self.all_tiles, self.cores * shape.resident_blocks(self.precision, self.arch))
+        blocks = min(self.all_tiles, self.cores * shape.resident_blocks(self.sums, self.arch))
         launch = Launch(
             space.name, (blocks, 1, 1), (shape.threads, 1, 1), (*slots, *arguments), shared_bytes=shape.shared_bytes
         )
