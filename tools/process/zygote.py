@@ -244,10 +244,13 @@ class Zygote:
     def settle(self) -> None:
         """Returns when the process has nothing left to do by itself, so that something can be timed. Raises
         MissingTool, FoundryError."""
+        self._import_all()
+        self._means.result()
+
+    def _import_all(self) -> None:
         self.wait()
         while not self._imported_all:
             self._imported_all = not self._ask({"op": "import"}, again=True)["left"]
-        self._means.result()
 
     def go_on(self) -> None:
         """Imports what is left in the background; forks come in between."""
@@ -351,9 +354,10 @@ class Zygote:
         files that are closed when the worker has ended. An `early` worker does not wait for the modules that only
         others need. Raises MissingTool, FoundryError.
         """
-        self.wait()
-        if not early:
-            self.settle()
+        if early:
+            self.wait()
+        else:
+            self._import_all()
         return self._fork(
             entry,
             limits,
