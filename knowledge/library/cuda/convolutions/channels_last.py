@@ -40,11 +40,13 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.cost import flops
 from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
 
 _THREADS = 256  # of a packing launch
 _AXES = range(3)
 _PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
+_LEAST_FLOPS = 1e9
 _MOST_PIECES = 8192  # of the tables
 _COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
 _ALIGN = 1024
@@ -124,9 +126,10 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace) -> bool:
-    """Whether the packed input is read often enough, and its channels fill 16-byte pieces."""
+    """Whether the input is read often enough to win its copy back, and the launches that make it."""
     channels, out = space.found.in_per_group, space.found.out_per_group
-    return out >= 16 and channels * space.taps >= 64
+    is_read_often = out >= 16 and channels * space.taps >= 64 and (space.taps > 1 or channels >= 256)
+    return is_read_often and flops(space.kernel) >= _LEAST_FLOPS
 
 
 def _dtype(space: ConvSpace) -> str:

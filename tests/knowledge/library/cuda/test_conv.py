@@ -175,7 +175,7 @@ def test_the_algorithm_follows_from_the_channels_of_a_group(shape: tuple[Any, ..
     ("precision", "algorithm"), [("half", PACKED), ("half3", PACKED), ("tf32x3", TILED), ("ieee", TILED)]
 )
 def test_the_default_algorithm_computes_in_the_precision_that_was_chosen(precision: str, algorithm: str) -> None:
-    case = conv(2, 32, 64, (16, 16), (3, 3), padding=1, precision=precision)
+    case = conv(4, 64, 128, (48, 48), (3, 3), precision=precision)
     printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
     assert (printed.choices["algorithm"], printed.choices["precision"]) == (algorithm, precision)
 
