@@ -2,8 +2,8 @@
 shared memory, which no comparison of outputs has to show.
 
 The tool starts the program itself and speaks with it over a socket, so both are confined together, where the machine
-lets them have a network of their own; elsewhere they are limited in time, memory and environment only. Only text that
-was found correct, and that the audit found clean, is given to it.
+lets them have a network of their own and the tool works so; elsewhere they are limited in time, memory and environment
+only. Only text that was found correct, and that the audit found clean, is given to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
+from foundry.tools.process.linux import NETWORK
 from foundry.tools.process.sandbox import confine_tool
 from foundry.tools.process.zygote import ALLOWED
 from foundry.tools.targets.disassembly import tool_path
@@ -52,7 +53,7 @@ def sanitize(
 
     def gate(check: str) -> Gate:
         argv = [str(tool), "--tool", check, "--print-limit", "5"]
-        return read_check(check, under_tool(argv, task, text, target, SECONDS, means))
+        return read_check(check, under_tool(argv, task, text, target, SECONDS, means, has_looked))
 
     with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
         return list(pool.map(gate, CHECKS))
@@ -64,9 +65,25 @@ def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
 
 
 def under_tool(
+    tool: Sequence[str],
+    task: Task,
+    text: str,
+    target: TargetName,
+    seconds: float,
+    means: Collection[str],
+    has_worked: Callable[[str], bool],
+) -> Finished:
+    """Runs a tool around the replay of a kernel file, confined by `means`; once more without them if the tool has not
+    worked so, by its output."""
+    done = _replayed(tool, task, text, target, seconds, means)
+    if NETWORK not in means or done.reason or has_worked(done.output):
+        return done
+    return _replayed(tool, task, text, target, seconds, ())
+
+
+def _replayed(
     tool: Sequence[str], task: Task, text: str, target: TargetName, seconds: float, means: Collection[str]
 ) -> Finished:
-    """Runs a tool around the replay of a kernel file, confined by `means`."""
     with tempfile.TemporaryDirectory(prefix="foundry-replay-") as name:
         folder = Path(name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
@@ -83,12 +100,17 @@ def under_tool(
             close_all(own.locks)
 
 
+def has_looked(output: str) -> bool:
+    """Whether compute-sanitizer has watched a program to its end, or found something in it."""
+    return _SUMMARY.search(output) is not None and ("replayed" in output or _FINDING.search(output) is not None)
+
+
 def read_check(check: str, done: Finished) -> Gate:
     """What the tool found, as a gate."""
     if done.reason:
         return Gate(check, True, f"not decided: under compute-sanitizer it {done.reason}")
     summary = _SUMMARY.search(done.output)
-    if summary is None or ("replayed" not in done.output and not _FINDING.search(done.output)):
+    if summary is None or not has_looked(done.output):
         why = _OF_TOOL.search(done.output) or re.search(r"^\S.*$", done.output, re.M)
         words = why[why.lastindex or 0] if why else "it said nothing"
         return Gate(check, True, f"not decided: compute-sanitizer could not run it ({words[:160]})")

@@ -101,6 +101,11 @@ def _number(text: str) -> float:
         return math.nan
 
 
+def has_looked(output: str) -> bool:
+    """Whether the tool counted something, or said that it may not."""
+    return PERMISSION in output or bool(read_counters(output))
+
+
 def problem_of(output: str, found: Sequence[object]) -> str:
     """Why the tool counted nothing, with the remedy, or ""."""
     if found:

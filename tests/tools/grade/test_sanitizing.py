@@ -73,12 +73,30 @@ def test_the_replayed_program_calls_the_kernel_and_gets_no_key(tmp_path: Path, m
         "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'), os.environ['TORCH_EXTENSIONS_DIR'])\n"
         "    return x\n"
     )
-    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active)
+    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active, bool)
     said = f"called 4 None {extension_folder(text)}"  # what it has compiled already is there
     assert done.output.split("\n")[:3] == [said, said, "replayed"]
     spying = text.replace("'called'", f"open({str(path)!r}).read()")
     if FILES in available().active:  # it is confined as in any other process of a candidate
-        assert "FileNotFoundError" in under_tool([], read_task(path), spying, "cpu", 60.0, available().active).output
+        assert (
+            "FileNotFoundError" in under_tool([], read_task(path), spying, "cpu", 60.0, available().active, bool).output
+        )
+
+
+def test_a_tool_that_does_not_work_confined_runs_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+        "def get_inputs():\n  return [torch.rand(4)]\n"
+    )
+    looking = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
+        f"    open({str(path)!r})\n    return x\n"
+    )
+    done = under_tool(
+        [], read_task(path), looking, "cpu", 60.0, available().active, lambda output: "replayed" in output
+    )
+    assert "replayed" in done.output
 
 
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
