@@ -25,7 +25,7 @@ def tuned_mark(lowered: Lowered) -> str:
 
 def is_untuned(brief: Brief) -> bool:
     """Whether the tuner could still sweep the parent's structure; while a user's word has to be followed first, not."""
-    if brief.lowered is None or brief.tune_s <= 0 or tuned_mark(brief.lowered) in brief.tried:
+    if brief.lowered is None or brief.tune_s <= 0 or is_tuned(brief):
         return False
     correct = brief.parent.verdict is not None and brief.parent.verdict.correct
     has_numbers = any(len(item.values) > 1 for kernel in brief.lowered.kernels for item in kernel.tunables)
@@ -37,6 +37,11 @@ def _can_win(brief: Brief) -> bool:
     """Whether the structure could beat the best kernel at all: not where moving its bytes takes longer already."""
     best_ms = min((item.timing.candidate_ms for item in brief.elites if item.timing), default=math.inf)
     return Situation(brief).memory_ms < best_ms
+
+
+def is_tuned(brief: Brief) -> bool:
+    """Whether the numbers of the parent's structure were swept in this run."""
+    return brief.lowered is not None and tuned_mark(brief.lowered) in brief.tried
 
 
 def tuning_step(expert: ExpertName, brief: Brief) -> Proposal | None:

@@ -1,7 +1,8 @@
 """How the playbook ranks the legal moves of one candidate.
 
 The score of a move is a product of weights: of its aspect on the diagnosis' card, of the expert, of the island's role,
-of the kernel's share of the time, of the lift that earlier runs measured, and of the archive's hints.
+of the kernel's share of the time, of the lift that earlier runs measured, of the archive's hints, and of whether the
+tuner has swept the structure's numbers.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from dataclasses import dataclass
 from foundry.agents.expert import Expert, Opinion
 from foundry.agents.route import ROLES
 from foundry.agents.situation import Situation
+from foundry.agents.tuning import is_tuned
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import MoveLift
 from foundry.knowledge.thought import Aspect, Move
 
+TUNED = 0.3  # a number of a structure that the tuner has swept: it knows better ones, or none
 LIFT_POWER = 4.0  # a measured lift of 1.2 counts like a card's weight of 2
 # Which aspects move a candidate along a coordinate of the archive.
 COORDINATES: dict[str, tuple[Aspect, ...]] = {
@@ -53,6 +56,7 @@ def _score(move: Move, expert: Expert, situation: Situation) -> Ranked:
         _share(move, situation),
         weigh_lift(lift) if lift else 1.0,
         _weigh_hints(move, situation),
+        TUNED if move.kind == "set" and move.aspect != "precision" and is_tuned(situation.brief) else 1.0,
     )
     return Ranked(move, math.prod(factors), opinion, lift)
 

@@ -14,6 +14,7 @@ from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.playbook.ranking import rank
 from foundry.agents.route import ranking, route
 from foundry.agents.situation import Situation
+from foundry.agents.tuning import is_untuned, tuned_mark
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.experience.record import MoveLift
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal
@@ -270,3 +271,29 @@ async def test_the_search_needs_far_fewer_evaluations_than_sampling(toy: Any) ->
     # one point of 160 is the best: sampling without repetition needs 80 evaluations in the median
     assert counts[len(counts) // 2] <= 25
     assert counts[-1] <= 60
+
+
+async def test_a_new_structure_is_tuned_once_and_then_its_numbers_are_left_alone(toy: Any) -> None:
+    """The tiling expert is asked first and gives no numbers of its own; not where the structure cannot win, and not
+    before a user's word is followed."""
+    brief = replace(toy.brief(), tune_s=10.0)
+    assert ranking(brief, LATENCY)[0] == "tiling"
+    step = await propose(toy, "tiling", replace(brief, diagnosis=LATENCY))
+    assert step is not None and [move.kind for move in step.moves] == ["tune"]
+    assert step.recipe == brief.lowered.recipe and "swept" in step.rationale
+    other = await propose(toy, "fusion", replace(brief, diagnosis=LATENCY))
+    assert other is not None and all(move.kind != "tune" for move in other.moves)
+
+    best = replace(brief.parent, timing=replace(brief.parent.timing, candidate_ms=1e-6))
+    assert not is_untuned(replace(brief, elites=(best,))), "moving its bytes takes longer than the best kernel"
+    asked = Directive(1, "tiling", "block 16", {"verb": "set", "name": "block", "value": 16})
+    assert not is_untuned(replace(brief, directives=(asked,)))
+
+    tuned = replace(brief, tried=frozenset({tuned_mark(brief.lowered)}))
+    assert not is_untuned(tuned)
+    moves = toy.library.moves(brief.lowered)
+    before, after = (rank(moves, experts()["tiling"], Situation(item, LATENCY)) for item in (brief, tuned))
+    lost = {item.move.key: item.score for item in after if item.move.kind == "set"}
+    assert lost and all(
+        lost[item.move.key] == pytest.approx(0.3 * item.score) for item in before if item.move.key in lost
+    )
