@@ -23,6 +23,7 @@ from foundry.knowledge.library.rules.builder import (
     Tensor,
     Unsupported,
     apply,
+    argument,
     broadcast,
     cast,
     compute_dtype,
@@ -32,7 +33,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
     scalar,
 )
-from foundry.knowledge.library.rules.pointwise import operand
+from foundry.knowledge.library.rules.pointwise import operand, take
 from foundry.knowledge.opgraph import Op, TensorSpec, contiguous_strides
 
 Shape = tuple[int, ...]
@@ -325,3 +326,67 @@ def _contract_pair(builder: Builder, op: Op, first: str, a: Tensor, second: str,
     product(builder, replace(op, outputs=[in_order]), left, right, shape)
     plain = builder.tensors[op.name]
     builder.bind(op, builder.permute(plain, [natural.index(label) for label in output], op))
+
+
+# ---------------------------------------------------------------- cells of recurrent networks
+
+
+def _gates(builder: Builder, op: Op, tag: str, source: Tensor, weight: int, bias: int, addend: Expr | None) -> Tensor:
+    """source weight^T + bias + addend, a step of the cell's own."""
+    right = _transpose(builder, op, builder.tensor(op.args[weight]))
+    shape = (*source.shape[:-1], right.shape[-1])
+    dtype = op.outputs[0].spec.dtype
+    spec = TensorSpec(shape, contiguous_strides(shape), dtype)
+    step = replace(op, outputs=[replace(op.outputs[0], name=f"{op.name}_{tag}", spec=spec)])
+    given = argument(op, bias, tag)
+    shown = builder.expand(builder.tensor(given), shape, op).computed if given is not None else None
+
+    def finish(acc: Expr) -> Expr:
+        for term in (shown, addend):
+            acc = acc if term is None else apply("add", acc, term)
+        return acc
+
+    before = len(builder.steps)
+    product(builder, step, source, right, shape, finish)
+    builder.steps[before:] = [replace(item, ops=(op.name,)) for item in builder.steps[before:]]
+    return builder.tensors[step.name]
+
+
+def _parts(builder: Builder, op: Op, gates: Tensor, count: int) -> list[Expr]:
+    size = gates.shape[-1] // count
+    axis = len(gates.shape) - 1
+    return [take(builder, op, gates, axis, part * size, size).computed for part in range(count)]
+
+
+@rule("lstm_cell")
+def _lstm_cell(builder: Builder, op: Op) -> None:
+    given = op.args[1]
+    assert isinstance(given, list)
+    hidden, memory = (builder.tensor(item) for item in given)
+    of_hidden = _gates(builder, op, "hidden", hidden, 3, 5, None)
+    gates = _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, of_hidden.computed)
+    enters, forgets, new, leaves = _parts(builder, op, gates, 4)
+    kept = apply("mul", apply("sigmoid", forgets), memory.computed)
+    remembered = apply("add", kept, apply("mul", apply("sigmoid", enters), apply("tanh", new)))
+    builder.pointwise(op, remembered, 1)
+    seen = builder.tensors[op.outputs[1].name].computed
+    builder.pointwise(op, apply("mul", apply("sigmoid", leaves), apply("tanh", seen)), 0)
+
+
+@rule("gru_cell")
+def _gru_cell(builder: Builder, op: Op) -> None:
+    hidden = builder.tensor(op.args[1])
+    own = _parts(builder, op, _gates(builder, op, "hidden", hidden, 3, 5, None), 3)
+    given = _parts(builder, op, _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, None), 3)
+    resets, updates = (
+        apply("sigmoid", apply("add", left, right)) for left, right in zip(given[:2], own[:2], strict=True)
+    )
+    new = apply("tanh", apply("add", given[2], apply("mul", resets, own[2])))
+    builder.pointwise(op, apply("add", apply("mul", apply("sub", hidden.computed, new), updates), new))
+
+
+@rule("rnn_tanh_cell", "rnn_relu_cell")
+def _rnn_cell(builder: Builder, op: Op) -> None:
+    of_hidden = _gates(builder, op, "hidden", builder.tensor(op.args[1]), 3, 5, None)
+    gates = _gates(builder, op, "gates", builder.tensor(op.args[0]), 2, 4, of_hidden.computed)
+    builder.pointwise(op, apply("tanh" if op.kind == "rnn_tanh_cell" else "relu", gates.computed))

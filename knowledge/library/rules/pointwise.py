@@ -120,9 +120,9 @@ def _div(builder: Builder, op: Op) -> None:
     mode = argument(op, 2, "rounding_mode")
     if mode == "floor":
         builder.pointwise(op, apply("floordiv", left, right))
+    elif mode == "trunc" and dtype not in FLOATS:
+        builder.pointwise(op, apply("floordiv", apply("sub", left, apply("fmod", left, right)), right))
     elif mode == "trunc":
-        if dtype not in FLOATS:
-            raise Unsupported("integer division that truncates")
         builder.pointwise(op, apply("trunc", apply("div", left, right)))
     else:
         builder.pointwise(op, apply("div", left, right))

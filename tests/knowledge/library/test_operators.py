@@ -175,3 +175,23 @@ ORDERED: dict[str, Case] = {
 def test_elements_in_order(name: str) -> None:
     model, inputs = ORDERED[name]
     check(model, *inputs)
+
+
+CELLS: dict[str, tuple[Any, list[torch.Tensor]]] = {
+    "lstm": (torch.nn.LSTMCell(5, 4), [x(3, 5)]),
+    "gru": (torch.nn.GRUCell(5, 4), [x(3, 5), x(3, 4)]),
+    "gru without bias": (torch.nn.GRUCell(5, 4, bias=False), [x(3, 5), x(3, 4)]),
+    "rnn": (torch.nn.RNNCell(5, 4), [x(3, 5), x(3, 4)]),
+    "rnn with relu": (torch.nn.RNNCell(5, 4, nonlinearity="relu"), [x(3, 5), x(3, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_cells_of_recurrent_networks(name: str) -> None:
+    model, inputs = CELLS[name]
+    check(model, *inputs)
+
+
+def test_integers_divided_towards_zero() -> None:
+    numbers = torch.arange(-7, 8)
+    check(lambda a: torch.div(a, 3, rounding_mode="trunc") + torch.div(a, -2, rounding_mode="trunc"), numbers)
