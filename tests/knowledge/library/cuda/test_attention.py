@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,8 @@ def defaults() -> Iterator[tuple[str, Case]]:
                 yield f"x3_{place}", attention(heads, causal=causal, precision="tf32x3")
 
 
-def printed(case: Case, name: str) -> tuple[tuple[str, ...], str]:
-    found = print_kernel(case.kernel, case.plan(), H200, case.choices)
+def printed(case: Case, name: str, arch: str) -> tuple[tuple[str, ...], str]:
+    found = print_kernel(case.kernel, case.plan(), replace(H200, arch=arch.removesuffix("a")), case.choices)
     return found.shared, found.functions.replace("foundry_", f"foundry_{name}_")
 
 
@@ -52,7 +53,7 @@ def test_usual_heads_compile_without_spills(arch: str, tmp_path: Path) -> None:
     parts = [SIXTEEN, runtime_header()]
     with torch.device("meta"):
         for name, case in defaults():
-            shared, functions = printed(case, name)
+            shared, functions = printed(case, name, arch)
             parts += [text for text in shared if text not in parts] + [functions]
     source = tmp_path / "all.cu"
     source.write_text("\n".join(parts))
