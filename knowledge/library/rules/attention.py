@@ -129,7 +129,8 @@ def _three_kernels(builder: Builder, op: Op, call: _Call) -> None:
 
     first = _inner(op, "scores", call.scores, call.dtype)
     product(builder, first, query, turned, call.scores, masked)
-    rows = Rows(builder, _inner(op, "weights", call.scores, call.dtype), call.scores, [-1])
+    # Weights are rounded as the values are, so that the second product multiplies what the first one does.
+    rows = Rows(builder, _inner(op, "weights", call.scores, op.outputs[0].spec.dtype), call.scores, [-1])
     rows.emit(_weights(rows, rows.see(builder.tensors[first.name])))
     rows.finish()
     shape = (*call.scores[:-1], value.shape[-1])

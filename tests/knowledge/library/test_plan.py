@@ -424,6 +424,8 @@ def test_attention_that_no_kernel_takes_is_two_products_and_a_softmax(name: str)
     compare(as_module(model), planned, inputs, 1e-2 if name == "bfloat16" else 1e-5)
     assert not any(isinstance(step, TorchCall | AttentionKernel) for step in planned.steps)
     assert operators <= {op for step in planned.steps for op in step.ops}
+    weights = [buffer.dtype for key, buffer in planned.buffers.items() if key.endswith("weights")]
+    assert weights in ([], ["bfloat16" if name == "bfloat16" else "float32"])
 
 
 def test_products_around_a_softmax_stay_apart_where_the_attention_is_refused() -> None:
