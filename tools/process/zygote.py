@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 
@@ -36,14 +36,13 @@ from foundry.tools.process.sandbox import Sandbox
 
 START_S = 120.0  # import torch from a cold disk
 ANSWER_S = 60.0  # of the warm process, which may be importing the largest module
-FORK_S = 20.0
+TRIAL_S = 60.0  # of a sandbox with a GPU in it, on which many may be starting just then
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
 # From the whole sandbox downwards; what a machine lacks anyway makes some of these the same.
 _LEFT_OUT: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset({NETWORK}),
-    frozenset({FILES, SIGNALS}),
     frozenset({NETWORK, FILES, SIGNALS}),
 )
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
@@ -316,18 +315,20 @@ class Zygote:
         users' private files, and a driver may want what a sandbox hides.
         """
         kept = [tuple(name for name in sandbox.available().active if name not in left_out) for left_out in _LEFT_OUT]
-        first, *others = dict.fromkeys(kept)
-        best = self._try_means(first)
-        if best[1] < sandbox.ALL_USABLE and others:
-            with ThreadPoolExecutor(len(others)) as pool:  # each costs a GPU's context, and workers wait for them
-                best = max([best, *pool.map(self._try_means, others)], key=lambda attempt: attempt[1])
+        best: tuple[tuple[str, ...], int] = ((), 0)
+        for means in dict.fromkeys(kept):  # one after the other: each makes a context where there is a GPU
+            attempt = self._try_means(means)
+            # Where the GPU answers in none, as it may while many others start on it, the last shuts out least.
+            best = attempt if attempt[1] >= best[1] else best
+            if best[1] == sandbox.ALL_USABLE:
+                break
         return best[0]
 
     def _try_means(self, means: Sequence[str]) -> tuple[tuple[str, ...], int]:
         """What was active in a worker that was to be confined by `means`, and how much still worked in it."""
         with tempfile.TemporaryDirectory() as folder:
             confined = Sandbox("candidate", temporary=folder)
-            limits = Limits(wall_s=FORK_S)
+            limits = Limits(wall_s=TRIAL_S)
             worker = self._fork("foundry.tools.process.sandbox:report", limits, sandbox=confined, means=means)
             try:
                 answer, _ = worker.request({})
