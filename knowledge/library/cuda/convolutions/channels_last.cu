@@ -11,17 +11,21 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     using Precision = wgmma::@PRECISION@;
     using TileA = wgmma::Operand<Precision, BM>;
     using TileB = wgmma::Operand<Precision, BN>;
-    constexpr int STAGE = TileA::BYTES + TileB::BYTES;
+    constexpr int KEPT = @KEPT@;  // steps of weights that stay in shared memory, all of them or none
+    constexpr int STAGE = TileA::BYTES + (KEPT ? 0 : TileB::BYTES);
     extern __shared__ __align__(1024) unsigned char tiles[];
-    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(tiles + STAGES * STAGE);
+    unsigned char* const kept = tiles + STAGES * STAGE;
+    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(kept + KEPT * TileB::BYTES);
     bulk::Barrier* const empty = full + STAGES;
     // Whose turn it is: a warpgroup that did not see a stage's last round would take it for the one it waits for.
     bulk::Barrier* const turns = empty + STAGES;
+    bulk::Barrier* const there = turns + TURNS;  // all weights are
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
     if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, 5), bulk::prepare(empty + stage, 4);
+        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, KEPT ? 4 : 5), bulk::prepare(empty + stage, 4);
         for (int group = 0; group < TURNS; ++group) bulk::prepare(turns + group, 4);
+        bulk::prepare(there, 1);
         bulk::publish();
     }
     __syncthreads();
@@ -29,6 +33,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @GIVE_UP@
         const int thread = threadIdx.x - TURNS * 128, piece = thread % 8;
         int round = 0;
+        if (KEPT && thread == 0) {
+            bulk::expect(there, KEPT * TileB::BYTES);
+            for (int i = 0; i < KEPT; ++i)
+                bulk::copy(kept + i * TileB::BYTES, weights + i * TileB::BYTES, TileB::BYTES, there);
+        }
         const auto tell = [&](int done) {  // that the copies of a round are there
             wgmma::publish();
             __syncwarp();
@@ -50,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                 unsigned char* const to = tiles + stage * STAGE;
                 const int at = @NAME@_reads[(first_step + step) * 8 + piece];  // negative behind the last tap
                 bulk::await(empty + stage, round / STAGES + 1 & 1);
-                if (thread == 0) {
+                if (!KEPT && thread == 0) {
                     bulk::expect(full + stage, TileB::BYTES);
                     bulk::copy(to + TileA::BYTES, weights + (first_tile + (long long)step * @TILES_N@) * TileB::BYTES,
                                TileB::BYTES, full + stage);
@@ -72,6 +81,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     }
 @CLAIM@
     const int group = warp / 4;
+    if (KEPT) bulk::await(there, 0);
     int round = 0, others = group, own = 0;  // tiles of others before the next own one, own ones so far
     for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
 @BLOCK@
@@ -90,7 +100,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             for (int step = 0; step < count; ++step, ++round) {
                 const int stage = round % STAGES;
                 const unsigned char* const from_a = tiles + stage * STAGE;
-                const unsigned char* const from_b = from_a + TileA::BYTES;
+                const unsigned char* const from_b =
+                    KEPT ? kept + (first_step + w * first_steps + step) * TileB::BYTES : from_a + TileA::BYTES;
                 bulk::await(full + stage, round / STAGES & 1);
                 wgmma::begin();
 #pragma unroll

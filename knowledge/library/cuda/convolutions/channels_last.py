@@ -8,7 +8,7 @@ of a tap at a time and never asks where an image ends. Phases of a transposed co
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
@@ -25,15 +25,21 @@ from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
 )
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
+from foundry.knowledge.library.cuda.convolutions.pixel_tiles import (
+    KEPT,
+    REGISTERS,
+    choose_pixels,
+    find_needs,
+    together,
+)
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
-from foundry.knowledge.library.cuda.launches import Launch, max_shared_bytes
+from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.space import (
     body_leaves,
     buffers_of,
     decompose,
     indent,
-    number,
     parameters,
     pick,
     tunable,
@@ -41,70 +47,19 @@ from foundry.knowledge.library.cuda.space import (
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.cost import flops
-from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
+from foundry.knowledge.library.ir.kernels import PrintedKernel
 
 _THREADS = 256  # of a packing launch
 _AXES = range(3)
 _PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
 _LEAST_FLOPS = 1e9
 _MOST_PIECES = 8192  # of the tables
-_COLUMNS = (16, 24, 32, 48, 64, 96, 128)  # of one instruction
 _ALIGN = 1024
 _NEAR = ("no", "yes")
 _PRECISION_MEANING = (
     "half: operands scaled to 16 bits, 11 significant ones as TF32 has; half3: three products of such halves, as "
     "accurate as float32; tf32: as PyTorch with TF32 allowed, at half the rate"
 )
-
-
-@dataclass(frozen=True)
-class PixelTiling:
-    """The tunables' values."""
-
-    tile_pixels: int
-    tile_channels: int
-    turns: int
-    stages: int
-
-    @property
-    def threads(self) -> int:
-        """Those of the warpgroups that multiply, and of the one that copies."""
-        return self.turns * 128 + 128
-
-    @property
-    def shared_bytes(self) -> int:
-        return self.stages * ((self.tile_pixels + self.tile_channels) * 128 + 16) + self.turns * 8
-
-    def registers(self, sums: int) -> int:
-        """Of a thread that multiplies and has `sums` of each output."""
-        return self.tile_pixels * self.tile_channels // 128 * sums + self.tile_pixels // 64 * 12 + 48
-
-    def legal(self, sums: int, arch: str) -> bool:
-        fits = self.shared_bytes <= max_shared_bytes(arch)
-        return fits and self.registers(sums) <= _REGISTERS[self.turns][1]
-
-    def resident_blocks(self, sums: int, arch: str) -> int:
-        """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
-        if self.turns > 1:
-            return 1
-        by_registers = 65536 // (self.threads * self.registers(sums))
-        return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes + 1024)))
-
-
-# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
-_REGISTERS = {1: (0, 255), 2: (56, 224), 3: (56, 152)}
-_VALUES: dict[str, tuple[int, ...]] = {
-    "tile_pixels": (64, 128, 256),
-    "tile_channels": (*_COLUMNS, 256),
-    "turns": (1, 2, 3),
-    "stages": (3, 4, 5, 6, 8),
-}
-_MEANING = {
-    "tile_pixels": ("tile", "output positions of a tile: larger reads weights less often"),
-    "tile_channels": ("tile", "output channels of a tile: larger reads the input less often"),
-    "turns": ("parallel", "warpgroups that take turns: one stores while others multiply, each with fewer registers"),
-    "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
-}
 
 
 def fits(space: ConvSpace) -> bool:
@@ -148,48 +103,6 @@ def takes(space: ConvSpace, choices: dict[str, Choice]) -> bool:
     return choices.get(PRECISION, _precisions(space)[0]) in _precisions(space)
 
 
-def _together(space: ConvSpace) -> int:
-    return 2 if len(space.found.axes[2].parts) == 2 else 1
-
-
-def _sums(space: ConvSpace, precision: str) -> int:
-    """Registers of a thread for each output: phases together, and what has left the tensor cores."""
-    return _together(space) + (precision == HALF3)
-
-
-def _default(space: ConvSpace, precision: str, arch: str) -> PixelTiling:
-    """Two warpgroups that take turns, on the largest tiles that leave them registers, and as many stages as fit."""
-    out, sums = space.found.out_per_group, _sums(space, precision)
-    columns = min((n for n in _COLUMNS if n >= out), default=128)
-    shapes = [
-        PixelTiling(pixels, wide, 2, stages)
-        for wide in (columns, 64)
-        for pixels in (128, 64)
-        for stages in (8, 6, 5, 4)
-        if wide <= columns
-    ]
-    return next(shape for shape in shapes if shape.legal(sums, arch))
-
-
-def _choose(
-    space: ConvSpace, precision: str, device: Device, choices: dict[str, Choice]
-) -> tuple[PixelTiling, tuple[Tunable, ...]]:
-    default, sums = _default(space, precision, device.arch), _sums(space, precision)
-    most = max(16, 2 * space.found.out_per_group)
-    values = {name: tuple(v for v in found if name != "tile_channels" or v < most) for name, found in _VALUES.items()}
-    wanted = {name: number(choices, name, values[name], getattr(default, name)) for name in values}
-    shape = PixelTiling(**wanted)
-    if not shape.legal(sums, device.arch):
-        shape = default
-    tunables = []
-    for name, (aspect, meaning) in _MEANING.items():
-        legal = [v for v in values[name] if replace(shape, **{name: v}).legal(sums, device.arch)]
-        legal = sorted({*legal, getattr(default, name)})
-        if len(legal) > 1:
-            tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
-    return shape, tuple(tunables)
-
-
 class _ChannelsLast:
     def __init__(self, space: ConvSpace, device: Device, choices: dict[str, Choice]) -> None:
         self.space, self.found, self.kernel = space, space.found, space.kernel
@@ -197,8 +110,7 @@ class _ChannelsLast:
         precisions = _precisions(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
         self.near = str(pick(choices, "near", _NEAR, _NEAR[0]))
-        self.sums = _sums(space, self.precision)
-        self.shape, self.tunables = _choose(space, self.precision, device, choices)
+        self.shape, self.tunables = choose_pixels(space, self.precision, device, choices)
         self.packed: PackedInput = packed_input(space, self.precision)
         self.n = self.found.out_per_group
         self.counts = tuple(axis.count for axis in self.found.axes)
@@ -213,7 +125,7 @@ class _ChannelsLast:
     @property
     def together(self) -> int:
         """Phases of the last axis that a tile computes together: outputs of two lie side by side in memory."""
-        return _together(self.space)
+        return together(self.space)
 
     @property
     def all_tiles(self) -> int:
@@ -417,7 +329,7 @@ class _ChannelsLast:
             channel_scale = [f"const int channel_exponent = exponents_w[{self._group} * {self.padded_n} + n];"]
             acc = f"pack::scaled({acc}, place[i][r].exponent + channel_exponent)"
         output, exists = self._output()
-        own, most = _REGISTERS[shape.turns]
+        own, most = REGISTERS[shape.turns]
         size, step = packed.size, [axis.in_step for axis in self.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
@@ -429,8 +341,9 @@ class _ChannelsLast:
             "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
             "PRECISION": TYPES[self.precision],
             "THREADS": shape.threads,
-            "MIN_BLOCKS": shape.resident_blocks(self.sums, self.arch),
+            "MIN_BLOCKS": shape.resident_blocks(find_needs(space, self.precision), self.arch),
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
+            "KEPT": packed.all_steps if shape.weights == KEPT else 0,
             **{"STAGES": shape.stages, "TILES": self.all_tiles, "PHASES": self.together},
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
@@ -451,9 +364,13 @@ class _ChannelsLast:
             "CHANNEL_EXISTS": f"n < {self.n}" if self.n % shape.tile_channels else "true",
             "EPILOGUE": indent(body, 8),
         }
-        blocks = min(self.all_tiles, self.cores * shape.resident_blocks(self.sums, self.arch))
+        blocks = min(self.all_tiles, self.cores * shape.resident_blocks(find_needs(space, self.precision), self.arch))
         launch = Launch(
-            space.name, (blocks, 1, 1), (shape.threads, 1, 1), (*slots, *arguments), shared_bytes=shape.shared_bytes
+            space.name,
+            (blocks, 1, 1),
+            (shape.threads, 1, 1),
+            (*slots, *arguments),
+            shared_bytes=shape.shared_bytes(packed.all_steps),
         )
         return self._phases() + _text("channels_last.cu", values), launch
 

@@ -57,8 +57,9 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     `choices` may hold "algorithm" ("implicit_gemm", "direct", "channels_last") and what that algorithm takes. `direct`:
     "outputs" (of a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread)
     and "threads" (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". `channels_last`:
-    "precision", "near" (whether the first cache keeps lines), and those of its tiles. A value that is not legal for
-    this kernel gives way to the default.
+    "precision", "near" (whether the first cache keeps lines), "weights" ("kept" in shared memory or "moved" with the
+    input), "tile_pixels" and "tile_channels" (of a tile), "turns" (warpgroups that take turns) and "stages". A value
+    that is not legal for this kernel gives way to the default.
     """
     space = conv_space(kernel, plan)
     offered = _offered(space, device.arch)
