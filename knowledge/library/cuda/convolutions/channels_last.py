@@ -81,9 +81,11 @@ def runs_on(arch: str) -> bool:
 
 
 def pays(space: ConvSpace) -> bool:
-    """Whether the input is read often enough to win its copy back, and the launches that make it."""
+    """Whether the input is read often enough to win its copy back, and the launches that make it. Images of fewer than
+    eight channels fill half of each piece; of those only phases, which read little, are faster."""
     channels, out = space.found.in_per_group, space.found.out_per_group
-    is_read_often = out >= 16 and channels * space.taps >= 64 and (space.taps > 1 or channels >= 256)
+    fills = channels >= 8 or space.kernel.transposed
+    is_read_often = fills and out >= 16 and channels * space.taps >= 64 and (space.taps > 1 or channels >= 256)
     return is_read_often and flops(space.kernel) >= _LEAST_FLOPS
 
 
@@ -109,7 +111,9 @@ class _ChannelsLast:
         self.arch, self.cores = device.arch, device.cores
         precisions = _precisions(space)
         self.precision = str(pick(choices, PRECISION, precisions, precisions[0]))
-        self.near = str(pick(choices, "near", _NEAR, _NEAR[0]))
+        # Neighbouring taps of few channels lie in one line, which the first cache then serves.
+        self.near_default = _NEAR[packed_input(space, self.precision).point == 1]
+        self.near = str(pick(choices, "near", _NEAR, self.near_default))
         self.shape, self.tunables = choose_pixels(space, self.precision, device, choices)
         self.packed: PackedInput = packed_input(space, self.precision)
         self.n = self.found.out_per_group
@@ -390,7 +394,9 @@ class _ChannelsLast:
         kind = "tf32" if self.precision == "tf32" else "sixteen"
         shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack")
         precisions = _precisions(self.space)
-        tunables = [tunable("near", _NEAR, _NEAR[0], "memory", "whether the first cache keeps lines for the next tap")]
+        tunables = [
+            tunable("near", _NEAR, self.near_default, "memory", "whether the first cache keeps lines for the next tap")
+        ]
         if len(precisions) > 1:
             tunables.insert(0, tunable(PRECISION, precisions, precisions[0], PRECISION, _PRECISION_MEANING))
         values: dict[str, Choice] = {PRECISION: self.precision, "near": self.near, **asdict(self.shape)}
