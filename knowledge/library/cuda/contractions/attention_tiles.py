@@ -191,8 +191,13 @@ def _padded(head: int, step: int) -> int:
 
 
 def paths(kernel: AttentionKernel, precision: str, arch: str) -> tuple[str, ...]:
-    """Ways to multiply, the default first."""
-    return ("mma", "wgmma") if SIZES[precision] == 2 and has_wgmma(arch) else ("mma",)
+    """Ways to multiply, the default first: by warpgroups where the rows fill one and the heads most of whole boxes.
+    With a mask and short heads the products are not what takes the time."""
+    if SIZES[precision] != 2 or not has_wgmma(arch):
+        return ("mma",)
+    heads = (kernel.head, kernel.value_head)
+    fills = kernel.rows > 64 and sum(_padded(head, 64) for head in heads) * 3 <= 4 * sum(heads)
+    return ("wgmma", "mma") if fills and (kernel.mask is None or max(heads) > 64) else ("mma", "wgmma")
 
 
 def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> MmaAttention:
@@ -200,7 +205,9 @@ def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> Mma
     widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
     wide = kernel.rows > 64 and max(head, value_head) <= widest
     warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
-    keys = 64 if max(head, value_head) * SIZES[precision] <= (256 if warps > 1 else 128) else 32
+    if kernel.rows >= 256 and SIZES[precision] == 4 and 64 < max(head, value_head) <= 128:
+        warps = 8
+    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 else 32
     found = MmaAttention(head, value_head, precision, warps, keys, warp_rows=32 if wide else 16)
     while not (found.is_legal(device.arch) and found.registers <= 255) and found.keys > 16:
         found = replace(found, keys=found.keys // 2)
@@ -218,11 +225,8 @@ def _default_wgmma(kernel: AttentionKernel, precision: str, device: Device) -> W
 def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
     """As many parts of the keys as fill the device."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
-    splits = [
-        count
-        for count in SPLITS
-        if blocks * count <= 3 * device.cores and kernel.columns >= count * max(256, found.keys)
-    ]
+    most = (4 if found.warps == 1 else 3) * device.cores
+    splits = [count for count in SPLITS if blocks * count <= most and kernel.columns >= count * max(256, found.keys)]
     return replace(found, splits=max([1, *splits]))
 
 

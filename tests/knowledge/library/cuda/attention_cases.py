@@ -135,7 +135,13 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     ),
     "float16": lambda: attention(Heads(37, 70, 48, 40), dtype="float16", precision="float16"),
     "float16_causal": lambda: attention(
-        Heads(70, 70, 64, 64, turned=True), causal=True, dtype="float16", precision="float16", warp_rows=32, warps=2
+        Heads(70, 70, 64, 64, turned=True),
+        causal=True,
+        dtype="float16",
+        precision="float16",
+        path="mma",
+        warp_rows=32,
+        warps=2,
     ),
     "float16_shared": lambda: attention(
         Heads(3, 100, 32, 32, shared=4), dtype="float16", precision="float16", splits=2, keys=32, stages=3
