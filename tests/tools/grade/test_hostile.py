@@ -165,7 +165,7 @@ def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def zygote(code: Path) -> Iterator[Zygote]:
-    warm = Zygote.start(threads=1, preload=["ctypes"], environment={"PYTHONPATH": str(code)})
+    warm = Zygote.start(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(code)})
     yield warm
     warm.close()
 
@@ -274,7 +274,7 @@ def gone(pid: int) -> bool:
 
 
 def test_a_warm_process_that_is_killed_is_started_again(code: Path, tmp_path: Path) -> None:
-    warm = Zygote.start(threads=1, preload=["ctypes"], environment={"PYTHONPATH": str(code)})
+    warm = Zygote.start(threads=1, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(code)})
     try:
         worker = fork(warm, code, tmp_path)
         os.kill(warm.pid, 9)
