@@ -76,6 +76,7 @@ async def evaluated(bench: Workbench, text: str, lowered: Lowered | None) -> Eva
     return await examine(candidate, text, "screen", "fair", ask, lowered=lowered)
 
 
+@pytest.mark.slow  # two warm processes, and every step of three candidates twice
 async def test_it_rules_as_one_in_this_process_does(place: dict[str, str], zygote: Zygote, tmp_path: Path) -> None:
     task, device = read_once(tmp_path, TASK), describe("cpu")
     here = await open_workbench(task, device, tmp_path / "scratch", seed=3, zygote=zygote)

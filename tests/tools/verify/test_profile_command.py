@@ -98,7 +98,7 @@ LIBRARY = ctypes.CDLL(LIBRARY)
 
 
 @pytest.mark.skipif(shutil.which("perf") is None, reason="times of single functions need perf")
-@pytest.mark.parametrize("kernel", [cpu_kernel, compiles_itself])
+@pytest.mark.parametrize("kernel", [pytest.param(cpu_kernel, marks=pytest.mark.slow), compiles_itself])
 def test_a_cpu_kernel_is_profiled_function_by_function(profiled: Profiled, kernel: Callable[[], str]) -> None:
     found = profiled(kernel(), "cpu")
     if found["notes"]:
