@@ -212,7 +212,7 @@ class FakeWorkbench:
         """Finds the best tile at once."""
         from foundry.tools.tune.tuner import TunedKernel, TunedPlan
 
-        await self._work(f"tune {_digest(repr(recipe))}")
+        await self._work("tune")
         choices = {**recipe.choices["k0"], "tile": 64}
         kernel = TunedKernel("k0", "map", choices, 1.0, 0.9, None, 12, 0, "time")
         return TunedPlan(replace(recipe, choices={"k0": choices}), (kernel,), 12, 0, 0, 0.1, ("best: {}",))
