@@ -122,8 +122,12 @@ async def test_kill_9_loses_only_what_was_in_flight(
     summary = await resume(path, parts=parts(machine(log=log)))
     assert summary.verdict == "accepted"
     assert 22 <= summary.evaluations <= 28
-    asked = Counter(log.read_text().splitlines())
-    repeated = {what: times for what, times in asked.items() if times > 1 and what not in ("intake", "closed")}
+    lines_of_log = log.read_text().splitlines()
+    first_build = next(line for line in lines_of_log if line.startswith("build"))
+    # Asked more than once in any run: the first build, ahead of its step, and the tuner, for each structure.
+    usual = {"intake", "closed", "tune", first_build}
+    asked = Counter(lines_of_log)
+    repeated = {what: times for what, times in asked.items() if times > 1 and what not in usual}
     assert sum(repeated.values()) - len(repeated) <= 4, f"more than what four islands had in flight: {repeated}"
     run = RunDirectory.inspect(path)
     assert recorded <= {item.candidate.id for item, _ in run.evaluations()}
