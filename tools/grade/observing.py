@@ -49,7 +49,7 @@ def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[s
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.target, COUNT_S, means, nsight.has_looked)
+    done = under_tool(argv, task, text, device.target, COUNT_S, means)
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

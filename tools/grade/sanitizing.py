@@ -1,9 +1,9 @@
 """compute-sanitizer on a kernel that is about to be called a winner: reads and writes outside of memory, and races in
 shared memory, which no comparison of outputs has to show.
 
-The tool starts the program itself and speaks with it over a socket, so both are confined together, where the machine
-lets them have a network of their own and the tool works so; elsewhere they are limited in time, memory and environment
-only. Only text that was found correct, and that the audit found clean, is given to it.
+The tool starts the program itself and speaks with it over a socket, so both are confined together, by what this machine
+allows. Where the tool does not work so confined, its check is not decided and says so. Only text that was found
+correct, and that the audit found clean, is given to it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ from foundry.knowledge.task import Task
 from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
-from foundry.tools.process.linux import NETWORK
 from foundry.tools.process.sandbox import confine_tool
 from foundry.tools.process.zygote import ALLOWED
 from foundry.tools.targets.disassembly import tool_path
@@ -53,7 +52,7 @@ def sanitize(
 
     def gate(check: str) -> Gate:
         argv = [str(tool), "--tool", check, "--print-limit", "5"]
-        return read_check(check, under_tool(argv, task, text, target, SECONDS, means, has_looked))
+        return read_check(check, under_tool(argv, task, text, target, SECONDS, means))
 
     with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
         return list(pool.map(gate, CHECKS))
@@ -65,25 +64,10 @@ def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
 
 
 def under_tool(
-    tool: Sequence[str],
-    task: Task,
-    text: str,
-    target: TargetName,
-    seconds: float,
-    means: Collection[str],
-    has_worked: Callable[[str], bool],
-) -> Finished:
-    """Runs a tool around the replay of a kernel file, confined by `means`; once more without them if the tool has not
-    worked so, by its output."""
-    done = _replayed(tool, task, text, target, seconds, means)
-    if NETWORK not in means or done.reason or has_worked(done.output):
-        return done
-    return _replayed(tool, task, text, target, seconds, ())
-
-
-def _replayed(
     tool: Sequence[str], task: Task, text: str, target: TargetName, seconds: float, means: Collection[str]
 ) -> Finished:
+    """Runs a tool around the replay of a kernel file, confined by `means`. A tool that does not work under them is
+    never run without: whether it worked is known from its output alone, and the candidate writes there too."""
     with tempfile.TemporaryDirectory(prefix="foundry-replay-") as name:
         folder = Path(name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")

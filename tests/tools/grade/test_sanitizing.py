@@ -11,7 +11,7 @@ from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
 from foundry.tools.grade.sanitizing import read_check, sanitize, under_tool, with_gates
 from foundry.tools.process.child import Finished
-from foundry.tools.process.linux import FILES
+from foundry.tools.process.linux import FILES, NETWORK
 from foundry.tools.process.sandbox import available
 from foundry.tools.targets.disassembly import tool_path
 from foundry.tools.task.file import read_task
@@ -73,30 +73,32 @@ def test_the_replayed_program_calls_the_kernel_and_gets_no_key(tmp_path: Path, m
         "    print('called', x.numel(), os.environ.get('OPENAI_API_KEY'), os.environ['TORCH_EXTENSIONS_DIR'])\n"
         "    return x\n"
     )
-    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active, bool)
+    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active)
     said = f"called 4 None {extension_folder(text)}"  # what it has compiled already is there
     assert done.output.split("\n")[:3] == [said, said, "replayed"]
     spying = text.replace("'called'", f"open({str(path)!r}).read()")
     if FILES in available().active:  # it is confined as in any other process of a candidate
-        assert (
-            "FileNotFoundError" in under_tool([], read_task(path), spying, "cpu", 60.0, available().active, bool).output
-        )
+        assert "FileNotFoundError" in under_tool([], read_task(path), spying, "cpu", 60.0, available().active).output
 
 
-def test_a_tool_that_does_not_work_confined_runs_as_it_is(tmp_path: Path) -> None:
+def test_a_kernel_under_a_tool_runs_once_and_only_confined(tmp_path: Path) -> None:
+    """A candidate that makes the tool fail gets no second run with fewer means."""
+    active = available().active
+    if NETWORK not in active or FILES not in active:
+        pytest.skip("this machine confines no tool")
     path = tmp_path / "task.py"
     path.write_text(
         "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
         "def get_inputs():\n  return [torch.rand(4)]\n"
     )
-    looking = (
-        "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
-        f"    open({str(path)!r})\n    return x\n"
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    silent = (
+        "import os, torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
+        f"    try:\n      open({str(marks / 'was-here')!r}, 'w')\n    finally:\n      os._exit(0)\n"
     )
-    done = under_tool(
-        [], read_task(path), looking, "cpu", 60.0, available().active, lambda output: "replayed" in output
-    )
-    assert "replayed" in done.output
+    done = under_tool([], read_task(path), silent, "cpu", 60.0, active)
+    assert "replayed" not in done.output and list(marks.iterdir()) == []
 
 
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
