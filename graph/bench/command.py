@@ -10,6 +10,8 @@ import typer
 from foundry.tools.command_line import fail, one_line_errors, print_json
 
 if TYPE_CHECKING:
+    from foundry.graph.bench.bench import Outcome
+    from foundry.graph.bench.request import BenchRequest
     from foundry.knowledge.candidate import RivalName
 
 KERNELBENCH = "kernelbench"
@@ -39,15 +41,12 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,
 ) -> None:
     """Search a kernel for every task of a folder; the same command again goes on where it was stopped or killed."""
-    from foundry.graph.bench.bench import FIGURES, SUMMARY, run_bench
-    from foundry.graph.bench.figures import figures_of
-    from foundry.graph.bench.report import share, times
-    from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-    from foundry.graph.run.request import EFFORTS, RunLimits
-    from foundry.knowledge.codec import to_plain
-
     if (tasks == KERNELBENCH) != (root is not None) or (levels is not None and root is None):
         fail("KernelBench is named by: kernelbench --root DIR [--levels 1,2,3]; any other folder by its path", 2)
+    from foundry.graph.bench.bench import run_bench
+    from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
+    from foundry.graph.run.request import EFFORTS, RunLimits
+
     request = BenchRequest(
         str(root or tasks),
         str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
@@ -63,18 +62,32 @@ def bench(
         shard_of(shard),
     )
     outcome = run_bench(request, gpus, lanes, pictures=pictures, say=lambda line: typer.echo(line, err=as_json))
+    _say_figures(outcome, request, as_json)
+    _exit(outcome, request)
+
+
+def _say_figures(outcome: Outcome, request: BenchRequest, as_json: bool) -> None:
+    from foundry.graph.bench.bench import FIGURES, SUMMARY
+    from foundry.graph.bench.figures import figures_of
+    from foundry.graph.bench.report import share, times
+    from foundry.knowledge.codec import to_plain
+
     found = figures_of(outcome.lines)
     if as_json:
         print_json({"out": request.out, "left": outcome.left, "figures": [to_plain(one) for one in found]})
-    else:
-        for one in found:
-            compiled_too = one.compiled.by_kernel
-            versus = f", {times(compiled_too)} over torch.compile" if compiled_too else ""
-            typer.echo(
-                f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
-                f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
-            )
-        typer.echo(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
+        return
+    for one in found:
+        compiled_too = one.compiled.by_kernel
+        versus = f", {times(compiled_too)} over torch.compile" if compiled_too else ""
+        typer.echo(
+            f"{one.group}: {one.accepted} of {one.counted} tasks that count have an accepted kernel;"
+            f" geomean {times(one.geomean)} over eager{versus}; fast_1 {share(one.fast_1)}"
+        )
+    typer.echo(f"summary: {request.where / SUMMARY}, {request.where / FIGURES}")
+
+
+def _exit(outcome: Outcome, request: BenchRequest) -> None:
+    """Ends the program where not all went well."""
     if outcome.left and outcome.is_stopped:
         fail(f"interrupted, the state is kept in {request.out}: the same command goes on", 130)
     if outcome.left:

@@ -6,14 +6,16 @@ import asyncio
 import math
 import time
 import traceback
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import Excluded, TaskResult
 from foundry.graph.bench.tasks import BenchTask
-from foundry.graph.run.events import EventLog
+from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory, list_runs
@@ -27,6 +29,7 @@ from foundry.knowledge.task import Task
 RUNS = "runs"
 ALONE = "alone"  # a file in the folder of a task's runs: it does not fit into a part of a GPU
 FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
+SHORTEST_S = 0.05  # that is worth a word of where the seconds went
 OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
 
 
@@ -121,7 +124,7 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
     """The line of a run that came to its end."""
     ci95 = summary.speedup_ci95
     is_accepted = summary.verdict == "accepted"
-    evaluated_s, sessions = _course(Path(summary.run))
+    course = _course(Path(summary.run))
     return TaskResult(
         task.name,
         digest,
@@ -136,10 +139,11 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
         accuracy_class=summary.accuracy_class,
         fraction_of_floor=summary.fraction_of_floor,
         evaluations=summary.evaluations,
-        evaluated_s=evaluated_s,
+        evaluated_s=course.evaluated_s,
+        spent_s=course.spent_s,
         first_verified_s=summary.first_verified_s,
         wall_s=summary.wall_s,
-        sessions=sessions,
+        sessions=course.sessions,
         run=_below(summary.run, request) or "",
         kernel=_below(summary.kernel, request),
         receipt=_below(summary.receipt, request),
@@ -160,8 +164,17 @@ def rivals_of(contest: Contest | None) -> dict[str, Any]:
     return fields
 
 
-def _course(run: Path) -> tuple[list[float], int]:
-    """When each first evaluation of a candidate ended, in seconds from the start, and how many sessions there were."""
+@dataclass(frozen=True)
+class _Course:
+    """Of a run: when each first evaluation of a candidate ended, in seconds from its start; seconds by the tool that
+    took them, several at once counted several times; how many sessions there were."""
+
+    evaluated_s: list[float]
+    spent_s: dict[str, float]
+    sessions: int
+
+
+def _course(run: Path) -> _Course:
     opened = RunDirectory.inspect(run)
     try:
         log = EventLog(opened.database, reading=True)
@@ -170,9 +183,21 @@ def _course(run: Path) -> tuple[list[float], int]:
         for event in log.read(kind="evaluation"):
             ended.setdefault(event.name, round(event.started - began, 3))
         sessions = opened.database.run("SELECT COUNT(*) FROM sessions")[0][0]
-        return sorted(ended.values()), int(sessions)
+        return _Course(sorted(ended.values()), spent_s(log.read(kind="tool")), int(sessions))
     finally:
         opened.close()
+
+
+def spent_s(tools: Iterable[Event]) -> dict[str, float]:
+    """Seconds by tool, the longest first; what of them was spent waiting for the device is an entry of its own."""
+    found: dict[str, float] = defaultdict(float)
+    for event in tools:
+        is_proof = event.step.startswith("final/") and not event.name.endswith("final")
+        waited = float(event.data.get("wait_s", 0.0))
+        found[f"{event.name} final" if is_proof else event.name] += (event.seconds or 0.0) - waited
+        found["waiting"] += waited
+    longest = sorted(found.items(), key=lambda item: -item[1])
+    return {name: round(seconds, 1) for name, seconds in longest if seconds >= SHORTEST_S}
 
 
 def _below(path: str | None, request: BenchRequest) -> str | None:

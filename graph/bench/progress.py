@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from foundry.graph.bench.report import interval, times
+from foundry.graph.bench.report import interval, milliseconds, times
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.bench.tasks import BenchTask
 from foundry.tools.words import make_printable
 
+LONGEST = 5  # tools of a task that its line names with their seconds
 Say = Callable[[str], None]
 
 
@@ -76,8 +77,13 @@ class BenchProgress:
 
 def task_line(result: TaskResult) -> str:
     """One finished task in one line."""
+    seconds = f"{result.wall_s:.0f} s" + "".join(
+        f"{', ' if number else ': '}{name} {spent:.0f}"
+        for number, (name, spent) in enumerate(list(result.spent_s.items())[:LONGEST])
+    )
     if result.is_accepted:
         versus = f", {times(result.speedup_vs_compile)} over torch.compile" if result.speedup_vs_compile else ""
-        return f"{result.task}: {interval(result)}{versus}, {result.wall_s:.0f} s"
+        took = f"{milliseconds(result.candidate_ms)} ms for {milliseconds(result.baseline_ms)}"
+        return f"{result.task}: {interval(result)}{versus}, {took}, {seconds}"
     ending = f"not counted, {result.excluded}" if result.excluded else result.verdict
-    return f"{result.task}: {ending}: {result.reason}, {result.wall_s:.0f} s"
+    return f"{result.task}: {ending}: {result.reason}, {seconds}"

@@ -53,6 +53,7 @@ class TaskResult:
     peak_memory_ratio: float | None = None  # kernel over eager, of one call with its inputs and parameters
     evaluations: int = 0
     evaluated_s: list[float] = field(default_factory=list)  # when each evaluation ended, from the start of the run
+    spent_s: dict[str, float] = field(default_factory=dict)  # by tool, the longest first; several at once add up
     first_verified_s: float | None = None
     wall_s: float = 0.0
     sessions: int = 1  # more than one: the run was killed or stopped, and times from its start hold the pauses

@@ -102,7 +102,9 @@ def test_bad_tasks_are_lines_with_their_reason(story: Story) -> None:
 
 def test_progress_without_a_terminal_is_a_line_a_task(story: Story) -> None:
     said = story.end.out.splitlines()
-    assert re.match(r"\[2/4\] 2_gate: [\d.]+x \[.*\], \d+ s; ends about .*\d\d:\d\d$", said[0])
+    assert re.match(
+        r"\[2/4\] 2_gate: [\d.]+x \[.*\], [\d.]+ ms for [\d.]+, \d+ s: .*; ends about .*\d\d:\d\d$", said[0]
+    )
     assert said[1].startswith("[3/4] 3_broken: failed: 3_broken.py, line 1") and said[2].startswith("[4/4] 10_random: ")
     assert said[3].startswith("all: 2 of 3 tasks that count have an accepted kernel; geomean ")
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from foundry.graph.bench.one_task import rivals_of, run_task
+from foundry.graph.bench.one_task import rivals_of, run_task, spent_s
+from foundry.graph.bench.progress import task_line
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.bench.tasks import digest_of, find_tasks
+from foundry.graph.run.events import Event
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
 from foundry.knowledge.candidate import Contest, Rival
@@ -58,3 +60,21 @@ def test_a_line_has_the_rivals_that_could_be_timed() -> None:
     assert (line.autotune_ms, line.autotune_speedup, line.speedup_vs_autotune) == (2.0, 1.5, 3.0)
     assert (line.compile_ms, line.eager_ms, line.peak_memory_ratio) == (None, None, 0.25)
     assert rivals_of(None) == {}
+
+
+def test_a_line_says_where_the_seconds_went() -> None:
+    def tool(name: str, step: str, seconds: float, **data: float) -> Event:
+        return Event(1, "tool", name, None, step, None, 100.0, 100.0 + seconds, data)
+
+    tools = [
+        tool("audit", "seed0", 0.5),
+        tool("audit", "final/c1", 28.0),
+        tool("time screen", "seed0", 3.0, wait_s=2.0),
+        tool("time final", "final/c1", 5.0),
+        tool("build", "seed0", 0.01),
+    ]
+    found = spent_s(tools)
+    assert found == {"audit final": 28.0, "time final": 5.0, "waiting": 2.0, "time screen": 1.0, "audit": 0.5}
+    line = TaskResult("a/1", "d", "accepted", speedup=2.0, baseline_ms=3.0, candidate_ms=1.5, wall_s=38, spent_s=found)
+    said = "a/1: 2.00x, 1.500 ms for 3.000, 38 s: audit final 28, time final 5, waiting 2, time screen 1, audit 0"
+    assert task_line(line) == said
