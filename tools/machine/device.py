@@ -20,6 +20,7 @@ from foundry.knowledge.errors import MissingTool, UsageError
 
 NO_GPU = "none (compile only)"
 SECONDS_TO_ANSWER = 20.0
+SECONDS_OF_DRIVER = 90.0  # cuInit took more than 20 s where 26 programs made contexts on two H200s at once
 
 INSTALL_GXX = "sudo apt-get install g++"
 INSTALL_NVCC = "pip install nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl"
@@ -289,12 +290,17 @@ def _describe_cuda() -> Device:
 
 @functools.cache
 def _gpu() -> dict[str, int | str]:
-    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, {} when there is no driver or none."""
+    """What the driver says of the first device that CUDA_VISIBLE_DEVICES shows, {} when there is no driver or none.
+
+    Raises MissingTool when a driver is there and stays silent: that is a busy or broken machine, not one without a GPU.
+    """
+    argv = [sys.executable, "-I", "-c", _ASK_DRIVER]
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _ASK_DRIVER], capture_output=True, text=True, timeout=SECONDS_TO_ANSWER
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=SECONDS_OF_DRIVER)
         answer: dict[str, int | str] = json.loads(done.stdout) if done.returncode == 0 else {}
-    except (OSError, subprocess.TimeoutExpired, ValueError):
+    except subprocess.TimeoutExpired:
+        what = f"the GPU's driver gave no answer in {SECONDS_OF_DRIVER:g} s"
+        raise MissingTool(what, "try again when fewer programs start on it, or use --target cpu") from None
+    except (OSError, ValueError):
         return {}
     return answer

@@ -106,6 +106,20 @@ def test_the_driver_is_asked_for_the_uuid(version: str, tmp_path: Path, monkeypa
         device_module._gpu.cache_clear()
 
 
+def test_a_silent_driver_is_not_a_machine_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = '#include <unistd.h>\nextern "C" int cuInit(int) { return pause(); }'
+    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(command, input=source, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(device_module, "SECONDS_OF_DRIVER", 0.3)
+    device_module._gpu.cache_clear()
+    try:
+        with pytest.raises(MissingTool, match=r"the GPU's driver gave no answer in 0.3 s"):
+            device_module.visible_gpus()
+    finally:
+        device_module._gpu.cache_clear()
+
+
 @pytest.fixture(scope="module")
 def cpu_with_ceilings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Device, Path, float]:
     home = tmp_path_factory.mktemp("home")
