@@ -1,6 +1,6 @@
 """The island: a population with a role and a random stream of its own, looping its generations until it stops.
 
-select -> diagnose -> route -> propose -> build -> verify -> audit -> time -> profile -> prove -> learn -> migrate
+select -> diagnose -> an expert -> write -> build -> verify -> auditor -> time -> profile -> prove -> learn -> migrate
 
 Nodes are functions of state in, update out. None raises for a bad candidate. An internal error ends only its own
 island; as an exception it would cancel the other islands.
@@ -16,54 +16,92 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
+from foundry.agents.expert import experts
 from foundry.graph.dev_server import services_of
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
+from foundry.graph.search.experts import ask, write
 from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, step_name
+from foundry.knowledge.thought import ExpertName
 
 IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
 
 NODES: dict[str, IslandNode] = {
     "select": think.select,
     "diagnose": think.diagnose,
-    "route": think.route,
-    "propose": think.propose,
+    "write": write,
     "build": measure.build,
     "verify": measure.verify,
-    "audit": measure.audit,
+    "auditor": measure.audit,
     "time": measure.time,
     "profile": measure.profile,
     "prove": measure.prove,
     "learn": think.learn,
     "migrate": think.migrate,
 }
-ORDER = tuple(NODES)
+TESTS = ("build", "verify", "auditor", "time", "profile", "prove")
+DECISIVE = TESTS[:4]  # who fails one of them is tested no further
 
 
-def after(name: str) -> Callable[[IslandState], str]:
-    """Which node follows: the next one, the one after all tests if the candidate has failed one, or `leave`."""
+def proposers() -> dict[ExpertName, tuple[ExpertName, ...]]:
+    """The experts that propose steps, each a node, with those who are asked when it has none: who answers some
+    diagnosis that it answers too. The auditor's node is among the tests."""
+    asked = [expert for expert in experts().values() if expert.answers]
+    return {
+        one.name: tuple(other.name for other in asked if other != one and set(one.answers) & set(other.answers))
+        for one in asked
+    }
+
+
+def route(state: IslandState) -> str:
+    """From the diagnosis to the expert whose work it is: by diagnosis, role and the user's words."""
+    return state["experts"][0]
+
+
+def hand_on(state: IslandState) -> str:
+    """From an expert to whoever writes its proposal; without one, to the next expert, or to the end of the step."""
+    if state["wants"] == "write":
+        return "write"
+    return state["experts"][0] if state["experts"] else "migrate"
+
+
+def after_writing(state: IslandState) -> str:
+    """A step that gave no candidate has nothing to test."""
+    return "build" if state["candidate"] else "migrate"
+
+
+def after_test(name: str) -> Callable[[IslandState], str]:
+    """From a test to the next one, or to `learn` once the candidate has failed a decisive one."""
+    following = [*TESTS, "learn"][TESTS.index(name) + 1]
+    return lambda state: "learn" if name in DECISIVE and state["outcome"] else following
+
+
+def ways() -> dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]]:
+    """How a node's successor is chosen, and from which; every node may also `leave` the island."""
+    found: dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]] = {
+        "select": (lambda _: "diagnose", ("diagnose",)),
+        "diagnose": (route, tuple(proposers())),
+        "write": (after_writing, ("build", "migrate")),
+        "learn": (lambda _: "migrate", ("migrate",)),
+        "migrate": (lambda _: "select", ("select",)),
+    }
+    for name, others in proposers().items():
+        found[name] = (hand_on, ("write", *others, "migrate"))
+    for name, following in zip(TESTS, [*TESTS[1:], "learn"], strict=True):
+        found[name] = (after_test(name), (following, "learn") if name in DECISIVE else (following,))
+    return found
+
+
+def unless_stopped(choose: Callable[[IslandState], str]) -> Callable[[IslandState], str]:
+    """An island that has a reason to stop leaves, wherever it is."""
 
     def decide(state: IslandState) -> str:
-        if state["stop"]:
-            return "leave"
-        if name == "migrate":
-            return "select"
-        if name == "propose" and not state.get("candidate"):
-            return "migrate"
-        if name in ("build", "verify", "audit", "time") and state.get("outcome"):
-            return "learn"
-        return ORDER[ORDER.index(name) + 1]
+        return "leave" if state["stop"] else choose(state)
 
+    decide.__name__ = choose.__name__.strip("<>")
     return decide
-
-
-def destinations(name: str) -> list[str]:
-    """The nodes that `after(name)` may choose."""
-    following = "select" if name == "migrate" else ORDER[ORDER.index(name) + 1]
-    shortcut = {"propose": "migrate", "build": "learn", "verify": "learn", "audit": "learn", "time": "learn"}
-    return list(dict.fromkeys([following, *([shortcut[name]] if name in shortcut else []), "leave"]))
 
 
 def contain(name: str, work: IslandNode) -> Any:
@@ -104,9 +142,10 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:
     """The island's graph, compiled for use as a node."""
     graph = StateGraph(IslandState, context_schema=Services, output_schema=IslandOutput)
-    for name, work in NODES.items():
-        graph.add_node(name, contain(name, work))
-        graph.add_conditional_edges(name, after(name), destinations(name))
+    works = NODES | {name: ask(name) for name in proposers()}
+    for name, (choose, successors) in ways().items():
+        graph.add_node(name, contain(name, works[name]))
+        graph.add_conditional_edges(name, unless_stopped(choose), [*successors, "leave"])
     graph.add_node("leave", leave)
     graph.add_edge(START, "select")
     graph.add_edge("leave", END)

@@ -22,7 +22,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "4"
+FORMAT = "5"
 SCHEMA = (
     event_log.SCHEMA
     + """

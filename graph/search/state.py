@@ -9,6 +9,7 @@ from foundry.graph.search.gradients import Transition
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
 
+Wants = Literal["", "write"]  # what follows an expert's thought: its proposal is written, or the next one is asked
 Update = dict[str, Any]  # what a node changes of its state
 
 
@@ -83,8 +84,10 @@ class IslandState(IslandReport, total=False):
     outside: Outside  # from select
     parent: str  # from select
     diagnosis: Diagnosis | None  # from diagnose
-    experts: list[ExpertName]  # from route, in the order to ask them
-    candidate: str  # from propose, "" when the step gave none
+    experts: list[ExpertName]  # from diagnose: those still to be asked, the one at work first
+    wants: Wants  # from the expert at work
+    silent_s: float | None  # a model gave an expert of this step no answer: seconds until it may be asked again
+    candidate: str  # from write, "" when the step gave none
     text: str  # sha256 of the candidate's file
     outcome: str  # why the candidate's tests ended early, "" when it passed them
     proven: bool  # the full protocol was spent on it

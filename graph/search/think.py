@@ -1,22 +1,15 @@
-"""The thinking half of an island's step: select, diagnose, route, propose, learn, migrate."""
+"""What an island thinks before and after its experts: select, diagnose, learn, migrate."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from foundry.agents.brain import NoAnswer
-from foundry.agents.brief import Brief
-from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.inbox import find_wanted_state
-from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
-from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.archive import Gain, cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.gradients import Transition, choose_parent, remember
@@ -25,13 +18,12 @@ from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
-from foundry.graph.search.tuning import with_numbers
-from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation, Recipe
+from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal, apply_edits
+from foundry.knowledge.thought import Diagnosis, Directive
 
 GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
@@ -39,16 +31,6 @@ KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 POLL_S = 0.2
 RUN_VERBS = ("pause", "resume", "stop", "budget")
-
-
-@dataclass(frozen=True)
-class ExpertAnswer:
-    """What an expert answered; None: nothing left to try, or `unanswered` says why its model gave no answer.
-    `retry_s`: when the model may be asked again."""
-
-    proposal: Proposal | None = None
-    unanswered: str = ""
-    retry_s: float = 0.0
 
 
 def report(state: IslandState) -> IslandReport:
@@ -91,7 +73,16 @@ async def select(state: IslandState, services: Services) -> Update:
     stop = outside["stop"] or _own_stop(state, services)
     if stop:
         return {**update, "stop": stop}
-    fresh: Update = {"diagnosis": None, "experts": [], "candidate": "", "text": "", "outcome": "", "proven": False}
+    fresh: Update = {
+        "diagnosis": None,
+        "experts": [],
+        "wants": "",
+        "silent_s": None,
+        "candidate": "",
+        "text": "",
+        "outcome": "",
+        "proven": False,
+    }
     if state.get("broken"):
         return {**update, **fresh, "parent": state["broken"]}
     open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
@@ -197,11 +188,14 @@ async def _cannot(directive: Directive, state: IslandState, services: Services) 
     return explain(directive, lowered, graphs[0] if graphs else None)
 
 
-# diagnose, route, propose
+# diagnose
 
 
 async def diagnose(state: IslandState, services: Services) -> Update:
-    """What broke or limits the parent, and what the store knows about that."""
+    """What broke or limits the parent, what the store knows about that, and which experts to ask, in order: by
+    diagnosis, role and the user's words."""
+    from foundry.agents.route import ranking
+
     brief = await look_closer(await brief_for(state, services), services)
     with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
         diagnosis = await services.journal.record(
@@ -210,112 +204,8 @@ async def diagnose(state: IslandState, services: Services) -> Update:
         span.data["found"] = diagnosis.failure or diagnosis.limiter
         span.data["evidence"] = diagnosis.evidence
         span.data["action"] = diagnosis.action
-    await add_diagnosis(brief, diagnosis, services)
-    return {"diagnosis": diagnosis}
-
-
-async def route(state: IslandState, services: Services) -> Update:
-    """Which experts to ask, in order: by diagnosis, role and the user's words."""
-    from foundry.agents.route import ranking
-
-    brief = await brief_for(state, services)
-    assert brief.diagnosis is not None
-    return {"experts": list(ranking(brief, brief.diagnosis))}
-
-
-async def propose(state: IslandState, services: Services) -> Update:
-    """Asks the experts for one step and claims the candidate it makes."""
-    brief = await brief_for(state, services)
-    silent: list[ExpertAnswer] = []
-    for expert in state["experts"]:
-        with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
-            answer = await _ask(services, expert, brief)
-            proposal = answer.proposal
-            span.data["proposal"] = proposal.rationale if proposal else answer.unanswered or "nothing left to try"
-        if proposal is not None and asks_tuner(proposal):
-            proposal = await with_numbers(proposal, brief, services)
-            if proposal is None:
-                return {"misses": state.get("misses", 0) + 1, "broken": ""}
-        if proposal is not None:
-            return await _write(state, services, proposal, brief.parent_text)
-        silent += [answer] if answer.unanswered else []
-    if silent:  # the parent is not exhausted; a model that is away is waited for, one that answers nonsense is a miss
-        await wait_for_model(services, silent[-1].retry_s)
-        return {"misses": state.get("misses", 0) + (silent[-1].retry_s <= 0.0), "broken": ""}
-    return {"dry": [*state["dry"], state["parent"]], "broken": ""}
-
-
-async def _ask(services: Services, expert: ExpertName, brief: Brief) -> ExpertAnswer:
-    async def think() -> ExpertAnswer:
-        try:
-            return ExpertAnswer(await services.brain.propose(expert, brief))
-        except NoAnswer as error:
-            return ExpertAnswer(None, str(error) or "no answer", error.retry_s or 0.0)
-
-    return await services.journal.record(f"{brief.step}/proposal/{expert}", "thought", ExpertAnswer, think)
-
-
-async def _write(state: IslandState, services: Services, proposal: Proposal, parent_text: str) -> Update:
-    """Turns a proposal into a candidate's file and claims its evaluation. A file that was claimed before is a miss."""
-    step = state["step"]
-    missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
-    try:
-        text, recipe = await text_of(proposal, parent_text, services)
-    except (CannotLower, ValueError) as error:
-        if proposal.recipe is not None:
-            services.run.add_tried([proposal.recipe.digest])
-        services.log.note_once("note", "proposal failed", proposal=proposal.id, reason=str(error))
-        return missed
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    claim = services.journal.plain(f"{step}/claim", "outside", lambda: services.run.claim_as_plain(digest, step))
-    services.run.add_tried(_digests(proposal, recipe, digest))
-    if not claim["fresh"]:
-        services.log.note_once("note", "duplicate", proposal=proposal.id, candidate=claim["candidate"])
-        return missed
-    candidate = Candidate(
-        id=claim["candidate"],
-        island=state["island"],
-        generation=state["generation"],
-        target=services.device.target,
-        origin="library" if recipe is not None else "model",
-        source=services.run.keep(text),
-        recipe=recipe,
-        parents=(proposal.parent,),
-        proposal=proposal.id,
-    )
-    if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
-        services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal))
-    return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
-
-
-async def text_of(proposal: Proposal, parent_text: str, services: Services) -> tuple[str, Recipe | None]:
-    """The file a proposal means. Raises CannotLower, or ValueError when its edits do not fit the parent."""
-    if proposal.recipe is not None:
-        lowered = await services.lower(proposal.recipe)
-        return lowered.source, lowered.recipe
-    if proposal.source:
-        return proposal.source, None
-    text = apply_edits(parent_text, proposal.edits)
-    if text == parent_text:
-        raise ValueError(f"proposal {proposal.id} changes nothing")
-    return text, None
-
-
-def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
-    recipes = [item.digest for item in (proposal.recipe, recipe) if item is not None]
-    return list(dict.fromkeys([*recipes, text]))
-
-
-def _proposal_facts(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
-    return {
-        "candidate": candidate.id,
-        "parent": proposal.parent,
-        "moves": [move.key for move in proposal.moves],
-        "rationale": proposal.rationale,
-        "expected": proposal.expected,
-        "cites": list(proposal.cites),
-        "brain": proposal.brain,
-    }
+    brief = await add_diagnosis(brief, diagnosis, services)
+    return {"diagnosis": diagnosis, "experts": list(ranking(brief, diagnosis))}
 
 
 # learn, migrate

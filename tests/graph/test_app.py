@@ -9,9 +9,10 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from foundry.agents.expert import experts
 from foundry.graph import dev_server, island
 from foundry.graph.app import make_graph
-from foundry.graph.island import ORDER
+from foundry.graph.island import ways
 from foundry.graph.run.opening import create, open_services
 from foundry.graph.run.run_directory import RunDirectory, list_runs
 from foundry.graph.run.services import Services
@@ -33,12 +34,14 @@ async def test_the_graph_runs_from_a_task_alone_without_our_context(
     RunDirectory.open(run.path).close()  # nobody holds it any more
 
 
-def test_the_picture_is_the_design() -> None:
-    drawn = make_graph().get_graph(xray=True).draw_mermaid()
-    for name in ("intake", "capture", "baseline", "recall", "seed", "decide", "prove", "compare", "finish"):
-        assert f"{name}({name})" in drawn
-    for step in (*ORDER, "leave"):
-        assert rf"island\3a{step}" in drawn or f"island:{step}" in drawn
+def test_every_expert_is_a_node_and_a_diagnosis_leads_to_those_that_answer_it() -> None:
+    edges = {(edge.source, edge.target) for edge in make_graph().get_graph(xray=True).edges}
+    after_diagnosis = {target for source, target in edges if source == "island:diagnose"}
+    assert after_diagnosis == {f"island:{name}" for name in ("tiling", "fusion", "diagnostician", "leave")}
+    assert ("island:verify", "island:auditor") in edges
+    for name, expert in experts().items():
+        assert f"island:{name}" in {source for source, _ in edges}, expert.mandate
+    assert all((f"island:{name}", "island:leave") in edges for name in ways())
 
 
 async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answer_the_island(
@@ -50,7 +53,7 @@ async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answe
         answers.append(interrupt("may I?"))
         return {"stop": Stop(kind="user", text="asked and answered")}
 
-    monkeypatch.setitem(island.NODES, "route", asking)
+    monkeypatch.setitem(island.NODES, "diagnose", asking)
     run = create(make_request(8, islands=1), parts())
     opened = await open_services(run, parts(), silent)
     graph = make_graph(InMemorySaver())
