@@ -9,8 +9,9 @@ Without --bench each task is captured and the library's first file for it is tak
 search. The evaluator is the checkout's `eval_kernel_against_ref` with its defaults, its clock and its tolerances, each
 time in a process of its own; nothing of it is replaced. It imports two clients of language models; a package that is
 not installed stands in as an empty one. It compares with products in IEEE float32 within 1e-4, which a kernel in TF32,
-as policy fair allows it, meets on some tasks only, and so does PyTorch with TF32. With --jobs above 1 its times were
-taken beside others: only "correct" counts.
+as policy fair allows it, meets on some tasks only, and so does PyTorch with TF32. Of convolutions the reference itself
+is in TF32, which is cuDNN's default, and may be as far as that from one in IEEE arithmetic: --without conv leaves them
+out. With --jobs above 1 its times were taken beside others: only "correct" counts.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def main() -> None:
     winners = winners_of(asked.bench) if asked.bench else None
     if winners is not None:
         tasks = [task for task in tasks if task.name in winners]
+    words = [word for word in asked.without.lower().split(",") if word]
+    tasks = [task for task in tasks if not any(word in Path(task.path).read_text().lower() for word in words)]
     if asked.largest_mb:
         tasks = [task for task in tasks if input_bytes(Path(task.path)) <= 1e6 * asked.largest_mb]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
@@ -88,6 +91,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--largest-mb", type=float, help="of inputs, which the evaluator draws on the host seven times")
+    parser.add_argument("--without", default="", metavar="WORD,...", help="tasks whose text holds one are left out")
     parser.add_argument("--stride", type=int, default=1, help="every n-th of those that are left")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--bench", type=Path, help="a folder of `foundry bench`: its winners")
