@@ -16,9 +16,11 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import resource
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -179,8 +181,9 @@ def main() -> None:
     device = replace(device, facts={**here.facts, **device.facts})
     orders = [(task, device, asked.seeds, not asked.no_compile) for task in find_tasks(request)]
     found: list[dict[str, Any]] = []
-    pool = multiprocessing.get_context("fork").Pool(asked.jobs, maxtasksperchild=1)
-    with pool, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        os.environ["FOUNDRY_BUILD_CACHE"] = stack.enter_context(tempfile.TemporaryDirectory())  # what is built is timed
+        pool = stack.enter_context(multiprocessing.get_context("fork").Pool(asked.jobs, maxtasksperchild=1))
         out = stack.enter_context(asked.out.open("a")) if asked.out else None
         pending = [(order[0].name, pool.apply_async(work, (order,))) for order in orders]
         for name, answer in pending:
