@@ -15,10 +15,11 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).parent / "first_contact"
@@ -27,12 +28,14 @@ LIMIT_S = 600
 
 @dataclass(frozen=True)
 class Ruling:
-    """What `foundry verify` said of one file; `is_right` when an honest kernel is accepted, or a cheat is not."""
+    """What `foundry verify` said of one file; `is_right` when an honest kernel is accepted, or a cheat is not.
+    `seconds` of its steps, as it counts them, and of all from start to end."""
 
     file: str
     verdict: str
     is_right: bool
     reasons: tuple[str, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def pairs(kind: str, target: str) -> Iterator[tuple[Path, Path]]:
@@ -46,15 +49,17 @@ def pairs(kind: str, target: str) -> Iterator[tuple[Path, Path]]:
 def judge(pair: tuple[Path, Path], target: str) -> Ruling:
     candidate, task = pair
     command = [sys.executable, "-m", "foundry.cli", "verify", str(task), str(candidate), "--json", "--target", target]
+    start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    took_s = round(time.monotonic() - start, 1)
     name = str(candidate.relative_to(HERE))
     try:
         found = json.loads(done.stdout)
     except ValueError:
-        return Ruling(name, "error", False, (done.stderr.strip()[-300:],))
+        return Ruling(name, "error", False, (done.stderr.strip()[-300:],), {"all": took_s})
     reasons = tuple(f"{item['gate']}: {item['evidence'][:160]}" for item in found["reasons"])
     is_right = (found["verdict"] == "accepted") == name.startswith("honest")
-    return Ruling(name, str(found["verdict"]), is_right, reasons)
+    return Ruling(name, str(found["verdict"]), is_right, reasons, {**found["seconds"], "all": took_s})
 
 
 def main() -> None:
@@ -72,7 +77,8 @@ def main() -> None:
             ruling = done.result()
             right[ruling.file.split("/")[0]] += ruling.is_right
             mark = "" if ruling.is_right else "WRONG "
-            print(f"{mark}{ruling.verdict:10} {ruling.file:42} {'; '.join(ruling.reasons)}", flush=True)
+            seconds = " ".join(f"{step} {value:.1f}" for step, value in ruling.seconds.items())
+            print(f"{mark}{ruling.verdict:10} {ruling.file:42} [{seconds} s] {'; '.join(ruling.reasons)}", flush=True)
             if arguments.out:
                 with arguments.out.open("a", encoding="utf-8") as sink:
                     sink.write(json.dumps(asdict(ruling)) + "\n")
