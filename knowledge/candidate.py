@@ -35,18 +35,76 @@ Outcome = Literal[
 
 
 @dataclass(frozen=True)
+class AuthoredTunable:
+    """An integer constant of the code. `values` are all that may be tried."""
+
+    name: str
+    values: tuple[int, ...]
+    default: int
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class AuthoredScratch:
+    """Memory between launches: `count` (an expression) elements of a type. What is `kept` stays between calls for as
+    long as the parameters stay as they are, and is filled by launches that run `once`."""
+
+    name: str
+    count: str
+    dtype: str = "float32"
+    kept: bool = False
+
+
+@dataclass(frozen=True)
+class AuthoredLaunch:
+    """One call of a function of the code. Arguments are names of buffers and scratch, or integer expressions of sizes
+    and tunables. A CPU has no grid, block and shared memory. `once`: it runs only when a parameter has changed."""
+
+    function: str
+    args: tuple[str, ...]
+    grid: tuple[str, ...] = ()
+    block: tuple[str, ...] = ()
+    shared_bytes: str = "0"
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class AuthoredKernel:
+    """A kernel as an author writes it: device code, its launches as data, and the numbers that a tuner may choose.
+    Foundry writes everything around it. The code is as trustworthy as whoever wrote it: it only ever runs confined.
+
+    `constraints` are conditions on the tunables; a setting that breaks one is never built."""
+
+    code: str
+    launches: tuple[AuthoredLaunch, ...]
+    tunables: tuple[AuthoredTunable, ...] = ()
+    constraints: tuple[str, ...] = ()
+    scratch: tuple[AuthoredScratch, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Names the structure: everything but the numbers that are chosen."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
 class Recipe:
-    """The genotype of a library candidate: what the lowering does differently from its defaults."""
+    """The genotype of a candidate that the library prints: what the lowering does differently from its defaults, or the
+    kernel that an author wrote in the place of all of it."""
 
     target: TargetName
     materialise: tuple[str, ...] = ()  # values written to memory although they could stay fused
     rewrites: tuple[str, ...] = ()  # exact algebraic rewrites applied, by name
     choices: dict[str, dict[str, Choice]] = field(default_factory=dict)  # kernel name -> tunable -> value
     ieee_only: bool = False  # float32 products in IEEE arithmetic, as policy strict asks
+    authored: AuthoredKernel | None = None
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        known = asdict(self)
+        if self.authored is None:
+            del known["authored"]
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -68,7 +126,7 @@ class Candidate:
     target: TargetName
     origin: Literal["library", "model", "user"]
     source: str
-    recipe: Recipe | None = None
+    recipe: Recipe | None = None  # None for a file that nobody here can print
     parents: tuple[str, ...] = ()
     proposal: str = ""  # id of the Proposal that made it
 

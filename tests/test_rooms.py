@@ -30,6 +30,7 @@ ROOMS = (
     "knowledge.library.cuda.rows",
     "knowledge.library.cuda.contractions",
     "knowledge.library.cuda.convolutions",
+    "knowledge.library.authored",
     "knowledge.library",
     "tools",
     "tools.process",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from foundry.knowledge.candidate import Coordinates, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.authored.planning import plan_authored
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
@@ -97,7 +98,11 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
 
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
     """Plans and prints one shape. If the printer refuses an attention kernel, it becomes product, softmax, product; if
-    it refuses another kernel, the operator is left to PyTorch."""
+    it refuses another kernel, the operator is left to PyTorch. An author's kernel is all there is, or refused."""
+    if recipe.authored is not None:
+        planned = plan_authored(graph, recipe.authored, ieee_only=recipe.ieee_only)
+        (whole,) = (step for step in planned.steps if not isinstance(step, TorchCall))
+        return Printed(planned, (print_kernel(whole, planned, device, recipe.choices.get(whole.name, {})),))
     refused: set[str] = set()
     apart: set[str] = set()
     while True:

@@ -43,5 +43,6 @@ class Lowered:
             if item.aspect == "precision"
         ]
         recipe = self.recipe
-        parts = (recipe.target, self.materialised, self.rewrites_applied, recipe.ieee_only, precisions)
+        written = recipe.authored.digest if recipe.authored else ""
+        parts = (recipe.target, self.materialised, self.rewrites_applied, recipe.ieee_only, precisions, written)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -32,6 +32,7 @@ def printers(target: str) -> Mapping[type, Print]:
 
 
 def _cpu() -> Mapping[type, Print]:
+    from foundry.knowledge.library.authored.printing import print_authored
     from foundry.knowledge.library.cpu.contractions.attention import print_attention
     from foundry.knowledge.library.cpu.contractions.conv import print_conv
     from foundry.knowledge.library.cpu.contractions.gemm import print_gemm
@@ -48,10 +49,12 @@ def _cpu() -> Mapping[type, Print]:
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,
         kernels.AttentionKernel: print_attention,
+        kernels.AuthoredStep: print_authored,
     }
 
 
 def _cuda() -> Mapping[type, Print]:
+    from foundry.knowledge.library.authored.printing import print_authored
     from foundry.knowledge.library.cuda.contractions.attention import print_attention
     from foundry.knowledge.library.cuda.contractions.gemm import print_gemm
     from foundry.knowledge.library.cuda.convolutions.conv import print_conv
@@ -68,6 +71,7 @@ def _cuda() -> Mapping[type, Print]:
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,
         kernels.AttentionKernel: print_attention,
+        kernels.AuthoredStep: print_authored,
     }
 
 

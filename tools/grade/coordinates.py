@@ -29,7 +29,7 @@ VECTOR_SHARE = 0.25
 def read_coordinates(text: str, build: Build, lowered: Lowered | None = None) -> Coordinates:
     """The cell of a candidate file. For a library candidate it comes from its templates; for any other it is read from
     the C++ or CUDA text and the build's resources. A file without native text is (0, 0, 0)."""
-    if lowered is not None:
+    if lowered is not None and lowered.recipe.authored is None:
         return lowered.coordinates
     own = native_code(text)
     if not own.strip():

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
+    AuthoredStep,
     ConvKernel,
     Emit,
     EmitRow,
@@ -119,6 +120,8 @@ def fixed_reads(step: Step) -> set[str]:
         return {step.x, step.weight}
     if isinstance(step, AttentionKernel):
         return {step.q.buffer, step.k.buffer, step.v.buffer}
+    if isinstance(step, AuthoredStep):
+        return set(step.reads)
     if isinstance(step, TorchCall):
         return set(_refs([*step.args, *step.kwargs.values()]))
     return set()
@@ -143,6 +146,8 @@ def reads(step: Step) -> set[str]:
 def writes(step: Step) -> set[str]:
     if isinstance(step, TorchCall):
         return {name for name in step.results if name}
+    if isinstance(step, AuthoredStep):
+        return set(step.writes)
     return {store.buffer for store in stores_of(step)}
 
 
@@ -185,6 +190,9 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
         reads += [step.x, step.weight]
     if isinstance(step, AttentionKernel):
         reads += [step.q.buffer, step.k.buffer, step.v.buffer]
+    if isinstance(step, AuthoredStep):
+        reads += step.reads
+        writes += step.writes
     if isinstance(step, TorchCall):
         writes += step.results
     return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

@@ -16,6 +16,7 @@ from foundry.knowledge.library.ir.access import (
 from foundry.knowledge.library.ir.kernels import (
     Apply,
     AttentionKernel,
+    AuthoredStep,
     ConvKernel,
     Expr,
     Gather,
@@ -58,6 +59,8 @@ def flops(kernel: Kernel) -> int:
         total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
     elif isinstance(kernel, ScanKernel):
         total += math.prod(kernel.shape)
+    elif isinstance(kernel, AuthoredStep):
+        total += kernel.flops
     return total
 
 
@@ -83,7 +86,8 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
         note(name, plan.buffers[name].numel)
     read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
     space = store_space(kernel)
-    written = 0
+    whole = [plan.buffers[name] for name in (kernel.writes if isinstance(kernel, AuthoredStep) else ())]
+    written = sum(buffer.numel * ITEM_BYTES[buffer.dtype] for buffer in whole)
     for store in stores_of(kernel):
         buffer = plan.buffers[store.buffer]
         written += _distinct(store.view, space, buffer.numel) * ITEM_BYTES[buffer.dtype]

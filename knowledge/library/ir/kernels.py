@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foundry.knowledge.candidate import Choice
+from foundry.knowledge.candidate import AuthoredKernel, Choice
 from foundry.knowledge.opgraph import Argument, DType
 
 # ---------------------------------------------------------------- scalar expressions
@@ -312,7 +312,22 @@ class AttentionKernel:
     empty_rows: Literal["zero", "nan"] = "zero"
 
 
-Kernel = MapKernel | RowKernel | ScanKernel | GemmKernel | ConvKernel | PoolKernel | AttentionKernel
+@dataclass(frozen=True)
+class AuthoredStep:
+    """A whole forward that an author wrote: which buffers it reads and writes, and its text and launches. Nothing is
+    known of what it computes, so it has neither expressions nor stores."""
+
+    name: str
+    kernel: AuthoredKernel
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    flops: int  # of the graph
+    ops: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+
+Kernel = MapKernel | RowKernel | ScanKernel | GemmKernel | ConvKernel | PoolKernel | AttentionKernel | AuthoredStep
 
 
 @dataclass(frozen=True)
@@ -404,7 +419,7 @@ class PrintedKernel:
 
     functions: str
     call: str
-    template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention"
+    template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention", "authored_<digest>"
     choices: dict[str, Choice]  # every tunable's value in this printing
     tunables: tuple[Tunable, ...]
     d_mem: int

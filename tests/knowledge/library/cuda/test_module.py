@@ -19,7 +19,9 @@ from typing import Any
 import pytest
 import torch
 from tests.emulator import emulator
+from tests.knowledge.library import authored
 
+from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.launches import Launch, encode
 from foundry.knowledge.library.file.assemble import Entry
@@ -349,6 +351,35 @@ def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pyt
     answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert isinstance(answer["error"], float) and answer["error"] < (6e-4 if "tf32" in lowered.labels else 1e-6)
     assert isinstance(answer["state"], float) and answer["state"] < 1e-5
+
+
+class Softmax(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, 1)
+
+
+AUTHORED_SCRIPT = """
+worst = 0.0
+for rows in (5, 6):
+    x = torch.randn(rows, 77)
+    worst = max(worst, float((ModelNew(40)(x) - torch.softmax(x, 1)).abs().max()))
+print(json.dumps({"worst": worst}))
+"""
+
+
+def test_an_authors_kernel_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two shapes of one text, compiled in one go, with the compiler's report and the lines of its author."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+    graphs = [capture(Softmax(), (torch.zeros(rows, 77),)) for rows in (5, 6)]
+    recipe = Recipe("cuda", authored=authored.CUDA, choices={"authored": {"ROWS": 1}})
+    text = lower(graphs, recipe, task_source=TASK, device=H200).source
+    build = CudaTarget(H200).build(text)
+    facts = build.resources.kernels["shape1_foundry_softmax"]
+    assert build.ok and facts["registers"] > 0 and (facts["blocks"], facts["threads"]) == (6, 64)
+    assert run(text, AUTHORED_SCRIPT, tmp_path, tmp_path / "cache")["worst"] < 1e-6  # type: ignore[operator]
+    wrong = CudaTarget(H200).build(text.replace("float top = -FOUNDRY_INF, total = 0", "float top = -FOUNDRY_INF"))
+    line = next(n for n, said in enumerate(authored.CUDA_CODE.splitlines(), 1) if "total +=" in said)
+    assert wrong.first_error == f'author({line}): error: identifier "total" is undefined'
 
 
 # Heads of 1024: neither a warp's registers nor a block's shared memory hold them.
