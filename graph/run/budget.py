@@ -13,7 +13,6 @@ from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.merit import estimate_of
 
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
-FLOOR_TRUSTED = 40  # evaluations before a floor ends the search: ceilings are measured, and may be too low themselves
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Ledger:
             return f"target: at least {known.low:.2f}x"
         floor_ms = best.profile.allowed_floor_ms if best.profile is not None else 0.0
         share = floor_ms / best.timing.candidate_ms if best.timing.candidate_ms > 0 else 0.0
-        if share >= FLOOR_REACHED and self._run.evaluation_count() >= FLOOR_TRUSTED:
+        if share >= FLOOR_REACHED and self._run.evaluation_count() >= self._request.plan.floor_trusted:
             return f"floor: {100 * share:.0f} % of the roofline floor"
         return ""
 

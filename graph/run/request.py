@@ -35,6 +35,7 @@ class Effort:
     stagnation: int  # generations without a better candidate after which it takes migrants
     counted: int  # elites of stagnating islands of which the hardware's counters are read, ten seconds each
     tune_s: float  # of the search's time, for each structure that is handed to the tuner
+    floor_trusted: int  # evaluations before a kernel at the roofline floor ends the search: the floor is measured too
 
 
 BENCH = Effort(
@@ -51,6 +52,7 @@ BENCH = Effort(
     stagnation=3,
     counted=0,
     tune_s=6,
+    floor_trusted=2,
 )
 QUICK = Effort(
     "quick",
@@ -66,6 +68,7 @@ QUICK = Effort(
     stagnation=3,
     counted=1,
     tune_s=15,
+    floor_trusted=40,
 )
 STANDARD = Effort(
     "standard",
@@ -81,6 +84,7 @@ STANDARD = Effort(
     stagnation=4,
     counted=8,
     tune_s=45,
+    floor_trusted=40,
 )
 DEEP = Effort(
     "deep",
@@ -96,6 +100,7 @@ DEEP = Effort(
     stagnation=5,
     counted=40,
     tune_s=120,
+    floor_trusted=40,
 )
 EFFORTS: dict[str, Effort] = {effort.name: effort for effort in (BENCH, QUICK, STANDARD, DEEP)}
 

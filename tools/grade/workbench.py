@@ -314,6 +314,8 @@ class LocalWorkbench:
         self._is_closed = True
         await asyncio.gather(*self._readying.values(), return_exceptions=True)
         await self._in_thread(self._grader.close)
+        asked = [request for request in (self._intake, self._baseline) if request is not None]
+        await asyncio.gather(*asked, return_exceptions=True)  # nobody waits for what ended with its process
         self._threads.shutdown(wait=True)
 
     # ------------------------------------------------------------ inside
