@@ -2,13 +2,14 @@
 
     python benchmarks/coverage.py --trials 400 --stage screen --out benchmarks/results/coverage-screen.jsonl
     python benchmarks/coverage.py --trials 400 --stage full --out benchmarks/results/coverage-full.jsonl
-    python benchmarks/coverage.py --target cuda --work middle --seconds 60 --out benchmarks/results/coverage-150us.jsonl
+    python benchmarks/coverage.py --target cuda --work short,middle,long --seconds 140 --out coverage-h200.jsonl
     python benchmarks/coverage.py --report benchmarks/results/coverage-screen.jsonl
 
 The candidate is the task's own module under the name ModelNew, timed as any candidate is: by the workbench, under the
-device lock, in fresh processes. A 95 % interval should hold the true ratio, 1, in 95 of 100 trials: fewer are claims
-that the measurement does not carry, more are intervals wider than they need to be. One JSON line a trial is appended
-to the file, and a second call goes on where the first one stopped.
+device lock, in fresh processes. Several works on a GPU take turns: while one trial is timed, others prepare. A 95 %
+interval should hold the true ratio, 1, in 95 of 100 trials: fewer are claims that the measurement does not carry, more
+are intervals wider than they need to be. One JSON line a trial is appended to the file, and a second call goes on where
+the first one stopped.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ import math
 import os
 import secrets
 import statistics
-import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from foundry.knowledge.candidate import Build, Timing
+from foundry.knowledge.candidate import Build, Stage, Timing
 from foundry.knowledge.task import Task
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.grader import thread_count
+from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -63,7 +66,8 @@ WORKS = {  # on an H200 15 us of three kernels, 150 us of one that waits for mem
     "long": _HEAD
     + "torch.matmul(*inputs)\n\ndef get_inputs():\n    return [torch.randn(8192, 8192), torch.randn(8192, 16384)]\n",
 }
-AT_ONCE = 2  # trials whose processes are made ready together; they are timed one after the other
+AT_ONCE = {"cpu": 2, "cuda": 4}  # trials of a work that are under way together; they are timed one after the other
+TELL_EVERY = 10  # trials of a work
 LOADED = Build(ok=True, seconds=0.0, artifact="none")  # nothing to compile, so little time to load
 Z = statistics.NormalDist().inv_cdf(0.975)
 
@@ -76,18 +80,35 @@ def wilson(hits: int, trials: int) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def report(rows: list[dict[str, Any]]) -> str:
-    """The answer in words, for one stage."""
+def shown(rows: list[dict[str, Any]]) -> str:
+    """How many intervals hold the truth, in one line."""
     timed = [row for row in rows if not row["problem"]]
     if not timed:
         return "no trial gave a time"
     hits = sum(row["low"] <= 1.0 <= row["high"] for row in timed)
     low, high = wilson(hits, len(timed))
+    return (
+        f"{rows[0]['stage']} of {rows[0].get('work', 'short')} work: {hits} of {len(timed)} intervals hold 1: "
+        f"{100 * hits / len(timed):.1f} % (95 % interval of that share {100 * low:.1f} to {100 * high:.1f} %)"
+    )
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    """The answer in words, for each work of one stage."""
+    works = dict.fromkeys(row.get("work", "short") for row in rows)
+    parts = [report_of([row for row in rows if row.get("work", "short") == work]) for work in works]
+    return "\n".join([*parts, *(["all: " + shown([{**row, "work": "all"} for row in rows])] if len(parts) > 1 else [])])
+
+
+def report_of(rows: list[dict[str, Any]]) -> str:
+    """The answer in words, for one work."""
+    timed = [row for row in rows if not row["problem"]]
+    if not timed:
+        return "\n".join([shown(rows), *(row["problem"] for row in rows)])
     logs = [math.log(row["ratio"]) for row in timed]
     half = statistics.median((row["high"] - row["low"]) / 2 / row["ratio"] for row in timed)
     lines = [
-        f"{rows[0]['stage']}: {hits} of {len(timed)} intervals hold 1: {100 * hits / len(timed):.1f} % "
-        f"(95 % interval of that share {100 * low:.1f} to {100 * high:.1f} %)",
+        shown(rows),
         f"median half width {100 * half:.2f} %, median ratio {math.exp(statistics.median(logs)):.4f}, "
         f"spread of the ratio {100 * statistics.pstdev(logs):.2f} %",
         f"{statistics.median(row['seconds'] for row in timed):.2f} s a trial, "
@@ -118,29 +139,55 @@ def row_of(timing: Timing, seconds: float) -> dict[str, Any]:
     }
 
 
-async def measure(task: Task, arguments: argparse.Namespace, done: int) -> None:
-    text = task.source.replace("class Model(", "class ModelNew(")
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="foundry-coverage-") as scratch:
-        bench = await open_workbench(task, describe(arguments.target), Path(scratch), seed=secrets.randbits(30))
+@dataclass
+class Series:
+    """The trials of one work, on workbenches of their own."""
 
-        async def one(number: int) -> dict[str, Any]:
-            start = time.monotonic()
-            timing = await bench.time(f"{text}\n# {number}\n", LOADED, arguments.stage)
-            return row_of(timing, time.monotonic() - start)
+    work: str
+    text: str
+    rows: list[dict[str, Any]]
+    begun: int
+    benches: list[LocalWorkbench] = field(default_factory=list)
 
+    async def one(self, bench: LocalWorkbench, stage: Stage) -> dict[str, Any]:
+        self.begun += 1
+        start = time.monotonic()
+        timing = await bench.time(f"{self.text}\n# {self.begun}\n", LOADED, stage)
+        row = {"work": self.work, **row_of(timing, time.monotonic() - start)}
+        self.rows.append(row)
+        return row
+
+    async def go_on(self, bench: LocalWorkbench, arguments: argparse.Namespace, until: float, out: TextIO) -> None:
+        """One trial after another, beside other callers of this."""
+        while self.begun < arguments.trials and time.monotonic() < until:
+            out.write(json.dumps(await self.one(bench, arguments.stage)) + "\n")
+            out.flush()
+            if len(self.rows) % TELL_EVERY == 0:
+                print(shown(self.rows), flush=True)
+
+
+async def measure(tasks: dict[str, Task], arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    until, at_once = time.monotonic() + arguments.seconds, arguments.at_once or AT_ONCE[arguments.target]
+    device = describe(arguments.target)
+    zygote = Zygote.begin(threads=thread_count(device))
+    series: list[Series] = []
+    with tempfile.TemporaryDirectory(prefix="foundry-coverage-") as scratch, arguments.out.open("a") as out:
         try:
-            await bench.baseline()
-            with arguments.out.open("a") as out:
-                while done < arguments.trials and time.monotonic() - begun < arguments.seconds:
-                    for row in await asyncio.gather(*(one(done + place) for place in range(AT_ONCE))):
-                        out.write(json.dumps(row) + "\n")
-                    out.flush()
-                    done += AT_ONCE
-                    if done % 50 < AT_ONCE:
-                        print(f"{done} trials", file=sys.stderr)
+            for work, task in tasks.items():
+                known = [row for row in rows if row.get("work", "short") == work]
+                text = task.source.replace("class Model(", "class ModelNew(")
+                series.append(Series(work, text, known, len(known)))
+                for number in range(arguments.benches):
+                    folder = Path(scratch) / f"{work}-{number}"
+                    folder.mkdir()
+                    bench = await open_workbench(task, device, folder, seed=secrets.randbits(30), zygote=zygote)
+                    series[-1].benches.append(bench)
+                    await bench.baseline()
+            lines = [(one, bench) for one in series for bench in one.benches for _ in range(at_once)]
+            await asyncio.gather(*(one.go_on(bench, arguments, until, out) for one, bench in lines))
         finally:
-            await bench.aclose()
+            await asyncio.gather(*(bench.aclose() for one in series for bench in one.benches))
+            zygote.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -149,13 +196,17 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--trials", type=int, default=400, help="of each work")
     parser.add_argument("--stage", choices=("screen", "full", "final"), default="screen")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--report", type=Path, help="only say what a file shows")
     parser.add_argument("--task", type=Path, help="another task file")
-    parser.add_argument("--work", choices=tuple(WORKS), default="short", help="how long a call takes on a GPU")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no trial begins after so long")
+    parser.add_argument("--work", default="short", help=f"how long a call takes: some of {','.join(WORKS)}")
+    parser.add_argument("--benches", type=int, default=1, help="workbenches of a work, each with a history of its own")
+    parser.add_argument("--at-once", type=int, default=0, help="trials that are under way on a workbench")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="no trial begins after so long, preparation included"
+    )
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     if arguments.report is not None:
@@ -166,11 +217,16 @@ def main() -> None:
     rows = read(arguments.out)
     if any(row["stage"] != arguments.stage for row in rows):
         parser.error(f"{arguments.out} holds another stage's trials")
+    works = arguments.work.split(",")
+    if wrong := [work for work in works if work not in WORKS]:
+        parser.error(f"--work {wrong[0]}: there are {', '.join(WORKS)}")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "work.py"
-        place.write_text(arguments.task.read_text() if arguments.task else WORKS[arguments.work])
-        if len(rows) < arguments.trials:
-            asyncio.run(measure(read_task(place), arguments, len(rows)))
+        tasks: dict[str, Task] = {}
+        for work in works:
+            place = Path(folder) / f"{work}.py"
+            place.write_text(arguments.task.read_text() if arguments.task else WORKS[work])
+            tasks[work] = read_task(place)
+        asyncio.run(measure(tasks, arguments, rows))
     print(report(read(arguments.out)))
 
 
