@@ -1,7 +1,7 @@
 """The machine behind a sweep: compilers on every core, and one warm process that runs what they built.
 
 A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that
-somebody kills. What had been loaded is loaded again by itself.
+somebody kills. What had been loaded is loaded again by itself. No compiler runs beyond a session's seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from foundry.knowledge.candidate import Recipe
@@ -23,13 +23,13 @@ from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
-from foundry.tools.targets.base import Target, build_cache
+from foundry.tools.targets.base import build_cache
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.cuda import CudaTarget
 from foundry.tools.tune.alone import Subject
 from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.space import KernelSpace
-from foundry.tools.tune.sweep import Job
+from foundry.tools.tune.sweep import NOT_REACHED, Job
 
 Result = TypeVar("Result")
 ENTRY = "foundry.tools.tune.worker:serve"
@@ -39,6 +39,7 @@ SET_UP_S = 20.0  # a kernel's inputs drawn, and its present configuration loaded
 LOAD_S = 4.0  # any other configuration loaded, called once and compared
 HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
 SLOW = 3.0  # times the present time: one sample says enough
+LEAST_BUILD_S = 0.3  # with less left nothing is compiled any more
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Crew:
     compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     @property
-    def target(self) -> Target:
+    def target(self) -> CudaTarget | CpuTarget:
         """What builds the configurations: as for any candidate, without what only reports read."""
         if self.device.target == "cuda":
             return CudaTarget(self.device, compile_s=COMPILE_S, disassembles=False)
@@ -64,7 +65,13 @@ class Crew:
 class Session:
     """Implements Bench on this machine."""
 
-    def __init__(self, crew: Crew, subjects: Mapping[str, Subject], spaces: Mapping[str, KernelSpace]) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        subjects: Mapping[str, Subject],
+        spaces: Mapping[str, KernelSpace],
+        seconds: float = float("inf"),
+    ) -> None:
         self._crew, self._subjects, self._spaces = crew, subjects, spaces
         self.overlaps = crew.device.target == "cuda"
         self.restarts = 0
@@ -77,6 +84,7 @@ class Session:
         self._pool = ThreadPoolExecutor(crew.compilers, thread_name_prefix="tuner-build")
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="tuner-run")
         self._started = time.monotonic()
+        self._deadline = self._started + seconds
         self._closed = False
 
     def elapsed_s(self) -> float:
@@ -111,22 +119,41 @@ class Session:
         if reason := unfit(printed, self._crew.device):
             return f"pruned: {reason}"
         text = self._texts[job] = self._subjects[job.kernel].file(printed)
-        build = self._target.build(text)
+        left_s = self._deadline - time.monotonic()
+        if left_s < LEAST_BUILD_S:
+            return NOT_REACHED
+        build = replace(self._target, compile_s=min(COMPILE_S, left_s)).build(text)
         self.spent_s["build"] += build.seconds
-        return "" if build.ok else f"does not compile: {build.first_error}"
+        if build.ok:
+            return ""
+        return NOT_REACHED if time.monotonic() > self._deadline else f"does not compile: {build.first_error}"
 
     # ------------------------------------------------------------ running
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
+        end = time.monotonic() + limit_s
+        times: dict[Job, list[float]] = {}
         problems: dict[Job, str] = {}
         async with self._crew.lock.shared():
-            for job in jobs:
-                if problem := await self._in(self._runner, self._load, job):
-                    problems[job] = problem
-        times: dict[Job, list[float]] = {job: [] for job in jobs if job not in problems}
+            await self._in(self._runner, self._load_all, jobs, times, problems, end)
         async with self._crew.lock.exclusive():
-            await self._in(self._runner, self._take_turns, times, problems, samples, limit_s)
-        return {**times, **problems}
+            await self._in(self._runner, self._take_turns, times, problems, samples, end)
+        return {**{job: found for job, found in times.items() if found}, **problems}
+
+    def _load_all(
+        self, jobs: Sequence[Job], times: dict[Job, list[float]], problems: dict[Job, str], end: float
+    ) -> None:
+        """Makes room for the times of all that can be loaded by `end`."""
+        for job in jobs:
+            if self._is_over(end):
+                break
+            if problem := self._load(job):
+                problems[job] = problem
+            else:
+                times[job] = []
+
+    def _is_over(self, end: float) -> bool:
+        return self._closed or time.monotonic() > end
 
     def _load(self, job: Job) -> str:
         """Makes a configuration ready in the warm process; what is wrong with it, or ""."""
@@ -144,15 +171,12 @@ class Session:
         self._loaded.add(job)
         return ""
 
-    def _take_turns(
-        self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, limit_s: float
-    ) -> None:
+    def _take_turns(self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end: float) -> None:
         """One sample of each configuration after the other, so that a slow spell of the machine meets them all."""
-        end = time.monotonic() + limit_s
-        for turn in range(samples):
-            if turn and time.monotonic() > end:
-                break
+        for _ in range(samples):
             for job in list(times):
+                if self._is_over(end):
+                    return
                 limit_ms = SLOW * self._present_ms.get(job.kernel, float("inf"))
                 if times[job] and times[job][0] > limit_ms:
                     continue
@@ -178,6 +202,8 @@ class Session:
 
     def _ask(self, job: Job, message: Message, seconds: float) -> Message:
         """The warm process's answer; a problem where it died of the question."""
+        if self._closed:
+            return {"problem": "the session is closed"}
         try:
             worker = self._worker or self._start()
             order = {**message, "kernel": job.kernel, "text": self._texts[job]}
@@ -193,9 +219,13 @@ class Session:
         crew = self._crew
         limits = Limits(wall_s=OPEN_S, memory_bytes=machine_memory_bytes(), cpu_s=36_000)
         worker = crew.zygote.fork(ENTRY, limits, environment={"FOUNDRY_BUILD_CACHE": str(build_cache())})
+        self._worker = worker  # from now on `aclose` ends it, even while it starts
         message: Message = {"device": encode(crew.device), "recipe": encode(crew.recipe), "graph": encode(crew.graph)}
-        worker.request({**message, "threads": crew.threads})
-        self._worker = worker
+        try:
+            worker.request({**message, "threads": crew.threads})
+        except WorkerDied:
+            self._worker = None
+            raise
         return worker
 
     def _lose(self) -> None:
@@ -208,12 +238,25 @@ class Session:
 
     async def aclose(self) -> None:
         """Ends the warm process and waits for the compilers that still run."""
-        self._closed = True
-        if self._worker is not None:
-            await asyncio.to_thread(self._worker.end)
-            self._worker = None
+        await asyncio.to_thread(self._stop)
         await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
-        self._runner.shutdown(wait=True)
+
+    def _stop(self) -> None:
+        """Nothing of ours runs on the device when this returns."""
+        self._closed = True
+        if worker := self._worker:
+            worker.end()
+        self._runner.shutdown(wait=True, cancel_futures=True)
+        if worker := self._worker:  # it was forked just now
+            worker.end()
+        self._worker = None
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+        """Work in a thread. Whoever is told to stop while the device is held for it leaves nothing running there."""
+        future = asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if pool is self._runner:
+                await asyncio.to_thread(self._stop)
+            raise

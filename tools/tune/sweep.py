@@ -21,6 +21,8 @@ FLOOR_REACHED = 1.03  # times the floor: nothing is left to gain
 CLEARLY = 0.99  # of the present time: a smaller gain is noise
 FINAL_SHARE = 0.15  # of the seconds are kept for the final
 
+NOT_REACHED = "not reached in time"  # neither tried nor failed
+
 Ended = Literal["floor", "exhausted", "time"]
 
 
@@ -42,11 +44,11 @@ class Bench(Protocol):
         ...
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
-        """What is wrong with those that cannot be built."""
+        """What is wrong with those that cannot be built; or that they were not reached."""
         ...
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
-        """Times in ms, taken in turns for `limit_s` at most, but each at least once; or what is wrong."""
+        """Times in ms, taken in turns for `limit_s` at most, or what is wrong; nothing of what was not reached."""
         ...
 
 
@@ -134,13 +136,13 @@ class PlanSweep:
         """Until nothing is left to try, the floor is reached or the time is over."""
         first = asyncio.ensure_future(self._measure([(one, [one.space.present]) for one in self.kernels], MORE))
         coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
-        await first
-        for kernel in self.kernels:
-            if kernel.space.present not in kernel.samples:
-                kernel.ended = "exhausted"  # nothing to compare with
-        if not self.bench.overlaps:
-            coming = asyncio.ensure_future(self._prepare())
         try:
+            await first
+            for kernel in self.kernels:
+                if kernel.space.present not in kernel.samples:
+                    kernel.ended = "exhausted"  # nothing to compare with
+            if not self.bench.overlaps:
+                coming = asyncio.ensure_future(self._prepare())
             while chosen := await coming:
                 self.rounds += 1
                 coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
@@ -194,9 +196,12 @@ class PlanSweep:
         problems = await self.bench.build([Job(c.name, setting) for c, settings in chosen for setting in settings])
         for kernel, settings in chosen:
             for setting in settings:
-                if problem := problems.get(Job(kernel.name, setting)):
+                problem = problems.get(Job(kernel.name, setting), "")
+                if problem and problem != NOT_REACHED:
                     kernel.note(setting, problem)
-        return [(c, [setting for setting in settings if setting not in c.problems]) for c, settings in chosen]
+        return [
+            (c, [setting for setting in settings if Job(c.name, setting) not in problems]) for c, settings in chosen
+        ]
 
     async def _measure(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
         await self._time(await self._built(chosen), samples)
@@ -206,7 +211,8 @@ class PlanSweep:
         found = await self.bench.run(jobs, samples, self._left_s()) if jobs else {}
         for kernel, settings in chosen:
             for setting in settings:
-                kernel.note(setting, found[Job(kernel.name, setting)])
+                if (known := found.get(Job(kernel.name, setting))) is not None:
+                    kernel.note(setting, known)
 
     def _promoted(self) -> list[tuple[KernelSweep, list[Setting]]]:
         return [(kernel, kernel.promising(PROMOTED, MORE)) for kernel in self.kernels]

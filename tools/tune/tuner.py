@@ -15,6 +15,7 @@ from foundry.tools.tune.space import KernelSpace, Setting
 from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
 BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
+LATE_SHARE, LATE_S = 0.25, 1.0  # a sweep that has not ended by itself so long after its seconds is ended
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
 
 
@@ -64,7 +65,8 @@ async def tune(
     say: Callable[[str], None] = lambda line: None,
     watch: Callable[[Session], None] = lambda session: None,
 ) -> TunedPlan:
-    """Sweeps every kernel of the recipe for about `seconds`. `hints`: the lift that earlier runs saw of a setting, by
+    """Sweeps every kernel of the recipe for about `seconds`, and never for a third more and a few seconds: waiting for
+    the device counts, and what is known by then is the answer. `hints`: the lift that earlier runs saw of a setting, by
     a move's key. Raises CannotLower."""
     groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
     spaces = {first.name: KernelSpace(first) for first, _ in groups}
@@ -75,14 +77,17 @@ async def tune(
         say(line)
 
     sweeps = [_sweep_of(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
-    session = Session(crew, {first.name: first for first, _ in groups}, spaces)
+    session = Session(crew, {first.name: first for first, _ in groups}, spaces, seconds)
     plan = PlanSweep(sweeps, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
     try:
         watch(session)
-        await asyncio.gather(session.open(), plan.run())
-        took_s = session.elapsed_s()
+        async with asyncio.timeout(seconds + LATE_SHARE * seconds + LATE_S):
+            await asyncio.gather(session.open(), plan.run())
+    except TimeoutError:
+        hear(f"ended after {session.elapsed_s():.1f} s: the device or its processes were waited for too long")
     finally:
         await session.aclose()
+    took_s = session.elapsed_s()
     found = [_result(one, first, others) for one, (first, others) in zip(sweeps, groups, strict=True)]
     for line in _closing_lines(found, sweeps):
         hear(line)

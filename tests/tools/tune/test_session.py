@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -146,3 +148,24 @@ def test_a_plan_is_tuned(crew: Crew, subject: Subject) -> None:
     assert tuning.recipe.choices == ({subject.name: kernel.choices} if changed else {})
     assert lines[0].startswith("round 1: ") and lines[-1].startswith(f'best: {{"{subject.name}": {{')
     assert subject.print(kernel.choices).choices == kernel.choices
+
+
+def test_who_waits_for_the_device_or_a_compiler_ends_in_time(
+    crew: Crew, subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned() -> TunedPlan:
+        start = time.monotonic()
+        found = asyncio.run(tune(crew, 0.6))
+        assert time.monotonic() - start < 4.0 and found.recipe == crew.recipe
+        return found
+
+    CpuTarget().build(subject.file(subject.print(subject.present)))
+    with DeviceLock(crew.device, tmp_path).held(fcntl.LOCK_EX, lambda: False):  # another run's
+        assert "the device or its processes were waited for too long" in "\n".join(tuned().log)
+    compiler = tmp_path / "bin" / "g++"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\nsleep 20\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{compiler.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "empty"))
+    assert tuned().failed == 0, "what was not reached has not failed"
