@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ from foundry.tools.grade.answers import (
     raise_error,
 )
 from foundry.tools.grade.contests import hold_contest
-from foundry.tools.grade.folders import TASK, compiles_itself
+from foundry.tools.grade.folders import TASK, compiles_itself, prepare_folders
 from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.pairs import JUDGE_S, PairedRun
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
@@ -61,6 +62,7 @@ from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
 from foundry.tools.task.limits import gpu_memory_bytes, task_memory_bytes, task_seconds
+from foundry.tools.tune.session import Cell
 
 CAPTURE_S, BASELINE_S = 150.0, 180.0
 LOAD_S = 60.0  # a file whose library is built already; a second on a quiet machine, over 20 on a crowded one
@@ -150,6 +152,12 @@ class Grader:
     def zygote(self) -> Zygote:
         """The warm process, for what is not confined to a task."""
         return self._zygote
+
+    def cell(self) -> Cell:
+        """A place for one process of the tuner that runs an author's code: confined as a candidate's."""
+        folder = Path(tempfile.mkdtemp(prefix="tuner-", dir=self._scratch)).absolute()
+        own = prepare_folders("", folder)
+        return Cell(folder, own.environment, own.sandbox)
 
     def close(self) -> None:
         """Ends every process of this grader and removes their directories. A warm process that others use too goes

@@ -278,7 +278,7 @@ class LocalWorkbench:
         """`say` hears the log line by line."""
         graph = (await self.intake()).graphs[0]
         device = self._measured or self.device
-        crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device))
+        crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device), self._grader.cell)
         return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
     async def sanitize(self, text: str) -> list[Gate]:

@@ -1,1 +1,1 @@
-"""The tuner: sweeps the tunables of each kernel of a plan by itself, on texts that only the library prints."""
+"""The tuner: sweeps the tunables of each kernel of a plan by itself; an author's code runs confined."""

@@ -1,5 +1,8 @@
 """The machine behind a sweep: compilers on every core, and one warm process that runs what they built.
 
+The library's own kernels run in a process that is trusted. An author's kernel runs in one that is confined as any
+candidate's: what that process answers is data, and at worst it chooses a candidate that is no faster.
+
 A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that
 somebody kills. What had been loaded is loaded again by itself. No compiler runs beyond a session's seconds.
 """
@@ -8,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from pathlib import Path
+from typing import TypeGuard, TypeVar
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.codec import encode
@@ -22,6 +28,7 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
+from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.targets.base import build_cache
 from foundry.tools.targets.cpu import CpuTarget
@@ -42,9 +49,19 @@ SLOW = 3.0  # times the present time: one sample says enough
 LEAST_BUILD_S = 0.3  # with less left nothing is compiled any more
 
 
+@dataclass(frozen=True)
+class Cell:
+    """Where a confined process lives: a new folder of its own, the environment, and the sandbox around it."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    sandbox: Sandbox
+
+
 @dataclass
 class Crew:
-    """What a session works with, the same for all kernels of a plan."""
+    """What a session works with, the same for all kernels of a plan. `cell`: makes the place in which an author's code
+    runs; without it only the library's own kernels are tuned."""
 
     graph: OpGraph
     recipe: Recipe
@@ -52,6 +69,7 @@ class Crew:
     zygote: Zygote
     lock: DeviceLock
     threads: int
+    cell: Callable[[], Cell] | None = None
     compilers: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
 
     @property
@@ -186,15 +204,21 @@ class Session:
                     problems[job] = problem
                     del times[job]
                 else:
-                    times[job] += answer["ms"]
-                    self._present_ms.setdefault(job.kernel, answer["ms"][0])  # the first of all is the present one
+                    times[job].append(answer["ms"])
+                    self._present_ms.setdefault(job.kernel, answer["ms"])  # the first of all is the present one
 
     def _sample(self, job: Job) -> Message:
         start = time.monotonic()
-        answer = self._ask(job, {"do": "time", "samples": 1}, HANG_S + self._slowest_s(job))
-        self.spent_s["time"] += time.monotonic() - start
-        self._crew.lock.use.add(device_s=float(answer.get("device_s", 0.0)))
-        return answer
+        answer = self._ask(job, {"do": "time"}, HANG_S + self._slowest_s(job))
+        took_s = time.monotonic() - start
+        self.spent_s["time"] += took_s
+        if "problem" in answer:
+            return answer
+        ms, device_s = answer.get("ms"), answer.get("device_s")
+        if not is_time(ms, 1e3 * took_s) or not is_time(device_s, took_s):
+            return {"problem": "gave no time that can have passed"}
+        self._crew.lock.use.add(device_s=device_s)
+        return {"ms": ms}
 
     def _slowest_s(self, job: Job) -> float:
         """What a call of a kernel may take."""
@@ -217,8 +241,7 @@ class Session:
 
     def _start(self) -> Worker:
         crew = self._crew
-        limits = Limits(wall_s=OPEN_S, memory_bytes=machine_memory_bytes(), cpu_s=36_000)
-        worker = crew.zygote.fork(ENTRY, limits, environment={"FOUNDRY_BUILD_CACHE": str(build_cache())})
+        worker = self._fork_confined() if crew.recipe.authored is not None else self._fork_trusted()
         self._worker = worker  # from now on `aclose` ends it, even while it starts
         message: Message = {"device": encode(crew.device), "recipe": encode(crew.recipe), "graph": encode(crew.graph)}
         try:
@@ -228,10 +251,31 @@ class Session:
             raise
         return worker
 
+    def _fork_trusted(self) -> Worker:
+        limits = Limits(wall_s=OPEN_S, memory_bytes=machine_memory_bytes(), cpu_s=36_000)
+        return self._crew.zygote.fork(ENTRY, limits, environment={"FOUNDRY_BUILD_CACHE": str(build_cache())})
+
+    def _fork_confined(self) -> Worker:
+        if self._crew.cell is None:
+            raise WorkerDied("crash", "there is no place to confine an author's code in")
+        cell = self._crew.cell()
+        memory = machine_memory_bytes()
+        limits = Limits(
+            wall_s=OPEN_S,
+            memory_bytes=memory,
+            shared_bytes=memory,
+            cpu_s=3600,
+            file_bytes=1 << 30,
+            folder_bytes=2 << 30,
+        )
+        return self._crew.zygote.fork(
+            ENTRY, limits, directory=cell.folder, environment=cell.environment, sandbox=cell.sandbox
+        )
+
     def _lose(self) -> None:
         """Ends the warm process; the next question starts another."""
         if self._worker is not None:
-            self._worker.end()
+            _end(self._worker)
             self.restarts += 1
         self._worker = None
         self._loaded.clear()
@@ -245,10 +289,10 @@ class Session:
         """Nothing of ours runs on the device when this returns."""
         self._closed = True
         if worker := self._worker:
-            worker.end()
+            _end(worker)
         self._runner.shutdown(wait=True, cancel_futures=True)
         if worker := self._worker:  # it was forked just now
-            worker.end()
+            _end(worker)
         self._worker = None
 
     async def _in(self, pool: ThreadPoolExecutor, work: Callable[..., Result], *arguments: object) -> Result:
@@ -260,3 +304,15 @@ class Session:
             if pool is self._runner:
                 await asyncio.to_thread(self._stop)
             raise
+
+
+def _end(worker: Worker) -> None:
+    """Ends a process, and its folder where it has one."""
+    worker.end()
+    if worker.directory is not None:
+        shutil.rmtree(worker.directory, ignore_errors=True)
+
+
+def is_time(value: object, most: float) -> TypeGuard[float]:
+    """Whether an answer is a time that can have passed; it may come from hostile code."""
+    return isinstance(value, float) and math.isfinite(value) and 0.0 <= value <= most

@@ -1,8 +1,10 @@
 """The tuner's warm process: it runs kernels that the library prints, and nothing else.
 
-It prints every text itself and refuses one that differs by a byte; so no text of a model or a user ever gets here, and
-configurations may share a process. It draws a kernel's inputs, remembers what the present configuration makes of them,
-and compares every other one with that. Its times choose what is tried next; nothing that it measures is a result.
+It prints every text itself and refuses one that differs by a byte, so the wrapper is always Foundry's own. The code of
+an author's kernel inside of it is not: that is run by a process in a candidate's sandbox, and refused by any other.
+Configurations of one recipe share a process. It draws a kernel's inputs, remembers what the present configuration makes
+of them, and compares every other one with that. Its times choose what is tried next; nothing that it measures is a
+result.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.tools.grade.judge.paired_timing import SAMPLE_MS, ColdCache
 from foundry.tools.grade.runner import cuda_events
 from foundry.tools.process.channel import Channel, Message
+from foundry.tools.process.sandbox import ENTERED
 from foundry.tools.tune.alone import Subject, subjects
 
 SEED = 20
@@ -60,6 +63,8 @@ class Stands:
     def __init__(self, message: Message) -> None:
         self._device = decode(Device, message["device"])
         recipe = decode(Recipe, message["recipe"])
+        if recipe.authored is not None and not ENTERED:
+            raise ValueError("refused: an author's code runs in a sandbox only")
         graph = decode(OpGraph, message["graph"])
         self._subjects = {subject.name: subject for subject in subjects(graph, recipe, self._device)}
         self._stands: dict[str, Stand] = {}
@@ -82,11 +87,11 @@ class Stands:
             raise ValueError(f"wrong: {problem}")
         stand.calls[text] = call
 
-    def time(self, kernel: str, text: str, samples: int) -> list[float]:
-        """Times in ms of a configuration that was loaded, each with a cold cache."""
+    def time(self, kernel: str, text: str) -> float:
+        """The time in ms of a configuration that was loaded, with a cold cache."""
         call = self._stands[kernel].calls[text]
         self.device_s = 0.0
-        return [self._on_gpu_once(call) if self._on_gpu else self._on_cpu(call) for _ in range(samples)]
+        return self._on_gpu_once(call) if self._on_gpu else self._on_cpu(call)
 
     def _on_gpu_once(self, call: Call) -> float:
         milliseconds = cuda_events.time_calls(call, 1)[1]
@@ -220,7 +225,7 @@ def _answer(stands: Stands, message: Message) -> Message:
         if message["do"] == "forget":
             stands.forget(kernel, text)
             return {}
-        return {"ms": stands.time(kernel, text, message["samples"]), "device_s": stands.device_s}
+        return {"ms": stands.time(kernel, text), "device_s": stands.device_s}
     except (ValueError, RuntimeError) as error:
         said = str(error).splitlines()[0][:300]
         return {"problem": said, "is_lost": "CUDA error" in said and not _REFUSED_LAUNCH.search(said)}

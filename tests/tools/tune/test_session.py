@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,20 +16,21 @@ import pytest
 import torch
 from tests.knowledge.library.lowering import graph_of
 
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, AuthoredTunable, Recipe
 from foundry.knowledge.codec import encode
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.launches import encode as encode_launches
 from foundry.knowledge.library.file.assemble import build_key
+from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import Limits
-from foundry.tools.process.zygote import Zygote
+from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.targets.base import built_file, read_literals
 from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.prune import unfit
-from foundry.tools.tune.session import ENTRY, Crew, Session
+from foundry.tools.tune.session import ENTRY, Cell, Crew, Session, is_time
 from foundry.tools.tune.space import KernelSpace, Setting, neighbours
 from foundry.tools.tune.sweep import Job
 from foundry.tools.tune.tuner import TunedPlan, starts_from, tune
@@ -107,6 +109,68 @@ def test_a_text_that_the_library_does_not_print_is_refused(crew: Crew, subject: 
         assert worker.request({**order, "text": text})[0] == {}
     finally:
         worker.end()
+
+
+# A copy that tries to read and to write outside of its sandbox in each call, and works REPEAT times.
+HOSTILE = """#include <cstdio>
+#include <cstdlib>
+static void copy(const float* x, float* out) {
+  if (FILE* planted = fopen("@FOLDER@/planted", "w")) fclose(planted);
+  if (fopen("@FOLDER@/secret", "r")) abort();
+  for (volatile int turn = 0; turn < REPEAT; ++turn)
+#pragma omp parallel for num_threads(THREADS)
+    for (long i = 0; i < x_n; ++i) out[i] = x[i];
+}
+"""
+
+
+def authored_crew(crew: Crew, folder: Path) -> Crew:
+    (folder / "secret").write_text("the seeds")
+    kernel = AuthoredKernel(
+        HOSTILE.replace("@FOLDER@", str(folder)),
+        (AuthoredLaunch("copy", ("x", "out")),),
+        (AuthoredTunable("REPEAT", (1, 30, 60), 60), AuthoredTunable("THREADS", (1, 2), 1)),
+    )
+
+    def cell() -> Cell:
+        place = Path(tempfile.mkdtemp(dir=folder))
+        own = prepare_folders("", place)
+        return Cell(place, own.environment, own.sandbox)
+
+    graph = graph_of(Copy(), torch.zeros(128, 128))
+    return replace(crew, graph=graph, recipe=Recipe("cpu", authored=kernel), cell=cell)
+
+
+class Copy(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+
+def test_an_authors_kernel_is_tuned_in_a_sandbox(crew: Crew, tmp_path: Path) -> None:
+    crew = authored_crew(crew, tmp_path)
+    tuning = asyncio.run(tune(crew, 3.0))
+    assert tuning.failed == 0 and tuning.tried >= 3, tuning.log
+    assert tuning.recipe.choices["authored"]["REPEAT"] == 1
+    assert not (tmp_path / "planted").exists()
+    assert not list(tmp_path.glob("tmp*")), "the process left its folder"
+
+
+def test_an_authors_kernel_never_runs_in_the_trusted_process(crew: Crew, tmp_path: Path) -> None:
+    crew = authored_crew(crew, tmp_path)
+    message = {"device": encode(crew.device), "recipe": encode(crew.recipe), "graph": encode(crew.graph), "threads": 1}
+    worker = crew.zygote.fork(ENTRY, Limits(), environment={"FOUNDRY_BUILD_CACHE": os.environ["FOUNDRY_BUILD_CACHE"]})
+    try:
+        with pytest.raises(WorkerDied, match="an author's code runs in a sandbox only"):
+            worker.request(message)
+    finally:
+        worker.end()
+    tuning = asyncio.run(tune(replace(crew, cell=None), 1.0))
+    assert tuning.tried == tuning.failed and tuning.recipe == crew.recipe
+
+
+@pytest.mark.parametrize("ms", [float("nan"), -1.0, 1e9, "1.0", None, [1.0]])
+def test_a_time_that_cannot_have_passed_is_none(ms: object) -> None:
+    assert not is_time(ms, 5.0) and is_time(0.3, 5.0)
 
 
 def test_a_warm_start_is_what_helped_such_kernels_before(subject: Subject) -> None:
