@@ -3,9 +3,11 @@
     python benchmarks/attention.py                   # default choices, checked against float64
     python benchmarks/attention.py --each precision  # also every value of these tunables
     python benchmarks/attention.py --sweep           # also each tunable's values, one at a time
+    python benchmarks/attention.py --try path=turns path=turns,keys=128   # also these choices, where they are legal
 
 The operator is PyTorch's scaled_dot_product_attention with whatever kernel it chooses; "written out" is two products
-and a softmax with TF32 allowed. Times are medians of device events in milliseconds, errors those of the norm.
+and a softmax with TF32 allowed. Times are medians of device events in milliseconds, PyTorch's and ours in turn; errors
+are those of the norm.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from layers import allow_tf32, load_model, median_ms, model_text, speedups
+from layers import allow_tf32, load_model, medians_ms, model_text, speedups
 
 from foundry.knowledge.candidate import Build, Choice
 from foundry.knowledge.device import Device
@@ -173,7 +175,8 @@ CASES: dict[str, Attention] = {
 
 
 def variants(case: Attention, device: Device, arguments: argparse.Namespace) -> Iterator[dict[str, Choice]]:
-    """The defaults, the combinations of --each, and with --sweep every other value of one tunable at a time."""
+    """The defaults, the combinations of --each, what --try asks for where it is legal, and with --sweep every other
+    value of one tunable at a time."""
     plan = case.plan()
     first = print_kernel(plan.steps[0], plan, device, {})  # type: ignore[arg-type]
     named = [item for item in first.tunables if item.name in arguments.each]
@@ -182,6 +185,13 @@ def variants(case: Attention, device: Device, arguments: argparse.Namespace) -> 
         base = dict(zip((item.name for item in named), values, strict=True))
         if base and any(first.choices[name] != value for name, value in base.items()):
             yield base
+    for text in arguments.try_:
+        wanted = {
+            name: int(value) if value.isdigit() else value for name, value in (p.split("=") for p in text.split(","))
+        }
+        found = print_kernel(plan.steps[0], plan, device, wanted).choices  # type: ignore[arg-type]
+        if all(found.get(name) == value for name, value in wanted.items()):
+            yield wanted
     if arguments.sweep:
         for item in first.tunables:
             yield from ({item.name: value} for value in item.values if value != first.choices[item.name])
@@ -216,20 +226,20 @@ def time_case(name: str, case: Attention, tries: list[Try]) -> list[dict[str, An
     truth = case.truth(inputs)
     allow_tf32(True)
     eager = _error(case.eager(*inputs), truth)
-    eager_ms = median_ms(lambda: case.eager(*inputs))
     plan = case.plan()
     work = flops(plan.steps[0]) * (0.5 if case.causal else 1.0)  # type: ignore[arg-type]
     rows = []
     for one in tries:
         row: dict[str, Any] = {"layer": name, "set": one.set, "choices": one.choices}
-        row |= {"tf32_ms": eager_ms, "eager_error": eager}
+        row |= {"eager_error": eager}
         if one.build.result().ok:
             model = load_model(one.text)
             row["error"] = _error(model(*inputs), truth)
-            row["ms"] = median_ms(lambda model=model: model(*inputs))  # type: ignore[misc]
+            eager_ms, own_ms = medians_ms(lambda: case.eager(*inputs), lambda model=model: model(*inputs))  # type: ignore[misc]
+            row |= {"tf32_ms": eager_ms, "ms": own_ms}
             print(
-                f"{name:26} {eager_ms:8.3f} {row['ms']:8.3f} {eager_ms / row['ms']:6.2f} "
-                f"{work / eager_ms / 1e9:7.1f} {work / row['ms'] / 1e9:7.1f} {eager:8.1e} {row['error']:8.1e} "
+                f"{name:26} {eager_ms:8.3f} {own_ms:8.3f} {eager_ms / own_ms:6.2f} "
+                f"{work / eager_ms / 1e9:7.1f} {work / own_ms / 1e9:7.1f} {eager:8.1e} {row['error']:8.1e} "
                 f"{one.set or one.choices}",
                 flush=True,
             )
@@ -248,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", nargs="*", default=[], help="tunables of which every value is timed")
     parser.add_argument("--sweep", action="store_true", help="time every value of every tunable, one at a time")
+    parser.add_argument("--try", nargs="*", default=[], dest="try_", help="choices, NAME=VALUE with commas between")
     parser.add_argument("--only", nargs="*", default=[""], help="only the cases whose name contains one of these")
     parser.add_argument("--out", type=Path, help="JSON file for all numbers")
     arguments = parser.parse_args()

@@ -91,18 +91,25 @@ def variants(layer: Layer, device: Device, arguments: argparse.Namespace) -> Ite
 
 
 def median_ms(call: Callable[[], Any]) -> float:
-    times = []
+    return medians_ms(call)[0]
+
+
+def medians_ms(*calls: Callable[[], Any]) -> list[float]:
+    """Of several calls in turn."""
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(3):
-        call()
+        for call in calls:
+            call()
     for _ in range(SAMPLES):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
-        begin.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times)
+        for call, own in zip(calls, times, strict=True):
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(_HELD_CYCLES)  # type: ignore[no-untyped-call]
+            begin.record()
+            call()
+            end.record()
+            torch.cuda.synchronize()
+            own.append(begin.elapsed_time(end))
+    return [statistics.median(own) for own in times]
 
 
 def load_model(text: str) -> Any:

@@ -358,11 +358,13 @@ inline void run_block(int64_t number, dim3 grid, dim3 dim, size_t shared_bytes, 
 
 namespace bulk {
 
-// A tensor map: where the tensor lies, its sizes, strides in bytes, and the box that one copy brings, innermost first.
+// A tensor map: where the tensor lies, its sizes, strides in bytes, and the box that one copy brings, innermost first;
+// dimensions that the tensor does not have are zeros.
 struct alignas(64) Map {
+    static constexpr int kRank = 4;
     const char* base;
-    long long sizes[3], strides[3];
-    int box[3];
+    long long sizes[kRank], strides[kRank];
+    int box[kRank];
 };
 
 }  // namespace bulk

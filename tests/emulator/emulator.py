@@ -101,7 +101,8 @@ def _argument(argument: Argument, order: Mapping[str, int]) -> str:
     if isinstance(argument, TensorMap):
         strides = (ITEM_BYTES[argument.dtype], *argument.stride_bytes)
         shape = ", ".join(f"{{{', '.join(map(str, values))}}}" for values in (argument.sizes, strides, argument.box))
-        return f"bulk::Map{{static_cast<const char*>({_argument(argument.memory, order)}), {shape}}}"
+        base = f"static_cast<const char*>({_argument(argument.memory, order)}) + {argument.offset_bytes}"
+        return f"bulk::Map{{{base}, {shape}}}"
     if _offset(argument)[0]:
         return f"static_cast<void*>(workspace + {_offset(argument)[1]})"
     return f"buffers[{order[argument]}]"

@@ -110,6 +110,8 @@ inline void four_matrices(unsigned (&words)[4], const void* row) { exchange_matr
 inline void four_matrices_turned(unsigned (&words)[4], const void* row) { exchange_matrices<true>(words, row); }
 inline unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 inline unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+inline unsigned pair_f16(float low, float high) { return bits_f16(low) | static_cast<unsigned>(bits_f16(high)) << 16; }
+inline unsigned pair_bf16(float low, float high) { return bits_bf16(low) | static_cast<unsigned>(bits_bf16(high)) << 16; }
 inline float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
 inline float value_bf16(unsigned short bits) { return __bfloat162float({bits}); }
 
@@ -124,8 +126,27 @@ inline unsigned shared_address(const void* at) {
 }
 inline void publish() {}
 inline void begin() {}
-inline void commit() {}
-template <int PENDING> void wait() {}
+// A thread's products run when it waits for their group, not before: sums that are read too early, and tiles that are
+// given back or registers that are written while they are still read, give wrong results or a violation.
+struct Queue {
+    uint64_t run = 0;
+    std::vector<std::vector<std::function<void()>>> groups;
+};
+inline Queue& queue() {
+    static thread_local Queue all[emulator::kMaxThreads];
+    Queue& mine = all[emulator::block().current->thread];
+    if (mine.run != emulator::block().number) mine = {emulator::block().number, {{}}};
+    return mine;
+}
+inline void commit() { queue().groups.emplace_back(); }
+template <int PENDING> void wait() {
+    auto& groups = queue().groups;  // the last one is not committed
+    while (groups.size() > PENDING + 1) {
+        for (const auto& multiply : groups.front()) multiply();
+        groups.erase(groups.begin());
+    }
+    emulator::warp_barrier(~0u);  // of all lanes: what one of them gives back, none still reads
+}
 template <int COUNT> void give_up() {}
 template <int COUNT> void claim() {}
 template <int N> void hold(float (&)[N]) {}
@@ -152,59 +173,69 @@ template <class Word> Word described_word_across(unsigned long long word, int ro
     return found;
 }
 
-template <int DEPTH, class Word, bool A = false, bool B = false, int N, class Value>
+// d += a b, or d = a b where it does not ADD.
+template <int DEPTH, class Word, bool A, bool B, bool ADD, int N, class Value>
 void multiply_described(float (&d)[N], unsigned long long a, unsigned long long b, Value value) {
     const int thread = emulator::block().current->thread % 128, lane = thread % 32;
-    for (int j = 0; j < N; ++j) {
-        const int row = thread / 32 * 16 + lane / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
-        float sum = d[j];
-        for (int k = 0; k < DEPTH; ++k) {
-            const int byte = k * static_cast<int>(sizeof(Word));
-            const Word left = A ? described_word_across<Word>(a, row, k) : described_word<Word>(a, row, byte);
-            const Word right = B ? described_word_across<Word>(b, column, k) : described_word<Word>(b, column, byte);
-            sum += value(left) * value(right);
+    queue().groups.back().push_back([=, sums = &d[0]] {
+        for (int j = 0; j < N; ++j) {
+            const int row = thread / 32 * 16 + lane / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
+            float sum = ADD ? sums[j] : 0.0f;
+            for (int k = 0; k < DEPTH; ++k) {
+                const int byte = k * static_cast<int>(sizeof(Word));
+                const Word left = A ? described_word_across<Word>(a, row, k) : described_word<Word>(a, row, byte);
+                const Word right = B ? described_word_across<Word>(b, column, k) : described_word<Word>(b, column, byte);
+                sum += value(left) * value(right);
+            }
+            sums[j] = sum;
         }
-        d[j] = sum;
-    }
+    });
 }
 
-template <int N> void product_tf32(float (&d)[N], unsigned long long a, unsigned long long b) {
-    multiply_described<8, unsigned>(
-        d, a, b, [](unsigned word) { return __int_as_float(static_cast<int>(word & 0xffffe000u)); });
-}
-#define EMULATED_PRODUCTS(suffix, across_a, across_b)                                                              \
-    template <int N> void product_f16##suffix(float (&d)[N], unsigned long long a, unsigned long long b) {          \
-        multiply_described<16, unsigned short, across_a, across_b>(                                                 \
-            d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });                     \
-    }                                                                                                               \
-    template <int N> void product_bf16##suffix(float (&d)[N], unsigned long long a, unsigned long long b) {         \
-        multiply_described<16, unsigned short, across_a, across_b>(                                                 \
-            d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });                                 \
+inline float value_tf32(unsigned word) { return __int_as_float(static_cast<int>(word & 0xffffe000u)); }
+inline float value_f16(unsigned short bits) { return mma::value_f16(bits); }
+inline float value_bf16(unsigned short bits) { return mma::value_bf16(bits); }
+
+#define EMULATED_PRODUCTS(name, type, depth, word, across_a, across_b, add)                                        \
+    template <int N> void name(float (&d)[N], unsigned long long a, unsigned long long b) {                         \
+        multiply_described<depth, word, across_a, across_b, add>(d, a, b, value_##type);                            \
     }
+#define EMULATED_SIXTEEN(type)                                                           \
+    EMULATED_PRODUCTS(product_##type, type, 16, unsigned short, false, false, true)      \
+    EMULATED_PRODUCTS(first_##type, type, 16, unsigned short, false, false, false)       \
+    EMULATED_PRODUCTS(product_##type##_a, type, 16, unsigned short, true, false, true)   \
+    EMULATED_PRODUCTS(product_##type##_b, type, 16, unsigned short, false, true, true)   \
+    EMULATED_PRODUCTS(product_##type##_ab, type, 16, unsigned short, true, true, true)
+EMULATED_PRODUCTS(product_tf32, tf32, 8, unsigned, false, false, true)
+EMULATED_SIXTEEN(f16)
+EMULATED_SIXTEEN(bf16)
+
 // The left operand in registers, as fragments of each warp; the right one with rows that are one k each.
 template <int N, class Value> void multiply_held(float (&d)[N], const unsigned (&a)[4], unsigned long long b, Value value) {
+    struct Held { unsigned words[4][4]; };  // of the lane's two rows
     const emulator::Fragments* const all = emulator::exchange_fragments(a, {});
     const int lane = emulator::block().current->thread % 32;
-    for (int j = 0; j < N; ++j) {
-        const int row = lane / 4 + j / 2 % 2 * 8, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
-        float sum = d[j];
-        for (int k = 0; k < 16; ++k) {
-            const unsigned left = all[row % 8 * 4 + k % 8 / 2].a[row / 8 + k / 8 * 2];
-            sum += value(left >> k % 2 * 16) * value(described_word_across<unsigned short>(b, column, k));
+    Held held;
+    for (int i = 0; i < 4; ++i) std::memcpy(held.words[i], all[lane / 4 * 4 + i].a, sizeof held.words[i]);
+    queue().groups.back().push_back([=, sums = &d[0], now = &a[0]] {
+        if (std::memcmp(now, held.words[lane % 4], 16)) emulator::violation("registers written while they are multiplied");
+        for (int j = 0; j < N; ++j) {
+            const int late = j / 2 % 2, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
+            float sum = sums[j];
+            for (int k = 0; k < 16; ++k) {
+                const unsigned left = held.words[k % 8 / 2][late + k / 8 * 2];
+                sum += value(left >> k % 2 * 16) * value(described_word_across<unsigned short>(b, column, k));
+            }
+            sums[j] = sum;
         }
-        d[j] = sum;
-    }
+    });
 }
 template <int N> void held_f16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
-    multiply_held(d, a, b, [](unsigned short bits) { return __half2float(__ushort_as_half(bits)); });
+    multiply_held(d, a, b, value_f16);
 }
 template <int N> void held_bf16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
-    multiply_held(d, a, b, [](unsigned short bits) { return __bfloat162float({bits}); });
+    multiply_held(d, a, b, value_bf16);
 }
-EMULATED_PRODUCTS(, false, false)
-EMULATED_PRODUCTS(_a, true, false)
-EMULATED_PRODUCTS(_b, false, true)
-EMULATED_PRODUCTS(_ab, true, true)
 
 }  // namespace wgmma
 
@@ -279,34 +310,98 @@ inline void expect(unsigned long long* barrier, int bytes) {
     state(barrier).bytes += bytes;
     arrive(barrier);
 }
+// A copy arrives at once or when somebody waits for its barrier, by chance: who does not wait may read what lay there, and
+// what is still read may be written over.
+struct Copies {
+    uint64_t run = 0;
+    unsigned chance = 1;
+    std::vector<std::pair<unsigned long long*, std::function<void()>>> pending;
+};
+inline Copies& copies() {
+    static thread_local Copies all;  // of the block
+    if (all.run != emulator::block().number) all = {emulator::block().number, 1, {}};
+    return all;
+}
+inline void later(unsigned long long* barrier, int bytes, std::function<void()> copy) {
+    const auto arrive = [=] {
+        copy();
+        state(barrier).bytes -= bytes;
+        turn_if_over(state(barrier));
+    };
+    copies().chance = copies().chance * 1664525u + 1013904223u;
+    if (copies().chance >> 31) arrive();
+    else copies().pending.emplace_back(barrier, arrive);
+}
 inline void await(unsigned long long* barrier, int parity) {
-    while (state(barrier).parity == static_cast<unsigned>(parity)) emulator::yield();
+    while (state(barrier).parity == static_cast<unsigned>(parity)) {
+        auto& pending = copies().pending;
+        const auto arrives = std::stable_partition(
+            pending.begin(), pending.end(), [=](const auto& copy) { return copy.first != barrier; });
+        const std::vector<std::pair<unsigned long long*, std::function<void()>>> arriving(arrives, pending.end());
+        pending.erase(arrives, pending.end());
+        for (const auto& copy : arriving) copy.second();
+        if (arriving.empty()) emulator::yield();
+    }
 }
 inline void copy(void* to, const void* from, int bytes, unsigned long long* barrier) {
     if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16)
         emulator::violation("a bulk copy that is not aligned to 16 bytes");
-    std::memcpy(to, from, bytes);
-    state(barrier).bytes -= bytes;
-    turn_if_over(state(barrier));
+    later(barrier, bytes, [=] { std::memcpy(to, from, bytes); });
 }
 
-inline void copy_box(void* to, const Map* map, int x, int y, int z, unsigned long long* barrier) {
-    if (reinterpret_cast<uintptr_t>(to) % 1024 || map->box[0] * map->strides[0] != 128)
-        emulator::violation("a box that is not aligned to 1024 bytes, or not 128 bytes wide");
-    const int item = static_cast<int>(map->strides[0]), rows = map->box[1] * map->box[2];
+// The box from `first` on, its 16-byte pieces swizzled; zeros outside the tensor.
+template <int RANK> void bring_box(char* to, const Map& map, const long long (&first)[RANK]) {
+    const int item = static_cast<int>(map.strides[0]);
+    int rows = 1;
+    for (int d = 1; d < RANK; ++d) rows *= map.box[d];
     for (int row = 0; row < rows; ++row)
-        for (int column = 0; column < map->box[0]; ++column) {
-            const long long at[3] = {x + column, y + row % map->box[1], z + row / map->box[1]};
-            bool inside = true;
-            long long offset = 0;
-            for (int d = 0; d < 3; ++d) inside &= at[d] >= 0 && at[d] < map->sizes[d], offset += at[d] * map->strides[d];
+        for (int column = 0; column < map.box[0]; ++column) {
+            bool inside = first[0] + column < map.sizes[0];
+            long long offset = (first[0] + column) * item;
+            for (int d = 1, rest = row; d < RANK; rest /= map.box[d++]) {
+                const long long at = first[d] + rest % map.box[d];
+                inside &= at >= 0 && at < map.sizes[d], offset += at * map.strides[d];
+            }
             const int byte = column * item;
-            char* const place = static_cast<char*>(to) + row * 128 + (byte / 16 ^ row % 8) * 16 + byte % 16;
-            if (inside) std::memcpy(place, map->base + offset, item);
+            char* const place = to + row * 128 + (byte / 16 ^ row % 8) * 16 + byte % 16;
+            if (inside) std::memcpy(place, map.base + offset, item);
             else std::memset(place, 0, item);
         }
-    state(barrier).bytes -= rows * 128;
-    turn_if_over(state(barrier));
+}
+template <class... Place> void copy_box(void* to, const Map* map, unsigned long long* barrier, Place... place) {
+    constexpr int kRank = sizeof...(Place);
+    if (reinterpret_cast<uintptr_t>(to) % 1024 || map->box[0] * map->strides[0] != 128)
+        emulator::violation("a box that is not aligned to 1024 bytes, or not 128 bytes wide");
+    if (!map->sizes[kRank - 1] || (kRank < Map::kRank && map->sizes[kRank]))
+        emulator::violation("a box of another number of dimensions than its tensor map");
+    int bytes = 128;
+    for (int d = 1; d < kRank; ++d) bytes *= map->box[d];
+    later(barrier, bytes, [=, map = *map] { bring_box<kRank>(static_cast<char*>(to), map, {place...}); });
+}
+
+// Barriers of a number of a block's threads, by number: some wait (`meet`), others go on (`pass`).
+struct Meeting {
+    uint64_t run = 0;
+    int arrived = 0, asked = 0;
+    unsigned generation = 0;
+};
+inline Meeting& meeting(int number) {
+    static thread_local Meeting all[16];
+    if (number < 1 || number > 15) emulator::violation("a barrier without a number of its own");
+    Meeting& found = all[number];
+    if (found.run != emulator::block().number) found = {emulator::block().number};
+    return found;
+}
+inline void pass(int number, int threads) {
+    Meeting& found = meeting(number);
+    if (found.arrived && found.asked != threads) emulator::violation("threads of one barrier ask for different numbers");
+    found.asked = threads;
+    if (++found.arrived == threads) found.arrived = 0, ++found.generation, emulator::block().idle = 0;
+}
+inline void meet(int number, int threads) {
+    const unsigned mine = meeting(number).generation;
+    pass(number, threads);
+    while (meeting(number).generation == mine) emulator::yield();
 }
 
 }  // namespace bulk

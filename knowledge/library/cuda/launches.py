@@ -23,14 +23,15 @@ MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024,
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor of three dimensions as the copy engine reads it, the innermost first: boxes of it, 128 bytes wide,
-    arrive in shared memory with their 16-byte pieces swizzled, and with zeros for what lies outside."""
+    """A tensor of three or four dimensions as the copy engine reads it, the innermost first: boxes of it, 128 bytes
+    wide, arrive in shared memory with their 16-byte pieces swizzled, and with zeros for what lies outside."""
 
     memory: str
     dtype: DType
-    sizes: tuple[int, int, int]
-    stride_bytes: tuple[int, int]  # of the outer two
-    box: tuple[int, int, int]
+    sizes: tuple[int, ...]
+    stride_bytes: tuple[int, ...]  # of all but the innermost
+    box: tuple[int, ...]
+    offset_bytes: int = 0  # where in the memory the tensor begins
 
 
 Argument = str | int | TensorMap
@@ -67,10 +68,8 @@ def decode(call: str) -> list[Launch]:
 def _argument(found: str | int | dict[str, Any]) -> Argument:
     if not isinstance(found, dict):
         return found
-    x, y, z = found["sizes"]
-    by_y, by_z = found["stride_bytes"]
-    wide, high, deep = found["box"]
-    return TensorMap(found["memory"], found["dtype"], (x, y, z), (by_y, by_z), (wide, high, deep))
+    sizes, strides, box = (tuple(found[key]) for key in ("sizes", "stride_bytes", "box"))
+    return TensorMap(found["memory"], found["dtype"], sizes, strides, box, int(found["offset_bytes"]))
 
 
 def workspace(offset: int) -> str:

@@ -197,10 +197,11 @@ class _EntryText:
 
     def _slot(self, argument: Argument) -> object:
         """Where the launch finds an argument: the number of its slot; of a tensor map the slot of its memory, the
-        driver's number for its type, and its sizes, strides and box."""
+        driver's number for its type, its sizes, strides and box, and where in the memory it begins."""
         if isinstance(argument, TensorMap):
             kind = _MAP_TYPES[argument.dtype]
-            return (self._slot(argument.memory), kind, argument.sizes, argument.stride_bytes, argument.box)
+            shape = (argument.sizes, argument.stride_bytes, argument.box)
+            return (self._slot(argument.memory), kind, *shape, argument.offset_bytes)
         key = argument if isinstance(argument, str) else f"int {argument}"
         slot = self._slots.setdefault(key, len(self._slots))
         if isinstance(argument, int):

@@ -14,7 +14,12 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches
 from foundry.knowledge.library.cuda.contractions.attention_mma import print_on_tensor_cores
-from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace, attention_space, join_heads
+from foundry.knowledge.library.cuda.contractions.attention_space import (
+    AttentionSpace,
+    attention_space,
+    join_heads,
+    operands_of,
+)
 from foundry.knowledge.library.cuda.contractions.attention_tiles import LARGEST_HEAD, precisions
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, PRECISION
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
@@ -66,7 +71,7 @@ class _Attention:
     def print(self) -> PrintedKernel:
         kernel = self.kernel
         name = launches.KERNEL_PREFIX + identifier(kernel.name)
-        signature, arguments = self.space.signature()
+        signature, arguments = self.space.signature(operands_of(kernel))
         per_block = self.warps * self.rows
         tiles = math.ceil(kernel.rows / per_block)
         end = f"math::minimum(COLUMNS, first_row + {per_block})" if kernel.causal else "COLUMNS"

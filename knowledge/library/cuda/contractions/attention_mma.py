@@ -1,5 +1,5 @@
-"""Attention on tensor cores: the kernels stand in `attention_mma.cu` and `attention_wgmma.cu`; `attention_sum.cu` joins
-what was computed over different keys."""
+"""Attention on tensor cores: the kernels stand in `attention_mma.cu`, `attention_wgmma.cu` and `attention_turns.cu`;
+`attention_sum.cu` joins what was computed over different keys."""
 
 from __future__ import annotations
 
@@ -8,12 +8,18 @@ import math
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches
-from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace
-from foundry.knowledge.library.cuda.contractions.attention_tiles import AttentionTiling, choose_attention, paths
+from foundry.knowledge.library.cuda.contractions.attention_boxes import boxes
+from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace, masks_of, operands_of
+from foundry.knowledge.library.cuda.contractions.attention_tiles import (
+    AttentionTiling,
+    TurnsAttention,
+    choose_attention,
+    paths,
+)
 from foundry.knowledge.library.cuda.contractions.operands import over_vector
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
-from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import Argument, Launch
 from foundry.knowledge.library.cuda.space import (
     Known,
     element_load,
@@ -31,7 +37,10 @@ from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import PrintedKernel
 
 _SUM_WARPS = 4
-_PATH_MEANING = "wgmma: four warps multiply from shared memory; mma: each warp multiplies from its registers"
+_PATH_MEANING = (
+    "turns: the copy engine brings tiles, and warpgroups take turns to multiply from shared memory; wgmma: four warps "
+    "copy and multiply from shared memory; mma: each warp multiplies from its registers"
+)
 _LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 
 
@@ -131,16 +140,37 @@ class _TensorAttention:
         body = over_vector(4, [f"if ({element}) {{", *body, "}"] if element else body)
         return before, [f"if ({test}) {{", *body, "}"] if test else body
 
+    def _parameters(self) -> tuple[list[str], list[Argument]]:
+        """Parameters of the main launch and its arguments, without what it stores to."""
+        signature, arguments = self.space.signature(operands_of(self.kernel), stores=self.tiling.splits == 1)
+        return [signature], list(arguments)
+
+    def _reads(self) -> dict[str, object]:
+        """Holes of the text that say how operands come into shared memory."""
+        tiling, kernel = self.tiling, self.kernel
+        return {
+            "IS_PADDED": str((kernel.head, kernel.value_head) != (tiling.head, tiling.value_head)).lower(),
+            "WORDS": tiling.shared_bytes // 4,
+            **self._copies("q"),
+            **self._copies("k"),
+            **self._copies("v"),
+            "STEPS": indent(self._steps()),
+        }
+
+    @property
+    def _blocks(self) -> int:
+        return self.tiles * self.tiling.splits * self.space.batch
+
     def _main(self) -> tuple[str, Launch]:
         kernel, tiling = self.kernel, self.tiling
-        signature, arguments = self.space.signature(stores=tiling.splits == 1)
+        parameters, arguments = self._parameters()
         if tiling.splits > 1:
-            signature += ", float* __restrict__ partial"
+            parameters.append("float* __restrict__ partial")
             arguments.append(launches.workspace(0))
         before, epilogue = self._epilogue()
         values: dict[str, object] = {
             "NAME": self.name,
-            "PARAMETERS": signature,
+            "PARAMETERS": ", ".join(text for text in parameters if text),
             "PRECISION": tiling.type_name,
             "INDEX": self.space.index,
             **{"KEYS": tiling.keys, "THREADS": tiling.threads},
@@ -150,23 +180,18 @@ class _TensorAttention:
             **{"COLUMNS": kernel.columns, "QUERIES": kernel.rows, "TILES": self.tiles},
             "IS_CAUSAL": str(kernel.causal).lower(),
             "IS_ADDED": str(self.is_added).lower(),
-            "IS_PADDED": str((kernel.head, kernel.value_head) != (tiling.head, tiling.value_head)).lower(),
-            "WORDS": tiling.shared_bytes // 4,
             "SCALE": f"{kernel.scale * (1 if self.is_added else math.log2(math.e)):.9e}f",
             "UNIT": self._unit(),
-            **self._copies("q"),
-            **self._copies("k"),
-            **self._copies("v"),
+            **self._reads(),
             "BATCH": indent(self._batch()),
-            "STEPS": indent(self._steps()),
             "MASK": indent(self._mask(), 4),
             "BEFORE": indent(before, 2),
             "EPILOGUE": indent(epilogue, 3),
         }
         text = read_library_text(tiling.text)
         source = fill(text, {key: str(value) for key, value in values.items()})
-        grid = (self.tiles * tiling.splits * self.space.batch, 1, 1)
-        return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), tiling.shared_bytes)
+        grid, block = (self._blocks, 1, 1), (tiling.threads, 1, 1)
+        return source, Launch(self.name, grid, block, tuple(arguments), tiling.shared_bytes)
 
     def _unit(self) -> str:
         """Differences of scores times this are exponents of two."""
@@ -174,7 +199,7 @@ class _TensorAttention:
 
     def _sum(self) -> tuple[str, Launch]:
         kernel = self.kernel
-        signature, arguments = self.space.signature(reads=False)
+        signature, arguments = self.space.signature(())
         row = [f"const {self.space.index} row = point % {kernel.rows};"]
         values: dict[str, object] = {
             "NAME": self.name,
@@ -201,13 +226,63 @@ class _TensorAttention:
         return 4 * self.tiling.splits * self.points * (self.kernel.value_head + 2) if self.tiling.splits > 1 else 0
 
 
+class _TurnsAttention(_TensorAttention):
+    """By tensor maps, and blocks that take one tile of rows after the other."""
+
+    def __init__(self, space: AttentionSpace, tiling: TurnsAttention, device: Device) -> None:
+        super().__init__(space, tiling, device)
+        self.device, self.pairs, self.is_staying = device, space.batch * tiling.splits, bool(tiling.stay)
+        self.boxes = {which: found for which in ("q", "k", "v") if (found := boxes(space, which))}
+
+    def _parameters(self) -> tuple[list[str], list[Argument]]:
+        stored, arguments = self.space.signature(masks_of(self.kernel), stores=self.tiling.splits == 1)
+        maps = [f"const __grid_constant__ bulk::Map map_{which}" for which in self.boxes]
+        rows = {"q": self.tiling.rows, "k": self.tiling.keys, "v": self.tiling.keys}
+        return [*maps, stored], [*(found.map(rows[which]) for which, found in self.boxes.items()), *arguments]
+
+    def _reads(self) -> dict[str, object]:
+        places = {"q": "first_row", "k": "step * KEYS", "v": "step * KEYS"}
+        return {
+            **{f"BOX_{which.upper()}": found.place(places[which]) for which, found in self.boxes.items()},
+            **{"PAIRS": self.pairs, "NEAR": self._near},
+        }
+
+    @property
+    def _near(self) -> int:
+        """Of how many pairs of batch point and part tiles are taken in turn: where rows see different numbers of keys,
+        rather all of the longest first, but as many as have their keys in half of the last cache."""
+        kernel = self.kernel
+        if not kernel.causal:
+            return 1
+        strides = zip(kernel.batch, kernel.k.view.strides[:-2], kernel.v.view.strides[:-2], strict=True)
+        shared = math.prod(size for size, *steps in strides if not any(steps))
+        per_pair = 2 * kernel.columns * (kernel.head + kernel.value_head) / shared / self.tiling.splits
+        return max(1, min(self.pairs, int(self.device.cache_bytes / 2 / per_pair)))
+
+    def _batch(self) -> list[str]:
+        splits, lines = self.tiling.splits, []
+        if splits > 1:
+            lines.append(f"const int split = place.pair % {splits};")
+        if splits > 1 or self.space.batch_sizes:
+            lines.append(f"const int batch = place.pair / {splits};")
+        return indent([*lines, *self.space.place("batch")]).splitlines()
+
+    @property
+    def _blocks(self) -> int:
+        every = self.tiles * self.pairs
+        return min(every, self.device.cores) if self.is_staying else every
+
+
 def print_on_tensor_cores(
     space: AttentionSpace, precision: str, device: Device, choices: dict[str, Choice]
 ) -> PrintedKernel:
-    ways = paths(space.kernel, precision, device.arch)
+    ways = paths(space, precision, device.arch)
     path = str(pick(choices, PATH, ways, ways[0]))
     tiling, tunables = choose_attention(space.kernel, path, precision, device, choices)
-    printer = _TensorAttention(space, tiling, device)
+    if isinstance(tiling, TurnsAttention):
+        printer: _TensorAttention = _TurnsAttention(space, tiling, device)
+    else:
+        printer = _TensorAttention(space, tiling, device)
     sources, records = zip(*printer.print(), strict=True)
     kit = "mma_sixteen" if tiling.item_bytes == 2 else "mma_tf32"
     kits = ("mma", kit, "async", "attention", *tiling.kits)

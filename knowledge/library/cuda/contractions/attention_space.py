@@ -57,12 +57,14 @@ class AttentionSpace:
             body.store(store, self.spaces["out"].offset, self.plan.buffers[store.buffer].dtype)
         return body.lines
 
-    def signature(self, *, reads: bool = True, stores: bool = True) -> tuple[str, list[str]]:
-        """Parameters and arguments of a kernel that reads the operands, or makes the stores, or both."""
-        kernel = self.kernel
-        operands: list[Expr] = [kernel.q, kernel.k, kernel.v, *masks_of(kernel)] if reads else []
-        stored = kernel.stores if stores else ()
+    def signature(self, operands: Sequence[Expr], *, stores: bool = True) -> tuple[str, list[str]]:
+        """Parameters and arguments of a kernel that reads these operands and makes the stores, or does not."""
+        stored = self.kernel.stores if stores else ()
         return parameters(self.plan, *buffers_of([*leaves(operands), *body_leaves(stored)], stored))
+
+
+def operands_of(kernel: AttentionKernel) -> Sequence[Expr]:
+    return [kernel.q, kernel.k, kernel.v, *masks_of(kernel)]
 
 
 def masks_of(kernel: AttentionKernel) -> Sequence[Expr]:

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cuda.contractions.attention_boxes import boxes
+from foundry.knowledge.library.cuda.contractions.attention_space import AttentionSpace
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, SIZES, TYPES, has_tensor_cores, has_wgmma
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
 from foundry.knowledge.library.cuda.space import tunable
@@ -24,12 +26,22 @@ _VALUES: dict[str, dict[str, tuple[int, ...]]] = {
         **{"stages": (2, 3), "splits": SPLITS},
     },
     "wgmma": {"warps": (4, 8, 12), "keys": (64, 128), "splits": SPLITS},
+    "turns": {
+        **{"warps": (4, 8, 12), "keys": (64, 80, 96, 112, 128, 144, 160, 176, 192), "stages": (2, 3, 4)},
+        **{"in_turn": (0, 1), "lazy": (0, 1), "stay": (0, 1), "splits": SPLITS},
+    },
 }
 _MEANING = {
     "warp_rows": ("tile", "query rows of a warp: more products per read of keys and values, more registers"),
     "warps": ("parallel", "warps that share a tile of keys and values"),
     "keys": ("tile", "keys of a tile: fewer barriers and rescalings, more registers and shared memory"),
     "stages": ("memory", "tiles of keys and values in shared memory: more are on their way"),
+    "in_turn": (
+        "parallel",
+        "1: a warpgroup multiplies when the one before has begun, and weighs while others multiply",
+    ),
+    "lazy": ("algorithm", "1: sums are rescaled only when a weight would exceed 2^8"),
+    "stay": ("parallel", "1: as many blocks as fit, each takes one tile of rows after the other; 0: a block for each"),
     "splits": ("algorithm", "parts of the keys computed by different blocks and joined by a second launch"),
 }
 
@@ -186,18 +198,71 @@ class WgmmaAttention(AttentionTiling):
         return self.threads * self.registers <= 65536 and self.registers <= 240 and super().is_legal(arch)
 
 
+# Of each thread that copies and of each that multiplies, by the number of warps that multiply.
+REGISTERS = {4: (0, 240), 8: (24, 240), 12: (32, 160)}
+
+
+@dataclass(frozen=True)
+class TurnsAttention(AttentionTiling):
+    """The same with tiles that one thread of a warpgroup of its own asks the copy engine for, ahead of their use."""
+
+    stages: int = 2
+    in_turn: int = 1
+    lazy: int = 0
+    stay: int = 1
+
+    path = "turns"
+    text = "cuda/contractions/attention_turns.cu"
+    arch_feature = "a"
+    kits = ("wgmma", "wgmma_sixteen", "attention_wgmma", "bulk")
+
+    @property
+    def rows(self) -> int:
+        return self.warps * 16
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps + 128
+
+    @property
+    def registers(self) -> int:
+        """Sums, scores, the weights of the tile before; addresses and loops."""
+        return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 32
+
+    @property
+    def shared_bytes(self) -> int:
+        head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)
+        return 2 * (self.rows * head + self.stages * self.keys * (head + value_head)) + 8 * (4 * self.stages + 2)
+
+    @property
+    def holes(self) -> dict[str, object]:
+        own, most = REGISTERS[self.warps]
+        return {
+            **{"GROUPS": self.warps // 4, "STAGES": self.stages, "SPLITS": self.splits},
+            "IN_TURN": str(bool(self.in_turn) and self.warps > 4).lower(),
+            "LAZY": str(bool(self.lazy)).lower(),
+            "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
+            "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
+        }
+
+    def is_legal(self, arch: str) -> bool:
+        return self.registers <= REGISTERS[self.warps][1] and super().is_legal(arch)
+
+
 def _padded(head: int, step: int) -> int:
     return math.ceil(head / step) * step
 
 
-def paths(kernel: AttentionKernel, precision: str, arch: str) -> tuple[str, ...]:
+def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
     """Ways to multiply, the default first: by warpgroups where the rows fill one and the heads most of whole boxes.
     With a mask and short heads the products are not what takes the time."""
+    kernel = space.kernel
     if SIZES[precision] != 2 or not has_wgmma(arch):
         return ("mma",)
     heads = (kernel.head, kernel.value_head)
     fills = kernel.rows > 64 and sum(_padded(head, 64) for head in heads) * 3 <= 4 * sum(heads)
-    return ("wgmma", "mma") if fills and (kernel.mask is None or max(heads) > 64) else ("mma", "wgmma")
+    ways = ("wgmma", "mma") if fills and (kernel.mask is None or max(heads) > 64) else ("mma", "wgmma")
+    return (*ways, "turns") if all(boxes(space, which) for which in ("q", "k", "v")) else ways
 
 
 def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> MmaAttention:
@@ -222,6 +287,24 @@ def _default_wgmma(kernel: AttentionKernel, precision: str, device: Device) -> W
     return found
 
 
+def _default_turns(kernel: AttentionKernel, precision: str, device: Device) -> TurnsAttention:
+    head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
+    if 64 < kernel.value_head <= 96:
+        value_head = 96
+    largest = max(head, value_head)
+    warps = 4 if kernel.rows <= 64 else 12 if largest <= 64 else 8
+    keys = 128 if largest <= 64 or kernel.causal or kernel.rows <= 64 else 176
+    found = TurnsAttention(head, value_head, precision, warps, keys)
+    while not found.is_legal(device.arch) and found.keys > 64:
+        found = replace(found, keys=found.keys - 16)
+    if kernel.rows <= 64:  # keys and values are what takes the time
+        found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
+    return found
+
+
+_DEFAULTS = {"mma": _default_mma, "wgmma": _default_wgmma, "turns": _default_turns}
+
+
 def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
     """As many parts of the keys as fill the device."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
@@ -234,8 +317,7 @@ def choose_attention(
     kernel: AttentionKernel, path: str, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
-    first = _default_wgmma if path == "wgmma" else _default_mma
-    default = _split(first(kernel, precision, device), kernel, device)
+    default = _split(_DEFAULTS[path](kernel, precision, device), kernel, device)
     values = _VALUES[path]
     wanted = {name: int(value) for name, value in choices.items() if value in values.get(name, ())}
     tiling = _with(default, wanted)

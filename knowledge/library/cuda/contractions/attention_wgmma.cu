@@ -98,8 +98,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
                     if (column >= COLUMNS || (IS_CAUSAL && column > row)) score[0][h / 2][half * 2 + h % 2] = -FOUNDRY_INF;
                 }
             }
-            mma::weigh(score[0], half * 2, FACTOR, UNIT, top[0][half], total[0][half], rescale[half]);
         }
+        mma::weigh(score[0], FACTOR, UNIT, top[0], total[0], rescale);
     };
     const auto take_weights = [&] {
 #pragma unroll

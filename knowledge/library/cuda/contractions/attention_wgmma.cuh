@@ -14,6 +14,8 @@ namespace wgmma {
 #define FOUNDRY_HELD(name, type)                                                                                      \
     FOUNDRY_HELD_OF(name, type, "64", 32, FOUNDRY_AT_32, "32", "33", "34", "35", "36", FOUNDRY_SIXTEEN(d, 0),         \
                     FOUNDRY_SIXTEEN(d, 16))                                                                           \
+    FOUNDRY_HELD_OF(name, type, "96", 48, FOUNDRY_AT_48, "48", "49", "50", "51", "52", FOUNDRY_SIXTEEN(d, 0),         \
+                    FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32))                                                   \
     FOUNDRY_HELD_OF(name, type, "128", 64, FOUNDRY_AT_64, "64", "65", "66", "67", "68", FOUNDRY_SIXTEEN(d, 0),        \
                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48))
 FOUNDRY_HELD(held_f16, "f16")

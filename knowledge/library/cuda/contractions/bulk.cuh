@@ -29,12 +29,22 @@ DEVICE void copy(void* to, const void* from, int bytes, Barrier* barrier) {  // 
                  "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(address(barrier))
                  : "memory");
 }
-// The box of a tensor of three dimensions from (x, y, z), its 16-byte pieces swizzled; zero outside the tensor.
-DEVICE void copy_box(void* to, const Map* map, int x, int y, int z, Barrier* barrier) {
+// The box of a tensor of three or four dimensions from (x, y, z, w), its 16-byte pieces swizzled; zero outside the tensor.
+DEVICE void copy_box(void* to, const Map* map, Barrier* barrier, int x, int y, int z) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
                  "[%5];" ::"r"(address(to)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(address(barrier))
                  : "memory");
 }
+DEVICE void copy_box(void* to, const Map* map, Barrier* barrier, int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%2, %3, %4, %5}], [%6];" ::"r"(address(to)), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w),
+                 "r"(address(barrier))
+                 : "memory");
+}
+// Barriers of so many of a block's threads, by number, 0 being that of __syncthreads(): some wait, others only say that
+// they came by.
+DEVICE void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
+DEVICE void pass(int number, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 #endif
 
 }  // namespace bulk

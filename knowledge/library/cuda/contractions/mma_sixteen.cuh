@@ -14,6 +14,17 @@ FOUNDRY_PRODUCT_16(product_f16, "f16")
 FOUNDRY_PRODUCT_16(product_bf16, "bf16")
 DEVICE unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
 DEVICE unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+// Two neighbours in 32 bits, each as it would be alone, by one instruction.
+DEVICE unsigned pair_f16(float low, float high) {
+    unsigned word;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
+DEVICE unsigned pair_bf16(float low, float high) {
+    unsigned word;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+    return word;
+}
 DEVICE float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
 DEVICE float value_bf16(unsigned short bits) { return __bfloat162float(__ushort_as_bfloat16(bits)); }
 #endif
@@ -28,10 +39,12 @@ struct Sixteen {
 };
 struct Float16 : Sixteen {
     static DEVICE_MEMBER unsigned short pack(float x) { return bits_f16(x); }
+    static DEVICE_MEMBER unsigned pair(float low, float high) { return pair_f16(low, high); }
     static DEVICE_MEMBER void multiply(float (&d)[4], const A& a, const B& b) { product_f16(d, a.at, b.at); }
 };
 struct Bfloat16 : Sixteen {
     static DEVICE_MEMBER unsigned short pack(float x) { return bits_bf16(x); }
+    static DEVICE_MEMBER unsigned pair(float low, float high) { return pair_bf16(low, high); }
     static DEVICE_MEMBER void multiply(float (&d)[4], const A& a, const B& b) { product_bf16(d, a.at, b.at); }
 };
 

@@ -152,9 +152,9 @@ class PackedOperand:
         if self.map:
             x, y, wide = f"step * {ROW_BYTES // 2}", f"(int)first_{self.out}", ROW_BYTES // 2
             if not self.is_across:
-                return f"bulk::copy_box({to}, &map_{which}, {x}, {y}, {self.batch}, full + stage);"
+                return f"bulk::copy_box({to}, &map_{which}, full + stage, {x}, {y}, {self.batch});"
             boxes = f"for (int i = 0; i < {self.tile_rows // wide}; ++i) bulk::copy_box({to} + i * {wide * ROW_BYTES}, "
-            return f"{boxes}&map_{which}, {y} + i * {wide}, {x}, {self.batch}, full + stage);"
+            return f"{boxes}&map_{which}, full + stage, {y} + i * {wide}, {x}, {self.batch});"
         step, low = "step", ""
         if self.product.has_low:
             step, low = "step % STEPS", f" + (step / STEPS == {0 if which == 'a' else 1}) * {self.low}LL"

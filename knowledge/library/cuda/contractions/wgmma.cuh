@@ -24,29 +24,50 @@ template <int COUNT> DEVICE void claim() { asm volatile("setmaxnreg.inc.sync.ali
 #define FOUNDRY_AT_16 FOUNDRY_AT_12 ",%12,%13,%14,%15"
 #define FOUNDRY_AT_24 FOUNDRY_AT_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define FOUNDRY_AT_32 FOUNDRY_AT_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define FOUNDRY_AT_40 FOUNDRY_AT_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
 #define FOUNDRY_AT_48 FOUNDRY_AT_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define FOUNDRY_AT_56 FOUNDRY_AT_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
 #define FOUNDRY_AT_64 FOUNDRY_AT_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-// d += a b for a of 64 x DEPTH and b of DEPTH x `columns`; `a` and `b` are the places of the descriptors in the text.
-#define FOUNDRY_WGMMA_OF(name, depth, type, flags, columns, sums, at, a, b, ...)                                       \
+#define FOUNDRY_AT_72 FOUNDRY_AT_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define FOUNDRY_AT_80 FOUNDRY_AT_72 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define FOUNDRY_AT_88 FOUNDRY_AT_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define FOUNDRY_AT_96 FOUNDRY_AT_88 ",%88,%89,%90,%91,%92,%93,%94,%95"
+// d += a b, or d = a b where `add` is 0, for a of 64 x DEPTH and b of DEPTH x `columns`; `a` and `b` are the places of the
+// descriptors in the text.
+#define FOUNDRY_WGMMA_OF(name, depth, type, add, flags, columns, sums, at, a, b, ...)                                  \
     DEVICE void name(float (&d)[sums], unsigned long long left, unsigned long long right) {                           \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" columns depth ".f32." type "." type " {" at "}, %" a ", %" b  \
-                     ", 1, 1, 1" flags ";"                                                                            \
+                     ", " add ", 1, 1" flags ";"                                                                      \
                      : __VA_ARGS__                                                                                    \
                      : "l"(left), "l"(right));                                                                        \
     }
-#define FOUNDRY_WGMMA(name, depth, type, flags)                                                                       \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "16", 8, FOUNDRY_AT_8, "8", "9", FOUNDRY_EIGHT(d, 0))                  \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "24", 12, FOUNDRY_AT_12, "12", "13", FOUNDRY_EIGHT(d, 0),              \
-                     FOUNDRY_FOUR(d, 8))                                                                              \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "32", 16, FOUNDRY_AT_16, "16", "17", FOUNDRY_SIXTEEN(d, 0))            \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "48", 24, FOUNDRY_AT_24, "24", "25", FOUNDRY_SIXTEEN(d, 0),            \
-                     FOUNDRY_EIGHT(d, 16))                                                                            \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "64", 32, FOUNDRY_AT_32, "32", "33", FOUNDRY_SIXTEEN(d, 0),            \
-                     FOUNDRY_SIXTEEN(d, 16))                                                                          \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "96", 48, FOUNDRY_AT_48, "48", "49", FOUNDRY_SIXTEEN(d, 0),            \
-                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32))                                                  \
-    FOUNDRY_WGMMA_OF(name, depth, type, flags, "128", 64, FOUNDRY_AT_64, "64", "65", FOUNDRY_SIXTEEN(d, 0),           \
-                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48))
+#define FOUNDRY_WGMMA(name, depth, type, add, flags)                                                                   \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "16", 8, FOUNDRY_AT_8, "8", "9", FOUNDRY_EIGHT(d, 0))              \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "24", 12, FOUNDRY_AT_12, "12", "13", FOUNDRY_EIGHT(d, 0),          \
+                     FOUNDRY_FOUR(d, 8))                                                                               \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "32", 16, FOUNDRY_AT_16, "16", "17", FOUNDRY_SIXTEEN(d, 0))        \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "48", 24, FOUNDRY_AT_24, "24", "25", FOUNDRY_SIXTEEN(d, 0),        \
+                     FOUNDRY_EIGHT(d, 16))                                                                             \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "64", 32, FOUNDRY_AT_32, "32", "33", FOUNDRY_SIXTEEN(d, 0),        \
+                     FOUNDRY_SIXTEEN(d, 16))                                                                           \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "80", 40, FOUNDRY_AT_40, "40", "41", FOUNDRY_SIXTEEN(d, 0),        \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_EIGHT(d, 32))                                                     \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "96", 48, FOUNDRY_AT_48, "48", "49", FOUNDRY_SIXTEEN(d, 0),        \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32))                                                   \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "112", 56, FOUNDRY_AT_56, "56", "57", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_EIGHT(d, 48))                             \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "128", 64, FOUNDRY_AT_64, "64", "65", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48))                           \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "144", 72, FOUNDRY_AT_72, "72", "73", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48), FOUNDRY_EIGHT(d, 64))     \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "160", 80, FOUNDRY_AT_80, "80", "81", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48), FOUNDRY_SIXTEEN(d, 64))   \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "176", 88, FOUNDRY_AT_88, "88", "89", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48), FOUNDRY_SIXTEEN(d, 64),   \
+                     FOUNDRY_EIGHT(d, 80))                                                                             \
+    FOUNDRY_WGMMA_OF(name, depth, type, add, flags, "192", 96, FOUNDRY_AT_96, "96", "97", FOUNDRY_SIXTEEN(d, 0),       \
+                     FOUNDRY_SIXTEEN(d, 16), FOUNDRY_SIXTEEN(d, 32), FOUNDRY_SIXTEEN(d, 48), FOUNDRY_SIXTEEN(d, 64),   \
+                     FOUNDRY_SIXTEEN(d, 80))
 template <int N> DEVICE void hold(float (&d)[N]) {  // what is read after it is not read before it
 #pragma unroll
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");

@@ -3,12 +3,12 @@
 namespace wgmma {
 
 #if defined(__CUDACC__)
-FOUNDRY_WGMMA(product_f16_a, "k16", "f16", ", 1, 0")
-FOUNDRY_WGMMA(product_f16_b, "k16", "f16", ", 0, 1")
-FOUNDRY_WGMMA(product_f16_ab, "k16", "f16", ", 1, 1")
-FOUNDRY_WGMMA(product_bf16_a, "k16", "bf16", ", 1, 0")
-FOUNDRY_WGMMA(product_bf16_b, "k16", "bf16", ", 0, 1")
-FOUNDRY_WGMMA(product_bf16_ab, "k16", "bf16", ", 1, 1")
+FOUNDRY_WGMMA(product_f16_a, "k16", "f16", "1", ", 1, 0")
+FOUNDRY_WGMMA(product_f16_b, "k16", "f16", "1", ", 0, 1")
+FOUNDRY_WGMMA(product_f16_ab, "k16", "f16", "1", ", 1, 1")
+FOUNDRY_WGMMA(product_bf16_a, "k16", "bf16", "1", ", 1, 0")
+FOUNDRY_WGMMA(product_bf16_b, "k16", "bf16", "1", ", 0, 1")
+FOUNDRY_WGMMA(product_bf16_ab, "k16", "bf16", "1", ", 1, 1")
 #endif
 
 // Which of the operands lie so.

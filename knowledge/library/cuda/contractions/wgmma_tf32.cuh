@@ -3,7 +3,7 @@
 namespace wgmma {
 
 #if defined(__CUDACC__)
-FOUNDRY_WGMMA(product_tf32, "k8", "tf32", "")
+FOUNDRY_WGMMA(product_tf32, "k8", "tf32", "1", "")
 #endif
 
 struct Tf32 {

@@ -166,6 +166,39 @@ ATTENTION: dict[str, Callable[[], Case]] = {
         keys=64,
         warps=4,
     ),
+    "turns": lambda: attention(
+        Heads(200, 200, 64, 64, heads=1), dtype="float16", precision="float16", path="turns", warps=12, lazy=1
+    ),
+    "turns_wide": lambda: attention(
+        Heads(70, 300, 96, 80, turned=True), dtype="bfloat16", precision="bfloat16", path="turns", keys=112, stages=3
+    ),
+    "turns_causal": lambda: attention(
+        Heads(330, 260, 32, 64, heads=1, shared=2),
+        causal=True,
+        dtype="float16",
+        precision="float16",
+        path="turns",
+        warps=8,
+        keys=64,
+    ),
+    "turns_masked": lambda: attention(
+        Heads(70, 150, 40, 128, heads=1),
+        mask="added",
+        dtype="bfloat16",
+        precision="bfloat16",
+        path="turns",
+        in_turn=0,
+        lazy=1,
+    ),
+    "turns_split": lambda: attention(
+        Heads(1, 500, 64, 64, shared=4, turned=True),
+        dtype="bfloat16",
+        precision="bfloat16",
+        path="turns",
+        warps=4,
+        splits=2,
+        keys=64,
+    ),
     "bfloat16": lambda: attention(Heads(37, 70, 20, 24), dtype="bfloat16", precision="bfloat16"),
     "bfloat16_odd": lambda: attention(
         Heads(18, 33, 7, 9, upright=True), mask="hidden", dtype="bfloat16", precision="bfloat16", keys=16

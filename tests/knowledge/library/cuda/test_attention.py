@@ -15,8 +15,10 @@ from tests.knowledge.library.cuda.cases import H200, Case
 from tests.knowledge.library.cuda.emulated import SIXTEEN, check_emulated
 from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
+from foundry.knowledge.library.cuda.contractions import attention_mma
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.module import FLAGS
+from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.printers import print_kernel
 from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
@@ -27,7 +29,51 @@ PARTS = 2
 @pytest.mark.parametrize("part", range(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
     torch.manual_seed(7)
-    check_emulated({name: ATTENTION[name]() for name in sorted(ATTENTION)[part::PARTS]}, tmp_path)
+    few = replace(H200, cores=3)  # so that blocks take several tiles one after the other
+    check_emulated({name: ATTENTION[name]() for name in sorted(ATTENTION)[part::PARTS]}, tmp_path, few)
+
+
+# What is wrong, as a replacement in the text of the kernel that takes turns.
+_GIVE_KEYS = "            give_back(empty_keys + stage);\n            if (step"
+_WAIT_VALUES = (
+    "            bulk::await(full_values + value_stage, value_parity);\n            start_values();\n            if"
+)
+_HOLD = "            wgmma::hold(acc[0]);\n            give_back"
+MISTAKES = {
+    "scores read early": ("wgmma::wait<1>();", "wgmma::wait<2>();"),
+    "sums read early": (f"            wgmma::wait<0>();\n{_HOLD}", _HOLD),
+    "weights written early": ("            wgmma::wait<0>();\n            wgmma::hold(acc[0]);", "take_weights();"),
+    "keys not awaited": (
+        "            bulk::await(full_keys + stage, parity);\n            if (IN",
+        "            if (IN",
+    ),
+    "values not awaited": (_WAIT_VALUES, "            start_values();\n            if"),
+    "values given back early": (_WAIT_VALUES, f"give_back(empty_values + value_stage);\n{_WAIT_VALUES}"),
+    "keys never given back": (_GIVE_KEYS, "            if (step"),
+    "queries never given back": ("if (step + 1 == end_step) give_back(empty_queries);", ""),
+    "nobody begins": ("if (IN_TURN && group == GROUPS - 1) bulk::pass(1, 256);", ""),
+    "another parity": ("bulk::await(empty_keys + stage, parity ^ 1)", "bulk::await(empty_keys + stage, parity)"),
+    "written over": ("                bulk::await(empty_values + value_stage, value_parity ^ 1);\n", ""),
+    "too few bytes": ("bulk::expect(full_keys + stage, KEY_BYTES)", "bulk::expect(full_keys + stage, KEY_BYTES - 128)"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_in_waiting_are_found(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, wrong = MISTAKES[mistake]
+
+    def text_with_mistake(path: str) -> str:
+        text = read_library_text(path)
+        assert right in text or not path.endswith("attention_turns.cu")
+        return text.replace(right, wrong)
+
+    monkeypatch.setattr(attention_mma, "read_library_text", text_with_mistake)
+    torch.manual_seed(7)
+    heads, kind = Heads(270, 300, 64, 64, heads=1), "bfloat16"
+    case = attention(heads, dtype="bfloat16", precision=kind, path="turns", warps=8, keys=64, stages=2)
+    with pytest.raises(AssertionError, match=r"relative error|emulator: "):
+        check_emulated({"wrong": case}, tmp_path, replace(H200, cores=2))
 
 
 def defaults() -> Iterator[tuple[str, Case]]:

@@ -99,11 +99,11 @@ extern "C" int cuFuncSetAttribute(void* function, int attribute, int bytes) {
 extern "C" int cuTensorMapEncodeTiled(bulk::Map* map, int kind, unsigned rank, void* base, const uint64_t* sizes,
                                      const uint64_t* strides, const unsigned* box, const unsigned* steps, int,
                                      int swizzle, int, int) {
-    if (rank != 3 || swizzle != 3 || (size_t)base % 16 || (size_t)map % 64) return 1;
-    *map = {(const char*)base, {}, {kind == 7 ? 4 : 2, (long long)strides[0], (long long)strides[1]}, {}};
+    if (rank < 3 || rank > 4 || swizzle != 3 || (size_t)base % 16 || (size_t)map % 64) return 1;
+    *map = {(const char*)base};
     for (unsigned d = 0; d < rank; ++d) {
         if (d && strides[d - 1] % 16 || box[d] > 256 || steps[d] != 1) return 1;
-        map->sizes[d] = sizes[d], map->box[d] = box[d];
+        map->sizes[d] = sizes[d], map->box[d] = box[d], map->strides[d] = d ? strides[d - 1] : kind == 7 ? 4 : 2;
     }
     return 0;
 }
