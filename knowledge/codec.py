@@ -21,6 +21,11 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return _ADAPTERS[kind]
 
 
+def prepare(kind: Any) -> None:
+    """Does now what the first record of a kind takes: a process with this behind it forks others that need not."""
+    _adapter(kind)
+
+
 def encode(record: object) -> str:
     """One line of JSON (Python's dialect: Infinity and NaN are kept, graphs hold them as arguments)."""
     return json.dumps(_adapter(type(record)).dump_python(record))

@@ -80,9 +80,11 @@ LATER = (
     "sympy",
     "torch.fx.experimental.symbolic_shapes",
     "torch._dynamo",
-    "torch.export",
+    "torch.export._trace",
     "foundry.tools.audit.acts.provenance",
     "foundry.tools.grade.runner.runner",
+    "foundry.tools.grade.runner.ablate",
+    "foundry.tools.grade.judge.audit_runs",
 )
 
 
