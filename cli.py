@@ -195,6 +195,7 @@ def agent_solve(
     parallel: chat_flags.ParallelFlag = None,
     temperature: chat_flags.TemperatureFlag = None,
     reasoning_effort: chat_flags.ReasoningFlag = None,
+    tool_calls: chat_flags.ToolCallsFlag = None,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
@@ -218,7 +219,16 @@ def agent_solve(
     from foundry.tools.machine.device import see_gpus
 
     chat = chat_flags.chat_options(
-        model, base_url, api_key_env, price, answer_tokens, request_s, parallel, temperature, reasoning_effort
+        model,
+        base_url,
+        api_key_env,
+        price,
+        answer_tokens,
+        request_s,
+        parallel,
+        temperature,
+        reasoning_effort,
+        tool_calls,
     )
     machine, plan = _choice("--target", target, ("cpu", "cuda", "auto")), _choice("--effort", effort, tuple(EFFORTS))
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup)

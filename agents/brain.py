@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from foundry.agents.brief import Brief
 from foundry.agents.judgement import AuditEvidence
+from foundry.agents.talk import ToolRequest
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
@@ -70,9 +71,11 @@ class Brain(Protocol):
         """What broke or limits `brief.parent`, with evidence and one recommended action."""
         ...
 
-    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
-        """The expert's next step, or None if it has nothing left to try; the caller then asks another expert. Raises
-        NoAnswer if a model gave no answer and the playbook knows no step: the model may have one another time."""
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
+        """The expert's next step, or None if it has nothing left to try; the caller then asks another expert. A request
+        comes first where a model wants to call some of `brief.tools`: the caller asks again, with the answers in
+        `brief.talk`. Raises NoAnswer if a model gave no answer and the playbook knows no step: the model may have one
+        another time."""
         ...
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 from foundry.agents.obedience import Obedience, applies
+from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Hit, MoveLift
@@ -54,6 +55,8 @@ class Brief:
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+    tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does
+    talk: Talk = field(default_factory=Talk)  # what it has asked and heard in this step
 
     @cached_property
     def obedience(self) -> Obedience | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from foundry.agents.situation import Situation
+from foundry.agents.talk import ToolName
 from foundry.knowledge.thought import Aspect, ExpertName, Move
 
 
@@ -33,7 +34,7 @@ class Expert:
     `aspects`: the aspects whose moves it may make, each with its weight.
     `opinion`: a further weight for one move in one situation.
     `answers`: the diagnoses about which it is asked first.
-    `calls`: the workbench's methods that it uses.
+    `calls`: the tools that it may call before it answers, where a chat model thinks (agents/talk.py).
     `tunes`: it hands a new structure to the tuner before it changes single numbers.
     """
 
@@ -43,7 +44,7 @@ class Expert:
     aspects: Mapping[Aspect, float] = field(default_factory=dict)
     answers: Mapping[str, float] = field(default_factory=dict)  # limiter or failure -> how much it is this one's job
     opinion: Callable[[Move, Situation], Opinion] = no_opinion
-    calls: tuple[str, ...] = ()
+    calls: tuple[ToolName, ...] = ()
     tunes: bool = False
 
 

@@ -22,7 +22,7 @@ from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
-from foundry.graph.search.experts import ask, write
+from foundry.graph.search.experts import ask, use_tools, write
 from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, step_name
 from foundry.knowledge.thought import ExpertName
 
@@ -31,6 +31,7 @@ IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
 NODES: dict[str, IslandNode] = {
     "select": think.select,
     "diagnose": think.diagnose,
+    "tools": use_tools,
     "write": write,
     "build": measure.build,
     "verify": measure.verify,
@@ -56,14 +57,16 @@ def proposers() -> dict[ExpertName, tuple[ExpertName, ...]]:
 
 
 def route(state: IslandState) -> str:
-    """From the diagnosis to the expert whose work it is: by diagnosis, role and the user's words."""
+    """From the diagnosis to the expert whose work it is, by diagnosis, role and the user's words; from the tools back
+    to the one that called them."""
     return state["experts"][0]
 
 
 def hand_on(state: IslandState) -> str:
-    """From an expert to whoever writes its proposal; without one, to the next expert, or to the end of the step."""
-    if state["wants"] == "write":
-        return "write"
+    """From an expert to the tools that it calls, or to whoever writes its proposal; if it has none, to the next expert,
+    and from the last one to the end of the step."""
+    if state["wants"]:
+        return state["wants"]
     return state["experts"][0] if state["experts"] else "migrate"
 
 
@@ -83,12 +86,13 @@ def ways() -> dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]]:
     found: dict[str, tuple[Callable[[IslandState], str], tuple[str, ...]]] = {
         "select": (lambda _: "diagnose", ("diagnose",)),
         "diagnose": (route, tuple(proposers())),
+        "tools": (route, tuple(proposers())),
         "write": (after_writing, ("build", "migrate")),
         "learn": (lambda _: "migrate", ("migrate",)),
         "migrate": (lambda _: "select", ("select",)),
     }
     for name, others in proposers().items():
-        found[name] = (hand_on, ("write", *others, "migrate"))
+        found[name] = (hand_on, ("tools", "write", *others, "migrate"))
     for name, following in zip(TESTS, [*TESTS[1:], "learn"], strict=True):
         found[name] = (after_test(name), (following, "learn") if name in DECISIVE else (following,))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -27,7 +28,8 @@ class EditAnswer(BaseModel):
 
 
 class ProposalAnswer(BaseModel):
-    """One step: a choice among the listed moves, edits of the parent's file, or a whole new file."""
+    """One step: a choice among the listed moves, edits of the parent's file, a whole new file, or one that a tool was
+    called with."""
 
     model_config = ConfigDict(extra="ignore")
     rationale: str = Field("", description="why, with the numbers of the evidence")
@@ -35,6 +37,7 @@ class ProposalAnswer(BaseModel):
     moves: list[int] = Field(default_factory=list, description="numbers of listed moves; [] when not used")
     edits: list[EditAnswer] = Field(default_factory=list, description="edits of the parent's file; [] when not used")
     source: str = Field("", description='a whole candidate file; "" when not used')
+    draft: int = Field(0, description="number of the tool call whose kernel this is; 0 when not used")
     cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
 
 
@@ -59,6 +62,7 @@ class JudgementAnswer(BaseModel):
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 
+@cache
 def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
     """The JSON schema for servers that constrain their answers: every field required, nothing else allowed."""
     schema = kind.model_json_schema()
@@ -76,7 +80,7 @@ def parse(text: str, kind: type[AnswerT]) -> AnswerT:
     Raises AnswerError with the reason that a model can act on.
     """
     problem = "there is no JSON object in the answer"
-    for document in _documents(text):
+    for document in documents(text):
         try:
             answer = kind.model_validate(document)
         except ValidationError as error:
@@ -101,12 +105,12 @@ def _with_fenced_source(answer: AnswerT, text: str) -> AnswerT:
         return answer
     if "```" in answer.source:
         return answer.model_copy(update={"source": fenced_kernel(answer.source) or answer.source})
-    if not (answer.moves or answer.edits or answer.source):
+    if not (answer.moves or answer.edits or answer.source or answer.draft):
         return answer.model_copy(update={"source": fenced_kernel(text)})
     return answer
 
 
-def _documents(text: str) -> Iterator[dict[str, Any]]:
+def documents(text: str) -> Iterator[dict[str, Any]]:
     """JSON objects of the text: the whole, each fence, then whatever starts at a brace. Raw newlines are accepted."""
     decoder = json.JSONDecoder(strict=False)
     whole = [text.strip(), *(found[2].strip() for found in _FENCE.finditer(text))]

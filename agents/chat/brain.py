@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -19,7 +19,8 @@ from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.breaker import Breaker, Permit
-from foundry.agents.chat.client import ChatClient, ChatMessage, ModelReply, Patience, Unreachable
+from foundry.agents.chat.calls import ChatMessage, ModelReply, read_request, said_since, tools_words
+from foundry.agents.chat.client import ChatClient, Patience, Unreachable
 from foundry.agents.chat.endpoint import endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Menu, proposal_of
@@ -30,6 +31,7 @@ from foundry.agents.ledger import BudgetExhausted, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
+from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
@@ -42,12 +44,14 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class _Request:
-    """Who asks what: for the trace."""
+    """Who asks what. `tools`: those that it may call at all; `talk`: what it has called and heard already."""
 
     step: str
     expert: str
     purpose: Purpose
     prompt: str
+    tools: tuple[str, ...] = ()
+    talk: Talk = field(default_factory=Talk)
 
 
 class ChatModelBrain:
@@ -92,22 +96,30 @@ class ChatModelBrain:
             return found
         request = _Request(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
         try:
-            answer = await self._ask(request, DiagnosisAnswer, lambda answer: answer)
+            answer = await self._ask(request, DiagnosisAnswer, lambda reply, _: _parsed(reply, DiagnosisAnswer))
         except NoAnswer:
             return found
         evidence = f"{found.evidence}; {answer.cause}"
         return replace(found, evidence=evidence, action=answer.action, kernel=answer.kernel)
 
-    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | None:
-        """The model's step; the playbook's when the model gives none. Raises NoAnswer when the playbook has none
-        either: the parent is not exhausted, the model may have a step for it another time."""
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
+        """The model's step, or what it wants to know first; the playbook's step when the model gives none. Raises
+        NoAnswer when the playbook has none either: the parent is not exhausted, the model may have a step for it
+        another time."""
         diagnosis = brief.diagnosis or await self.fallback.diagnose(brief)
-        if diagnosis.failure is None and (sweep := tuning_step(expert, brief)):
+        if diagnosis.failure is None and not brief.talk.turns and (sweep := tuning_step(expert, brief)):
             return sweep  # numbers are the tuner's: no model is asked for them
         menu = Menu(brief, diagnosis, experts()[expert], self.fallback.library)
-        request = _Request(brief.step, expert, "propose", step_prompt(brief, diagnosis, menu.moves))
+        request = _Request(
+            brief.step,
+            expert,
+            "propose",
+            step_prompt(brief, diagnosis, menu.moves),
+            brief.tools if self.client.options.tool_calls else (),
+            brief.talk,
+        )
         try:
-            return await self._ask(request, ProposalAnswer, lambda answer: proposal_of(answer, menu, self.name))
+            return await self._ask(request, ProposalAnswer, lambda reply, may: self._step(reply, may, request, menu))
         except NoAnswer as lack:
             step = await self.fallback.propose(expert, brief)
             if step is None and lack.retry_s is not None:
@@ -120,7 +132,9 @@ class ChatModelBrain:
             return Judgement()
         request = _Request(evidence.evaluation.candidate.id, "auditor", "judge", judge_prompt(evidence))
         try:
-            answer = await self._ask(request, JudgementAnswer, _require_reason)
+            answer = await self._ask(
+                request, JudgementAnswer, lambda reply, _: _require_reason(_parsed(reply, JudgementAnswer))
+            )
         except NoAnswer:
             return await self.fallback.judge(evidence)
         doubt = f"{self.name}: {answer.reason}" if answer.doubt else ""
@@ -131,19 +145,32 @@ class ChatModelBrain:
         prompt = render("question", {"question": question, "context": context})
         request = _Request("chat", "diagnostician", "answer", prompt)
         try:
-            return await self._ask(request, None, lambda text: text)
+            return await self._ask(request, None, lambda reply, _: _plain_text(reply))
         except NoAnswer:
             return ""
 
-    async def _ask(self, request: _Request, kind: type[AnswerT] | None, use: Callable[..., ResultT]) -> ResultT:
-        """The checked answer, after at most one repair round. Raises NoAnswer when the playbook must take over."""
+    def _step(self, reply: ModelReply, may_call: bool, request: _Request, menu: Menu) -> Proposal | ToolRequest:
+        """A reply that proposes a step or calls tools; raises AnswerError."""
+        brief, left = menu.brief, self.client.options.tool_calls - len(request.talk.calls)
+        called = read_request(reply, request.tools, left, brief.parent_text) if request.tools else None
+        if called is None:
+            return proposal_of(_parsed(reply, ProposalAnswer), menu, self.name)
+        if not may_call:
+            raise AnswerError("it calls a tool, and no call is left")
+        return called
+
+    async def _ask(
+        self, request: _Request, kind: type[BaseModel] | None, read: Callable[[ModelReply, bool], ResultT]
+    ) -> ResultT:
+        """What `read` makes of the reply (and whether it may call tools), after at most one repair round. Raises
+        NoAnswer when the playbook must take over."""
         permit = self.breaker.permit()
         if permit is None:
             raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
         started = time.monotonic()
         replies: list[ModelReply] = []
         try:
-            return await self._ask_and_check(request, kind, use, replies)
+            return await self._ask_and_check(request, kind, read, replies)
         except BudgetExhausted as error:
             self.breaker.note_abandoned(permit)
             if replies or not self._is_broke:  # once is enough: every later step would say the same
@@ -160,27 +187,52 @@ class ChatModelBrain:
             raise
 
     async def _ask_and_check(
-        self, request: _Request, kind: type[AnswerT] | None, use: Callable[..., ResultT], replies: list[ModelReply]
+        self,
+        request: _Request,
+        kind: type[BaseModel] | None,
+        read: Callable[[ModelReply, bool], ResultT],
+        replies: list[ModelReply],
     ) -> ResultT:
-        """Asks, and once more with what was wrong; every reply joins `replies`."""
-        system = template(experts()[request.expert].prompt)
-        messages: list[ChatMessage] = [("system", system), ("human", request.prompt)]
+        """Asks, and once more with what was wrong; every reply joins `replies`. The second must be an answer."""
+        messages, offered = self._opening(request)
+        schema = schema_of(kind) if kind else None
         started, problem = time.monotonic(), ""
         for _ in range(2):
-            reply = await self.client.ask(messages, schema_of(kind) if kind else None)
+            reply = await self.client.ask(messages, schema, offered)
             replies.append(reply)
             self._is_broke = False
             self._regain()
             try:
-                result = use(_read(reply, kind))
-                self._tell(request, replies, started, "repaired" if problem else "answered", problem)
+                result = read(reply, bool(offered))
+                told = f"calls {', '.join(_names(result))}" if isinstance(result, ToolRequest) else problem
+                self._tell(request, replies, started, "repaired" if problem else "answered", told)
                 return result
             except AnswerError as error:
                 problem = str(error)
             messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", render("repair", {"problem": problem}))]
+            offered = ()
         self.ledger.count_failed_step()
         self._tell(request, replies, started, "failed", problem)
         raise NoAnswer(problem, 0.0)
+
+    def _opening(self, request: _Request) -> tuple[list[ChatMessage], tuple[str, ...]]:
+        """What is said to the model first, and the tools that it may still call. Once its calls or tokens are used up
+        the answer is demanded."""
+        options, talk = self.client.options, request.talk
+        system = template(experts()[request.expert].prompt)
+        if request.tools:
+            system += "\n\n" + tools_words(request.tools, options.tool_calls)
+        messages: list[ChatMessage] = [("system", system), ("human", request.prompt), *talk.turns]
+        last = talk.turns[-1].request.tokens if talk.turns else 0
+        if len(talk.calls) >= options.tool_calls:
+            reason = f"{options.tool_calls} were made"
+        elif talk.tokens + last > options.tool_tokens:  # each turn costs more than the one before
+            reason = f"{talk.tokens} of {options.tool_tokens} tokens are spent"
+        else:
+            return messages, request.tools
+        if request.tools:
+            messages.append(("human", render("demand", {"reason": reason})))
+        return messages, ()
 
     def _lose(self, error: Unreachable, permit: Permit) -> None:
         """Says since when the model does not answer and when it is tried again, each time a pause begins."""
@@ -228,18 +280,30 @@ class ChatModelBrain:
                 completion_tokens=sum(reply.usage.answer_tokens for reply in replies),
                 dollars=sum(reply.dollars for reply in replies),
                 seconds=time.monotonic() - started,
-                prompt=request.prompt,
-                answer=replies[-1].text if replies else "",
+                prompt=said_since(request.talk, self.client.options.tool_calls) or request.prompt,
+                answer=_answered(replies[-1]) if replies else "",
             )
         )
 
 
-def _read(reply: ModelReply, kind: type[AnswerT] | None) -> AnswerT | str:
+def _names(request: ToolRequest) -> list[str]:
+    return [call.name for call in request.calls]
+
+
+def _answered(reply: ModelReply) -> str:
+    """A reply as one text: for the trace."""
+    return "\n".join([*([reply.text] if reply.text else []), *(f"{it.name} {it.arguments}" for it in reply.calls)])
+
+
+def _plain_text(reply: ModelReply) -> str:
+    """The reply's text; raises AnswerError for none."""
+    if not reply.text.strip():
+        raise AnswerError("the answer is empty")
+    return reply.text.strip()
+
+
+def _parsed(reply: ModelReply, kind: type[AnswerT]) -> AnswerT:
     """The reply as what was asked for; raises AnswerError."""
-    if kind is None:
-        if not reply.text.strip():
-            raise AnswerError("the answer is empty")
-        return reply.text.strip()
     try:
         return parse(reply.text, kind)
     except AnswerError as error:

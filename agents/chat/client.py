@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from pydantic import ValidationError
+
 from foundry.agents.chat.breaker import Pauses
+from foundry.agents.chat.calls import ChatMessage, ModelReply, RawCall, declarations, length_of, rendered
 from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
@@ -25,7 +28,6 @@ from foundry.agents.prices import Price, price_of
 CHARS_PER_TOKEN = 4  # counting properly needs tables from the network
 LONGEST_RETRY_AFTER_S = 60.0
 BYTES_PER_TOKEN = 16  # an answer with more bytes than this for each allowed token does not end by itself
-ChatMessage = tuple[str, str]  # role ("system", "human", "ai"), text
 
 
 class Unreachable(Exception):
@@ -48,14 +50,32 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class ModelReply:
-    """`truncated`: the server stopped it at the token limit."""
+class _Asked:
+    """One request: what is said, and how it may be answered: by tool calls, or in the form of a schema, not by both,
+    because servers that constrain an answer let it call nothing."""
+
+    messages: Sequence[ChatMessage]
+    schema: Mapping[str, Any] | None
+    tools: tuple[str, ...]
+
+    @property
+    def characters(self) -> int:
+        return sum(map(length_of, self.messages)) + sum(len(str(tool)) for tool in declarations(self.tools))
+
+    @property
+    def optional(self) -> set[str]:
+        """The parameters of this request that it can do without."""
+        return {"tools"} if self.tools else {"response_format"} if self.schema is not None else set()
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """A reply as the endpoint gave it; `usage` None where it does not tell."""
 
     text: str
-    usage: TokenUsage
-    dollars: float
+    usage: TokenUsage | None
     truncated: bool
-    requests: int
+    calls: tuple[RawCall, ...] = ()
 
 
 class _Overlong(Exception):
@@ -93,8 +113,12 @@ class ChatClient:
         self._tokens_per_char = 1 / CHARS_PER_TOKEN  # grows with what the server reports, so that caps hold
         self._slots = asyncio.Semaphore(self.options.parallel)
 
-    async def ask(self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None) -> ModelReply:
-        """One reply. Raises BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt."""
+    async def ask(
+        self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()
+    ) -> ModelReply:
+        """One reply. With `tools`, by name, it may call them; else it is held to `schema`, if there is one. Raises
+        BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt."""
+        asked = _Asked(messages, schema, tools)
         async with self._slots:
             deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
             requests = failures = 0
@@ -102,9 +126,9 @@ class ChatClient:
                 dialect = self._dialect
                 requests += 1
                 try:
-                    return await self._once(messages, schema, dialect, requests)
+                    return await self._once(asked, dialect, requests)
                 except _openai().OpenAIError as error:
-                    if self._learns(error, dialect, constrained=schema is not None):
+                    if self._learns(error, dialect, asked.optional):
                         continue  # the same request in other words
                     problem, wait_s = self._after(error, failures + 1, requests)
                 except (TimeoutError, _Overlong) as error:
@@ -118,61 +142,62 @@ class ChatClient:
                     raise Unreachable(problem, requests)
                 await asyncio.sleep(wait_s)
 
-    async def _once(
-        self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, dialect: EndpointDialect, requests: int
-    ) -> ModelReply:
-        characters = sum(len(text) for _, text in messages)
+    async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int) -> ModelReply:
+        characters = asked.characters
         prompt_tokens = int(characters * self._tokens_per_char) + 1
         held = self.ledger.reserve(prompt_tokens, self.options.answer_tokens, self.price)
         used: TokenUsage | None = None
         try:
             async with asyncio.timeout(self.options.request_s):
-                text, told, truncated = await self._invoke(messages, schema, dialect, held.answer_tokens)
+                heard = await self._invoke(asked, dialect, held.answer_tokens)
+            told = heard.usage
             if told is not None:
                 self._tokens_per_char = min(1.0, max(self._tokens_per_char, told.prompt_tokens / max(1, characters)))
-            used = told or TokenUsage(prompt_tokens, len(text) // CHARS_PER_TOKEN + 1, estimated=True)
+            said = len(heard.text) + sum(len(call.arguments) for call in heard.calls)
+            used = told or TokenUsage(prompt_tokens, said // CHARS_PER_TOKEN + 1, estimated=True)
         except (TimeoutError, _Overlong):
             # the server was generating: count what it may bill
             used = TokenUsage(held.prompt_tokens, held.answer_tokens, estimated=True)
             raise
         finally:
             dollars = self.ledger.settle(held, used)
-        return ModelReply(text, used, dollars, truncated, requests)
+        return ModelReply(heard.text, used, dollars, heard.truncated, requests, heard.calls)
 
-    async def _invoke(
-        self,
-        messages: Sequence[ChatMessage],
-        schema: Mapping[str, Any] | None,
-        dialect: EndpointDialect,
-        answer_tokens: int,
-    ) -> tuple[str, TokenUsage | None, bool]:
-        """Text, usage if the server tells, and whether the token limit cut it."""
+    async def _invoke(self, asked: _Asked, dialect: EndpointDialect, answer_tokens: int) -> _Heard:
         from langsmith import tracing_context
 
         # prompts go to the endpoint that the user named and nowhere else: no tracer of the environment, none of a
         # graph that this call runs in
         quiet: dict[str, Any] = {"callbacks": []}
+        takes_tools = "tools" not in dialect.without
+        messages = rendered(asked.messages, self.options.tool_calls, native=bool(asked.tools) and takes_tools)
         with tracing_context(enabled=False, parent=False):
             async with self._chat(dialect, answer_tokens) as chat:
                 try:
-                    if schema is None or "response_format" in dialect.without:
-                        raw = await chat.ainvoke(list(messages), config=quiet)
+                    if asked.tools and takes_tools:
+                        calling = chat.bind(tools=declarations(asked.tools))
+                        try:
+                            raw = await calling.ainvoke(messages, config=quiet)
+                        except ValidationError:  # calls whose arguments are JSON, but no object
+                            return _Heard("", None, False)
+                    elif asked.tools or asked.schema is None or "response_format" in dialect.without:
+                        raw = await chat.ainvoke(messages, config=quiet)
                     else:
                         structured = chat.with_structured_output(
-                            dict(schema), method="json_schema", include_raw=True, strict=True
+                            dict(asked.schema), method="json_schema", include_raw=True, strict=True
                         )
-                        raw = (await structured.ainvoke(list(messages), config=quiet))["raw"]
+                        raw = (await structured.ainvoke(messages, config=quiet))["raw"]
                 except _openai().LengthFinishReasonError as error:
                     completion = error.completion  # the client refuses to parse it; what came may still be of use
                     told = completion.usage
                     usage = TokenUsage(told.prompt_tokens, told.completion_tokens) if told else None
-                    return completion.choices[0].message.content or "", usage, True
+                    return _Heard(completion.choices[0].message.content or "", usage, True)
                 except _openai().OpenAIError as error:
                     overlong = _cause(error, _Overlong)
                     if overlong is not None:
                         raise overlong from error
                     raise
-        return str(raw.text), _usage(raw), _is_cut(raw)
+        return _Heard(str(raw.text), _usage(raw), _is_cut(raw), _calls(raw))
 
     @asynccontextmanager
     async def _chat(self, dialect: EndpointDialect, answer_tokens: int) -> AsyncIterator[Any]:
@@ -200,14 +225,14 @@ class ChatClient:
             "reasoning_effort": self.options.reasoning_effort,
         }
 
-    def _learns(self, error: Exception, dialect: EndpointDialect, *, constrained: bool) -> bool:
+    def _learns(self, error: Exception, dialect: EndpointDialect, optional: set[str]) -> bool:
         """Whether the endpoint refused a parameter that can be changed or left out, so that the request is repeated."""
         status = getattr(error, "status_code", None)
         if not isinstance(status, int):
             return False
         refusal = Refusal(status, str(getattr(error, "param", None) or ""), _one_line(error))
         offered = {name for name, value in self._wanted().items() if value is not None}
-        found = adapt(dialect, refusal, offered | {"response_format"} if constrained else offered)
+        found = adapt(dialect, refusal, offered | optional)
         if found is None:
             return False
         if self._dialect == dialect:  # else another call has learnt something since: try that first
@@ -272,6 +297,14 @@ def _usage(raw: Any) -> TokenUsage | None:
         return None
     cached = (told.get("input_token_details") or {}).get("cache_read", 0) or 0
     return TokenUsage(int(told["input_tokens"]), int(told["output_tokens"]), int(cached))
+
+
+def _calls(raw: Any) -> tuple[RawCall, ...]:
+    """The tool calls of a reply, those with broken arguments too."""
+    whole = [(it["id"], it["name"], json.dumps(it["args"])) for it in raw.tool_calls]
+    broken = [(it["id"], it["name"], it["args"]) for it in raw.invalid_tool_calls]
+    found = enumerate([*whole, *broken])
+    return tuple(RawCall(str(id or f"call{number}"), str(name), str(given)) for number, (id, name, given) in found)
 
 
 def _is_cut(raw: Any) -> bool:

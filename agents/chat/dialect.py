@@ -1,9 +1,9 @@
 """Which parameters one endpoint accepts, learnt from its refusals, because no API tells it beforehand.
 
 OpenAI's reasoning models refuse `max_tokens`, older servers refuse `max_completion_tokens`, and all refuse both at
-once. Some models take no temperature, some servers no seed or no response format; some models are served by the
-Responses API only. One rule for all: a parameter that a refusal names is renamed or left out, for as long as the client
-lives.
+once. Some models take no temperature, some servers no seed, no response format or no tools; some models are served by
+the Responses API only. One rule for all: a parameter that a refusal names is renamed or left out, for as long as the
+client lives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ OPTIONAL = {
     "seed": re.compile(r"\bseed\b"),
     "temperature": re.compile(r"\btemperature\b"),
     "reasoning_effort": re.compile(r"reasoning[._ ]effort|\breasoning\b"),
+    "tools": re.compile(r"\btools?\b|\btool[_ -](?:choice|use|call)|\bfunctions?\b|function[_ -]call"),
 }
+SERVED_WITHOUT = ("response_format", "tools")  # llama.cpp's server answers 500 where it cannot build a grammar for them
 _TOKENS = {
     "max_completion_tokens": re.compile(r"\bmax_completion_tokens\b"),
     "max_tokens": re.compile(r"\bmax_tokens\b"),
@@ -73,12 +75,13 @@ def adapt(dialect: EndpointDialect, refusal: Refusal, offered: Collection[str]) 
     if dialect.api == "chat" and refusal.status in (400, 404) and _RESPONSES_ONLY.search(text):
         # which has no seed
         return replace(dialect, api="responses", without=dialect.without | {"seed"}), "asked through the Responses API"
+    if refusal.status == 404 and "tools" in offered and "tool" in text:  # a router without a provider that takes them
+        return replace(dialect, without=dialect.without | {"tools"}), "tools is left out"
     if refusal.status not in (400, 422, 500, 501) or _ABOUT_LENGTH.search(text):
         return None
     name = _first_named(dialect, refusal.param.lower(), offered) or _first_named(dialect, text, offered)
     if name in OPTIONAL:
-        # llama.cpp's server answers 500 to a grammar it cannot build; other server errors are no refusals
-        if refusal.status >= 500 and name != "response_format":
+        if refusal.status >= 500 and name not in SERVED_WITHOUT:  # other server errors are no refusals
             return None
         return replace(dialect, without=dialect.without | {name}), f"{name} is left out"
     if not name or refusal.status >= 500 or dialect.has_switched or _ABOUT_VALUE.search(text):

@@ -11,6 +11,7 @@ from foundry.knowledge.errors import UsageError
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 MOST_PARALLEL = 64
+MOST_CALLS = 64  # of tools, in one step
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class ChatOptions:
     reasoning_effort: ReasoningEffort | None = None
     price: tuple[float, float] | None = None  # dollars per million tokens of prompt and of answer
     key_env: str | None = None  # the environment variable that holds the endpoint's key
+    tool_calls: int = 6  # that an expert may make before it answers; 0: none
+    tool_tokens: int = 120_000  # of one step: once spent, an expert has to answer
 
     def __post_init__(self) -> None:
         if self.answer_tokens < LEAST_ANSWER_TOKENS:
@@ -34,6 +37,8 @@ class ChatOptions:
             raise UsageError(f"a request of {self.request_s:g} s", "give a positive number of seconds")
         if not 1 <= self.parallel <= MOST_PARALLEL:
             raise UsageError(f"{self.parallel} parallel calls", f"a number from 1 to {MOST_PARALLEL}")
+        if not 0 <= self.tool_calls <= MOST_CALLS:
+            raise UsageError(f"{self.tool_calls} tool calls", f"a number from 0 to {MOST_CALLS}")
         if self.temperature is not None and not 0.0 <= self.temperature <= 2.0:
             raise UsageError(f"temperature {self.temperature:g}", "a number from 0 to 2")
         if self.price is not None and not all(math.isfinite(dollars) and dollars >= 0.0 for dollars in self.price):

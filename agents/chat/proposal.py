@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from foundry.agents.brief import Brief
-from foundry.agents.chat.answers import AnswerError, ProposalAnswer
+from foundry.agents.chat.answers import AnswerError, EditAnswer, ProposalAnswer
 from foundry.agents.chat.source import fold
 from foundry.agents.chat.words import MOST_MOVES
 from foundry.agents.expert import Expert
@@ -56,23 +56,48 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         brain=brain,
     )
     if answer.source.strip():
-        return replace(proposal, source=_check_source(fold(brief.parent_text).restore(answer.source), brief))
+        return replace(proposal, source=_check_new(file_of(answer.source, (), brief.parent_text), brief))
     if answer.edits:
-        edits = place_edits(answer, brief.parent_text)
-        _check_source(_apply(edits, brief.parent_text), brief)
+        edits = place_edits(answer.edits, brief.parent_text)
+        _check_new(_check_form(_apply(edits, brief.parent_text)), brief)
         return replace(proposal, edits=edits)
+    if answer.draft:
+        return _take_draft(answer.draft, proposal, menu)
     if answer.moves:
         moves, recipe = _choose_moves(answer.moves, menu)
         return replace(proposal, moves=moves, recipe=recipe)
-    raise AnswerError("it changes nothing: give moves, edits or source")
+    raise AnswerError("it changes nothing: give moves, edits, source or draft")
 
 
-def place_edits(answer: ProposalAnswer, parent_text: str) -> tuple[Edit, ...]:
-    """The answer's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
+def file_of(source: str, edits: Sequence[EditAnswer], parent_text: str) -> str:
+    """The whole file that a model means, in form; raises AnswerError."""
+    if source.strip():
+        return _check_form(fold(parent_text).restore(source))
+    return _check_form(_apply(place_edits(edits, parent_text), parent_text))
+
+
+def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
+    """The proposal with the kernel of a tool call of this step; raises AnswerError."""
+    calls = menu.brief.talk.calls
+    if not 0 < number <= len(calls):
+        raise AnswerError(f"draft: you have made {len(calls)} tool calls, there is no call {number}")
+    call, answered = calls[number - 1]
+    if answered.recipe is not None:
+        fresh = fresh_recipe(answered.recipe, menu.brief, menu.library)
+        if fresh is None:
+            raise AnswerError("these numbers have been tried already: choose another step")
+        return replace(proposal, recipe=fresh, moves=answered.moves)
+    if not call.text:
+        raise AnswerError(f"draft: call {number} was given no kernel of yours")
+    return replace(proposal, source=_check_new(call.text, menu.brief))
+
+
+def place_edits(edits: Sequence[EditAnswer], parent_text: str) -> tuple[Edit, ...]:
+    """A model's edits, each at its place in the parent's file. A model sees that file folded, so that is where its
     `old` must occur exactly once; the hidden text may hold it any number of times. Raises AnswerError."""
     file = fold(parent_text)
     found = []
-    for number, edit in enumerate(answer.edits):
+    for number, edit in enumerate(edits):
         start = file.text.find(edit.old) if edit.old else -1
         if start < 0 or file.text.find(edit.old, start + 1) >= 0:
             count = file.text.count(edit.old) if edit.old else 0
@@ -114,8 +139,8 @@ def _choose_moves(numbers: list[int], menu: Menu) -> tuple[tuple[Move, ...], Rec
     return moves, fresh
 
 
-def _check_source(source: str, brief: Brief) -> str:
-    """The file if it parses, defines ModelNew and is new; it is not executed."""
+def _check_form(source: str) -> str:
+    """The file if it parses and defines ModelNew; it is not executed."""
     if len(source) > LONGEST_FILE_CHARS:
         raise AnswerError(f"source: {len(source)} characters, the most is {LONGEST_FILE_CHARS}")
     try:
@@ -126,6 +151,11 @@ def _check_source(source: str, brief: Brief) -> str:
         raise AnswerError(f"source: cannot be parsed as Python ({error})") from error
     if not any(isinstance(node, ast.ClassDef) and node.name == "ModelNew" for node in tree.body):
         raise AnswerError("source: there is no class ModelNew at module level")
+    return source
+
+
+def _check_new(source: str, brief: Brief) -> str:
+    """The file if this run has not evaluated it."""
     digest = hashlib.sha256(source.encode()).hexdigest()
     if source == brief.parent_text or digest in brief.tried or digest[:16] in brief.tried:
         raise AnswerError("this file has been tried already: change something that matters")

@@ -55,7 +55,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> st
             "role": brief.role,
             "step": brief.step,
             "parent": brief.parent.candidate.id,
-            "measured": _measured(brief.parent),
+            "measured": measured(brief.parent),
             "diagnosis": _diagnosis(diagnosis),
             "card": _card(diagnosis),
             "kernels": _kernels(brief),
@@ -125,7 +125,8 @@ def _device(device: Device) -> str:
     return "\n".join(lines)
 
 
-def _measured(evaluation: Evaluation) -> str:
+def measured(evaluation: Evaluation) -> str:
+    """How fast a candidate was found to be, or why nobody knows."""
     timing, profile = evaluation.timing, evaluation.profile
     if timing is None:
         outcome = evaluation.verdict.outcome if evaluation.verdict else "compile_error"
@@ -194,5 +195,5 @@ def _hints(brief: Brief) -> str:
     for hint in brief.hints:
         way = (hint.coordinate, hint.direction)
         lines.append(f"- {hint.coordinate} {hint.direction} ({hint.strength:+.2f}): {ADVICE[way]}")
-    lines += [f"- {item.candidate.id}: {_measured(item)}" for item in brief.elites[:4]]
+    lines += [f"- {item.candidate.id}: {measured(item)}" for item in brief.elites[:4]]
     return "\n".join(lines) or "none"

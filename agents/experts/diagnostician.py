@@ -147,5 +147,5 @@ EXPERT = Expert(
         "stale_weights": 3.0,
         "cheating": 3.0,
     },
-    calls=("build", "verify", "profile"),
+    calls=("compile", "check", "quick_time", "profile", "sass", "show", "history"),
 )

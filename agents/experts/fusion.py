@@ -77,5 +77,5 @@ EXPERT = Expert(
         "occupancy": 1.0,
     },
     opinion=opinion,
-    calls=("build", "profile", "time"),
+    calls=("compile", "check", "quick_time", "profile", "sass", "show", "history", "search_experience"),
 )

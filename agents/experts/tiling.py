@@ -106,6 +106,6 @@ EXPERT = Expert(
         "launch_overhead": 0.8,
     },
     opinion=opinion,
-    calls=("build", "profile", "time", "tune"),
+    calls=("compile", "check", "quick_time", "profile", "sass", "show", "history", "search_experience", "tune"),
     tunes=True,
 )

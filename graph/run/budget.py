@@ -13,11 +13,13 @@ from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.merit import estimate_of
 
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
+TRIALS = 0.5  # of a run's evaluations: what experts may have tried by tools
 
 
 @dataclass(frozen=True)
 class Spent:
-    """What the run has used; `minutes` counts only the time in which a process worked on it."""
+    """What the run has used; `evaluations` counts texts that experts had tried by tools too, `minutes` only the time in
+    which a process worked on it."""
 
     evaluations: int
     minutes: float
@@ -65,7 +67,7 @@ class Ledger:
     def spent(self) -> Spent:
         minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0)) / 60
         thought = self.thinking.spent
-        return Spent(self._run.claim_count(), minutes, thought.tokens, thought.dollars)
+        return Spent(self._run.text_count(), minutes, thought.tokens, thought.dollars)
 
     def allowed(self) -> Allowed:
         directives = self._run.inbox.read()
@@ -87,6 +89,15 @@ class Ledger:
         if spent.minutes >= allowed.minutes:
             return f"budget: {allowed.minutes:.3g} minutes"
         return ""
+
+    def why_no_trial(self, text: str) -> str:
+        """Why the machine may not work on a text, by its sha256, for an expert that asks; "" if it may."""
+        if self._run.is_counted(text):
+            return ""
+        most = int(TRIALS * self.allowed().evaluations)
+        if self._run.trial_count() >= most:
+            return f"the experts' tools have used their part of the budget, {most} kernels"
+        return self.why_exhausted()
 
     def why_satisfied(self, best: Evaluation | None) -> str:
         """Why the best candidate is good enough to end the search, in words; "" if it is not."""

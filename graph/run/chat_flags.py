@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from foundry.agents.chat.options import EFFORTS, MOST_PARALLEL, ChatOptions, ReasoningEffort, price_in_words
+from foundry.agents.chat.options import EFFORTS, MOST_CALLS, MOST_PARALLEL, ChatOptions, ReasoningEffort, price_in_words
 from foundry.agents.ledger import LEAST_ANSWER_TOKENS
 from foundry.knowledge.errors import UsageError
 
@@ -51,6 +51,15 @@ TemperatureFlag = Annotated[
 ReasoningFlag = Annotated[
     str | None, typer.Option("--reasoning-effort", help=f"{', '.join(EFFORTS)}; default: the endpoint's.")
 ]
+ToolCallsFlag = Annotated[
+    int | None,
+    typer.Option(
+        "--tool-calls",
+        min=0,
+        max=MOST_CALLS,
+        help=f"Tools that an expert may call before it answers; 0: none; default: {DEFAULT.tool_calls}.",
+    ),
+]
 
 
 def chat_options(
@@ -63,6 +72,7 @@ def chat_options(
     parallel: int | None,
     temperature: float | None,
     reasoning_effort: str | None,
+    tool_calls: int | None,
 ) -> ChatOptions:
     """What the flags say. Raises UsageError for a value that makes no sense, and where no model is asked for."""
     given = {
@@ -74,6 +84,7 @@ def chat_options(
         "--parallel-calls": parallel,
         "--temperature": temperature,
         "--reasoning-effort": reasoning_effort,
+        "--tool-calls": tool_calls,
     }
     named = [name for name, value in given.items() if value is not None]
     if named and not model:
@@ -86,6 +97,7 @@ def chat_options(
         _effort(reasoning_effort),
         None if price is None else price_in_words(price),
         key_env,
+        DEFAULT.tool_calls if tool_calls is None else tool_calls,
     )
 
 

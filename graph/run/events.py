@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from foundry.graph.run.database import Database
 
-EventKind = Literal["node", "expert", "tool", "proposal", "evaluation", "directive", "retrieval", "migration", "note"]
+EventKind = Literal[
+    "node", "expert", "call", "tool", "proposal", "evaluation", "directive", "retrieval", "migration", "note"
+]
 ToolCategory = Literal["compile", "run", "time", "profile"]
 
 SCHEMA = """

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS claims (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE, step TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS trials (text TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS tried (seq INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS evaluations (
     candidate TEXT NOT NULL, stage TEXT NOT NULL, island INTEGER NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
@@ -315,8 +316,22 @@ class RunDirectory:
         """Candidates recorded at this stage."""
         return int(self.database.run("SELECT COUNT(*) FROM evaluations WHERE stage = ?", (stage,))[0][0])
 
-    def claim_count(self) -> int:
-        return int(self.database.run("SELECT COUNT(*) FROM claims")[0][0])
+    def add_trial(self, text: str) -> None:
+        """Records that the machine works on a text, by its sha256, for an expert that asks: it counts like a claim."""
+        self.database.run("INSERT OR IGNORE INTO trials (text) VALUES (?)", (text,))
+
+    def is_counted(self, text: str) -> bool:
+        """Whether the budget has paid for this text, by its sha256."""
+        paid = "SELECT 1 FROM claims WHERE text = ? UNION SELECT 1 FROM trials WHERE text = ?"
+        return bool(self.database.run(paid, (text, text)))
+
+    def trial_count(self) -> int:
+        return int(self.database.run("SELECT COUNT(*) FROM trials")[0][0])
+
+    def text_count(self) -> int:
+        """Texts that the machine worked on, as candidates or for experts that asked: what the budget is about."""
+        counted = "SELECT COUNT(*) FROM (SELECT text FROM claims UNION SELECT text FROM trials)"
+        return int(self.database.run(counted)[0][0])
 
     def close(self) -> None:
         self.inbox.close()

@@ -1,35 +1,42 @@
-"""What the experts of an island do with a step: each is a node that thinks; what one of them proposes is written."""
+"""What the experts of an island do with a step: each is a node that thinks, and may call tools; what one of them
+proposes is written."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Brief
+from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.state import IslandState, Update
+from foundry.graph.search.toolbox import answer, tools_of
 from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import Candidate, Recipe
 from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import ExpertName, Proposal, apply_edits
 
+PLAYBOOK = "playbook"  # the brain that calls no tools
+SHOWN_CHARS = 160  # of a tool's answer, in the trace
+
 
 @dataclass(frozen=True)
 class ExpertAnswer:
-    """What an expert answered; None: nothing left to try, or `unanswered` says why its model gave no answer.
-    `retry_s`: when the model may be asked again."""
+    """What an expert answered: a step, or calls of tools that it wants answered first. Neither: nothing left to try, or
+    `unanswered` says why its model gave no answer. `retry_s`: when the model may be asked again."""
 
     proposal: Proposal | None = None
     unanswered: str = ""
     retry_s: float = 0.0
+    request: ToolRequest | None = None
 
 
 def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Update]]:
@@ -37,31 +44,83 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
 
     async def think(state: IslandState, services: Services) -> Update:
         brief = await brief_for(state, services)
+        if services.brain.name != PLAYBOOK:
+            brief = replace(brief, tools=tools_of(expert, services), talk=_read_talk(state, services))
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
-            answer = await _answer(services, expert, brief)
-            proposal = answer.proposal
-            span.data["proposal"] = proposal.rationale if proposal else answer.unanswered or "nothing left to try"
-        if proposal is not None:
-            return {"wants": "write"}
-        return await _pass_on(state, services, answer)
+            answer = await _answer(services, expert, brief, state["turns"])
+            span.data["proposal"] = _in_words(answer)
+        if answer.request is not None:
+            return {"wants": "tools"}
+        return {"wants": "write"} if answer.proposal is not None else await _pass_on(state, services, answer)
 
     think.__doc__ = f"The {expert} expert thinks about one step from the parent."
     return think
 
 
-async def _answer(services: Services, expert: ExpertName, brief: Brief) -> ExpertAnswer:
+async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: int) -> ExpertAnswer:
     async def think() -> ExpertAnswer:
         try:
-            return ExpertAnswer(await services.brain.propose(expert, brief))
+            found = await services.brain.propose(expert, brief)
         except NoAnswer as error:
             return ExpertAnswer(None, str(error) or "no answer", error.retry_s or 0.0)
+        return ExpertAnswer(request=found) if isinstance(found, ToolRequest) else ExpertAnswer(found)
 
-    return await services.journal.record(_key(brief.step, expert), "thought", ExpertAnswer, think)
+    return await services.journal.record(_key(brief.step, expert, turn), "thought", ExpertAnswer, think)
 
 
-def _key(step: str, expert: ExpertName) -> str:
-    """Where the journal keeps an expert's answer."""
-    return f"{step}/proposal/{expert}"
+def _in_words(answer: ExpertAnswer) -> str:
+    if answer.request is not None:
+        return f"calls {', '.join(call.name for call in answer.request.calls)}"
+    return answer.proposal.rationale if answer.proposal else answer.unanswered or "nothing left to try"
+
+
+def _key(step: str, expert: ExpertName, turn: int) -> str:
+    """Where the journal keeps what an expert answered after calling tools so often."""
+    return f"{step}/proposal/{expert}/{turn}"
+
+
+def _call_key(state: IslandState, turn: int, number: int, call: ToolCall) -> str:
+    """Where the journal keeps the answer to a call: another question is never given it."""
+    return f"{state['step']}/call/{state['experts'][0]}/{turn}.{number}/{call.digest}"
+
+
+async def use_tools(state: IslandState, services: Services) -> Update:
+    """Answers what the expert at work has called, each call once: one that was answered before the run was killed is
+    not made again."""
+    brief, turn = await brief_for(state, services), state["turns"]
+    for number, call in enumerate(_request_of(state, services, turn).calls):
+
+        async def work(call: ToolCall = call) -> ToolAnswer:
+            with services.log.span("call", call.name, expert=state["experts"][0], question=call.digest) as span:
+                found = await answer(call, brief, services)
+                span.data["answer"] = found.text[:SHOWN_CHARS]
+                span.data["whole"] = services.run.keep(found.text)
+            return found
+
+        await services.journal.record(_call_key(state, turn, number, call), "outside", ToolAnswer, work)
+    return {"turns": turn + 1, "wants": ""}
+
+
+def _read_talk(state: IslandState, services: Services) -> Talk:
+    """What the expert at work has asked and heard in this step, from the journal."""
+    turns = []
+    for turn in range(state["turns"]):
+        request = _request_of(state, services, turn)
+        keys = [_call_key(state, turn, number, call) for number, call in enumerate(request.calls)]
+        answers = tuple(decode(ToolAnswer, services.journal.lookup(key) or "") for key in keys)
+        turns.append(Turn(request, answers))
+    return Talk(tuple(turns))
+
+
+def _request_of(state: IslandState, services: Services, turn: int) -> ToolRequest:
+    found = _recorded(state, services, turn).request
+    assert found is not None
+    return found
+
+
+def _recorded(state: IslandState, services: Services, turn: int) -> ExpertAnswer:
+    """What the expert at work answered; its node recorded it."""
+    return decode(ExpertAnswer, services.journal.lookup(_key(state["step"], state["experts"][0], turn)) or "")
 
 
 async def _pass_on(state: IslandState, services: Services, answer: ExpertAnswer) -> Update:
@@ -70,7 +129,7 @@ async def _pass_on(state: IslandState, services: Services, answer: ExpertAnswer)
     others = state["experts"][1:]
     silent_s = answer.retry_s if answer.unanswered else state.get("silent_s")
     if others:
-        return {"experts": others, "silent_s": silent_s, "wants": ""}
+        return {"experts": others, "silent_s": silent_s, "wants": "", "turns": 0}
     ended: Update = {"experts": [], "broken": "", "wants": ""}
     if silent_s is None:
         return {**ended, "dry": [*state["dry"], state["parent"]]}
@@ -83,7 +142,8 @@ async def write(state: IslandState, services: Services) -> Update:
     before, or cannot be written, is a miss."""
     missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
     brief, step = await brief_for(state, services), state["step"]
-    proposal = _read_proposal(state, services)
+    proposal = _recorded(state, services, state["turns"]).proposal
+    assert proposal is not None
     if asks_tuner(proposal):
         tuned = await with_numbers(proposal, brief, services)
         if tuned is None:
@@ -116,14 +176,6 @@ async def write(state: IslandState, services: Services) -> Update:
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
         services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
-
-
-def _read_proposal(state: IslandState, services: Services) -> Proposal:
-    """What the expert at work has proposed; its node recorded it."""
-    kept = services.journal.lookup(_key(state["step"], state["experts"][0]))
-    answer = decode(ExpertAnswer, kept or "")
-    assert answer.proposal is not None
-    return answer.proposal
 
 
 async def text_of(proposal: Proposal, parent_text: str, services: Services) -> tuple[str, Recipe | None]:

@@ -9,7 +9,7 @@ from foundry.graph.search.gradients import Transition
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
 
-Wants = Literal["", "write"]  # what follows an expert's thought: its proposal is written, or the next one is asked
+Wants = Literal["", "write", "tools"]  # after an expert's thought; "": the next expert is asked
 Update = dict[str, Any]  # what a node changes of its state
 
 
@@ -86,6 +86,7 @@ class IslandState(IslandReport, total=False):
     diagnosis: Diagnosis | None  # from diagnose
     experts: list[ExpertName]  # from diagnose: those still to be asked, the one at work first
     wants: Wants  # from the expert at work
+    turns: int  # how often it has called tools
     silent_s: float | None  # a model gave an expert of this step no answer: seconds until it may be asked again
     candidate: str  # from write, "" when the step gave none
     text: str  # sha256 of the candidate's file

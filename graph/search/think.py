@@ -77,6 +77,7 @@ async def select(state: IslandState, services: Services) -> Update:
         "diagnosis": None,
         "experts": [],
         "wants": "",
+        "turns": 0,
         "silent_s": None,
         "candidate": "",
         "text": "",

@@ -6,24 +6,44 @@ candidate that they make walks the one path; no time of the tuner's is a result.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foundry.agents.brief import Brief
 from foundry.agents.tuning import obedient, settings_between, tuned_mark
 from foundry.graph.run.services import Services
+from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
-from foundry.knowledge.thought import Proposal
+from foundry.knowledge.thought import Move, Proposal
 
 SHARE = 0.35  # of the search's time that is left: the tuner gets no more of it at once
 LEAST_S = 2.0  # in less it tries too little
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """What the tuner found: the parent with better numbers, and as moves from it."""
+
+    recipe: Recipe
+    moves: tuple[Move, ...]
+    told: str
+    expected: str
+
+
 async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> Proposal | None:
-    """The proposal with the tuner's numbers; None where another island has begun to tune this structure, too little
-    time is left, or the tuner found nothing better."""
-    before, recipe = brief.lowered, proposal.recipe
-    if before is None or recipe is None:
+    """The proposal with the tuner's numbers; None where there are none."""
+    found = await find_numbers(brief, services)
+    if found is None:
+        return None
+    rationale = f"{proposal.rationale} {found.told}"
+    return replace(proposal, recipe=found.recipe, moves=found.moves, rationale=rationale, expected=found.expected)
+
+
+async def find_numbers(brief: Brief, services: Services) -> Numbers | None:
+    """The tuner's numbers for the parent; None where it has no structure of the library's, where this structure was
+    handed to the tuner before, where too little time is left, or where the tuner finds nothing better."""
+    before = brief.lowered
+    if before is None:
         return None
     mark = tuned_mark(before)
     claim = services.journal.plain(f"{brief.step}/tuning", "outside", lambda: _claim(mark, brief.tune_s, services))
@@ -31,13 +51,13 @@ async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> 
     if not claim["fresh"] or claim["seconds"] < LEAST_S:
         return None
     hints = {lift.move: lift.lift**lift.confidence for lift in brief.lifts}
-    found = await services.measure.tune(recipe, claim["seconds"], seed=services.request.seed, hints=hints)
+    found = await services.measure.tune(before.recipe, claim["seconds"], seed=services.request.seed, hints=hints)
     log = services.run.path / f"tuner-{before.structure}.log"
     services.run.write(log, "".join(f"{line}\n" for line in found.log).encode())
     services.log.note_once(
         "note",
         "tuned",
-        parent=proposal.parent,
+        parent=brief.parent.candidate.id,
         tried=found.tried,
         failed=found.failed,
         seconds=round(found.seconds, 1),
@@ -49,13 +69,14 @@ async def with_numbers(proposal: Proposal, brief: Brief, services: Services) -> 
         after = await services.lower(obedient(found.recipe, before, brief.obedience))
     except CannotLower:
         return None
-    moves = tuple(settings_between(before, after))
     if after.recipe.digest == before.recipe.digest:
         return None
-    told = f"The tuner tried {found.tried} configurations in {found.seconds:.0f} s."
-    expected = f"about {found.expected_gain:.2f}x the parent's speed, by the tuner's own clock"
-    rationale = f"{proposal.rationale} {told}"
-    return replace(proposal, recipe=after.recipe, moves=moves, rationale=rationale, expected=expected)
+    return Numbers(
+        after.recipe,
+        tuple(settings_between(before, after)),
+        f"The tuner tried {found.tried} configurations in {found.seconds:.0f} s.",
+        f"about {found.expected_gain:.2f}x the parent's speed, by the tuner's own clock",
+    )
 
 
 def _claim(mark: str, most_s: float, services: Services) -> dict[str, Any]:

@@ -33,6 +33,7 @@ def solve(*words: str) -> int:
         (("--request-seconds", "0"), "--request-seconds"),
         (("--request-seconds", "inf"), "positive number of seconds"),
         (("--parallel-calls", "0"), "--parallel-calls"),
+        (("--tool-calls", "-1"), "--tool-calls"),
         (("--dollars", "2"), "--price IN,OUT"),
         (("--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY is not set"),
         (("--base-url", "relay"), "no endpoint"),
@@ -64,6 +65,7 @@ def test_a_bad_value_is_one_line(
         ("--parallel-calls", "2"),
         ("--temperature", "0"),
         ("--reasoning-effort", "low"),
+        ("--tool-calls", "2"),
     ],
 )
 def test_what_is_about_a_model_needs_one(flag: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,6 +78,13 @@ def test_the_help_documents_every_option(capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setenv("COLUMNS", "200")
     assert solve("--help") == 0
     told = capsys.readouterr().out
-    for flag in ("--api-key-env", "--price", "--answer-tokens", "--request-seconds", "--parallel-calls"):
+    for flag in (
+        "--api-key-env",
+        "--price",
+        "--answer-tokens",
+        "--request-seconds",
+        "--parallel-calls",
+        "--tool-calls",
+    ):
         assert flag in told
     assert "--temperature" in told and "--reasoning-effort" in told and "8192" in told and "180" in told

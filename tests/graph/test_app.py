@@ -12,7 +12,7 @@ from langgraph.types import Command, interrupt
 from foundry.agents.expert import experts
 from foundry.graph import dev_server, island
 from foundry.graph.app import make_graph
-from foundry.graph.island import ways
+from foundry.graph.island import proposers, ways
 from foundry.graph.run.opening import create, open_services
 from foundry.graph.run.run_directory import RunDirectory, list_runs
 from foundry.graph.run.services import Services
@@ -39,6 +39,8 @@ def test_every_expert_is_a_node_and_a_diagnosis_leads_to_those_that_answer_it() 
     after_diagnosis = {target for source, target in edges if source == "island:diagnose"}
     assert after_diagnosis == {f"island:{name}" for name in ("tiling", "fusion", "diagnostician", "leave")}
     assert ("island:verify", "island:auditor") in edges
+    assert {(f"island:{name}", "island:tools") for name in proposers()} <= edges
+    assert {("island:tools", f"island:{name}") for name in proposers()} <= edges
     for name, expert in experts().items():
         assert f"island:{name}" in {source for source, _ in edges}, expert.mandate
     assert all((f"island:{name}", "island:leave") in edges for name in ways())

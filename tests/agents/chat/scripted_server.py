@@ -35,6 +35,7 @@ class Reply:
     body: bytes | None = None  # sent as it is instead of a completion
     endless: bool = False  # the body goes on until the client leaves
     drip_s: float = 0.0  # seconds between the pieces of an endless body
+    calls: tuple[tuple[str, str], ...] = ()  # of tools: name and arguments as the endpoint reports them
 
 
 Script = Reply | Callable[[Request], Reply]
@@ -43,6 +44,24 @@ Script = Reply | Callable[[Request], Reply]
 def answer(document: Any, **changes: Any) -> Reply:
     """A completion with this JSON document, or this text."""
     return Reply(document if isinstance(document, str) else json.dumps(document), **changes)
+
+
+def calling(name: str, arguments: Any = None, *more: tuple[str, Any], text: str = "", **changes: Any) -> Reply:
+    """A completion that calls tools in the endpoint's own way; arguments that are no text are sent as JSON."""
+    asked = ((name, {} if arguments is None else arguments), *more)
+    calls = tuple((tool, given if isinstance(given, str) else json.dumps(given)) for tool, given in asked)
+    return Reply(text, finish_reason="tool_calls", calls=calls, **changes)
+
+
+def without_tools(reply: Script, message: str, code: int = 400) -> Script:
+    """A server that refuses tools in these words."""
+
+    def take(request: Request) -> Reply:
+        if "tools" in request:
+            return refusal(message, code=code)
+        return reply if isinstance(reply, Reply) else reply(request)
+
+    return take
 
 
 def status(code: int, *, retry_after: float | None = None, message: str = "scripted failure") -> Reply:
@@ -116,7 +135,7 @@ def like_an_old_server(reply: Reply, *takes: str) -> Script:
 
 def responses_only(reply: Reply) -> Script:
     """A model that is served by the Responses API alone, which has no `seed`."""
-    known = {"model", "input", "stream", "store", "text", "max_output_tokens", "temperature", "reasoning"}
+    known = {"model", "input", "stream", "store", "text", "max_output_tokens", "temperature", "reasoning", "tools"}
 
     def take(request: Request) -> Reply:
         if "messages" in request:
@@ -224,6 +243,10 @@ def _response(reply: Reply, request: Request) -> bytes:
     usage = reply.usage or {}
     content = {"type": "output_text", "text": reply.text, "annotations": []}
     message = {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": [content]}
+    calls = [
+        {"type": "function_call", "id": f"fc_{number}", "call_id": f"c{number}", "name": name, "arguments": given}
+        for number, (name, given) in enumerate(reply.calls)
+    ]
     document = {
         "id": "resp_scripted",
         "object": "response",
@@ -231,7 +254,7 @@ def _response(reply: Reply, request: Request) -> bytes:
         "model": request["model"],
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-        "output": [message],
+        "output": [*([message] if reply.text or not reply.calls else []), *calls],
         "parallel_tool_calls": False,
         "tool_choice": "auto",
         "tools": [],
@@ -250,7 +273,12 @@ def _completion(reply: Reply, request: Request) -> bytes:
     head = {"id": "scripted", "created": 0, "model": request.get("model", "")}
     usage = reply.usage and {**reply.usage, "total_tokens": sum(v for v in reply.usage.values() if isinstance(v, int))}
     if not request.get("stream"):
-        message = {"role": "assistant", "content": reply.text}
+        message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+        if reply.calls:
+            message["tool_calls"] = [
+                {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": given}}
+                for number, (name, given) in enumerate(reply.calls)
+            ]
         choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason}
         document = {**head, "object": "chat.completion", "choices": [choice]}
         return json.dumps({**document, "usage": usage} if usage else document).encode()

@@ -20,7 +20,7 @@ LONG = PARENT + "".join(f"# line {number}\n" for number in range(9000)) + "# the
 def after(parent: str, *edits: tuple[str, str]) -> str:
     """The parent after these edits of a model's answer."""
     answer = ProposalAnswer.model_validate({"edits": [{"old": old, "new": new} for old, new in edits]})
-    return apply_edits(parent, place_edits(answer, parent))
+    return apply_edits(parent, place_edits(answer.edits, parent))
 
 
 def test_what_occurs_once_where_the_model_looked_may_occur_in_the_hidden_header() -> None:

@@ -26,7 +26,7 @@ from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Directive, Edit
+from foundry.knowledge.thought import Diagnosis, Directive, Edit, Proposal
 
 FASTER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x + x\n"
 
@@ -244,7 +244,7 @@ async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: An
     broken = toy.evaluation(None, outcome="wrong_result", error="twice too large")
     found = Diagnosis("c1", "wrong_result", None, "twice too large", "drop one")
     proposal = await session.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))
-    assert proposal is not None and proposal.edits == (Edit("x * 2.0", "x", 89),)
+    assert isinstance(proposal, Proposal) and proposal.edits == (Edit("x * 2.0", "x", 89),)
     assert "You are the debugging diagnostician" in session.server.prompt()
     moves = Session(toy, scripted(answer(move(0))))
     with pytest.raises(NoAnswer, match="there are no moves"):  # nor has the playbook one: nothing is said of the parent

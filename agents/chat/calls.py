@@ -1,0 +1,231 @@
+"""Tool calls of a chat model: how they are declared, read from its reply, and told again with their answers.
+
+An endpoint that takes tools is asked in its own way. Any other reads the same in words: the model answers with a JSON
+object {"tool": ..., "arguments": {...}}, and gets the results as a message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from foundry.agents.chat.answers import AnswerError, EditAnswer, documents, fenced_kernel
+from foundry.agents.chat.proposal import file_of
+from foundry.agents.ledger import TokenUsage
+from foundry.agents.prompt import render
+from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
+
+ECHO_CHARS = 60_000  # of one call's own words that the model is shown again
+NAME_CHARS = 60
+PROBLEM_CHARS = 300
+_MARKS = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
+_UNPRINTABLE = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+ChatMessage = tuple[str, str] | Turn  # role ("system", "human", "ai") and text, or calls with their answers
+
+
+@dataclass(frozen=True)
+class RawCall:
+    """A call as the endpoint reported it, or as it stands in the text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class ModelReply:
+    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them."""
+
+    text: str
+    usage: TokenUsage
+    dollars: float
+    truncated: bool
+    requests: int
+    calls: tuple[RawCall, ...] = ()
+
+
+class KernelArguments(BaseModel):
+    """Which kernel: a whole file, or edits of the parent's, or a candidate. None of them: the parent."""
+
+    model_config = ConfigDict(extra="ignore")
+    source: str = Field("", description="a whole candidate file")
+    edits: list[EditAnswer] = Field(default_factory=list, description="edits of the parent's file")
+    candidate: str = Field("", description='the id of a candidate of this run, such as "c7"')
+
+
+class CandidateArguments(BaseModel):
+    """Which candidate."""
+
+    model_config = ConfigDict(extra="ignore")
+    candidate: str = Field(description='its id, such as "c7"')
+
+
+class QueryArguments(BaseModel):
+    """What is looked for."""
+
+    model_config = ConfigDict(extra="ignore")
+    query: str = Field(description="words: operators, a limiter, a move")
+
+
+class NoArguments(BaseModel):
+    """Nothing."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+ARGUMENTS: Mapping[Takes, type[BaseModel]] = {
+    "kernel": KernelArguments,
+    "candidate": CandidateArguments,
+    "query": QueryArguments,
+    "nothing": NoArguments,
+}
+
+
+def tools_words(names: Sequence[str], most: int) -> str:
+    """The part of the system prompt that offers tools: the same at every step of an expert."""
+    takes = {"kernel": "(a kernel)", "candidate": "(candidate)", "query": "(query)", "nothing": "()"}
+    lines = [f"- `{name}` {takes[TOOLS[name].takes]}: {TOOLS[name].meaning}" for name in names]
+    return render("tools", {"calls": str(most), "tools": "\n".join(lines)})
+
+
+@cache
+def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The tools as endpoints want them declared."""
+    found = []
+    for name in names:
+        schema = ARGUMENTS[TOOLS[name].takes].model_json_schema()
+        schema.pop("description", None)
+        function = {"name": name, "description": TOOLS[name].meaning, "parameters": schema}
+        found.append({"type": "function", "function": function})
+    return found
+
+
+def read_request(reply: ModelReply, offered: Sequence[str], left: int, parent_text: str) -> ToolRequest | None:
+    """The calls of a reply, those in its text where the endpoint reports none; at most `left` of them, but one where
+    none is left. None where it makes no call."""
+    native = bool(reply.calls)
+    asked = list(reply.calls or _calls_in(reply.text))[: max(1, left)]
+    if not asked:
+        return None
+    said = "" if native else reply.text
+    calls = tuple(_as_call(call, offered, parent_text, said) for call in asked)
+    tokens = reply.usage.prompt_tokens + reply.usage.answer_tokens
+    return ToolRequest(calls, reply.text[:ECHO_CHARS], tokens, native)
+
+
+def _calls_in(text: str) -> list[RawCall]:
+    """The first JSON object of a text that calls a tool."""
+    for document in documents(text):
+        name, given = document.get("tool"), document.get("arguments", document.get("parameters", {}))
+        if name is None and "arguments" in document:
+            name = document.get("name")  # as models were trained to write it
+        if isinstance(name, str):
+            return [RawCall("", name, given if isinstance(given, str) else json.dumps(given))]
+    return []
+
+
+def _as_call(raw: RawCall, offered: Sequence[str], parent_text: str, said: str) -> ToolCall:
+    call = ToolCall(raw.name[:NAME_CHARS], id=raw.id, arguments=raw.arguments[:ECHO_CHARS])
+    try:
+        if raw.name not in offered:
+            raise AnswerError(f"there is no tool {raw.name[:NAME_CHARS]!r} here; there are {', '.join(offered)}")
+        return _with_arguments(call, raw, parent_text, said)
+    except AnswerError as error:
+        return replace(call, problem=" ".join(str(error).split())[:PROBLEM_CHARS])
+
+
+def _with_arguments(call: ToolCall, raw: RawCall, parent_text: str, said: str) -> ToolCall:
+    """The call with what it is about; raises AnswerError."""
+    given = _validated(ARGUMENTS[TOOLS[raw.name].takes], raw.arguments)
+    match given:
+        case KernelArguments():
+            source = given.source or ("" if given.edits or given.candidate else fenced_kernel(said))
+            if source or given.edits:
+                return replace(call, text=file_of(source, given.edits, parent_text))
+            return replace(call, candidate=given.candidate.strip())
+        case CandidateArguments():
+            return replace(call, candidate=given.candidate.strip())
+        case QueryArguments():
+            return replace(call, query=" ".join(given.query.split())[:PROBLEM_CHARS])
+    return call
+
+
+def _validated(kind: type[BaseModel], arguments: str) -> BaseModel:
+    try:
+        return kind.model_validate(json.loads(arguments or "{}", strict=False))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise AnswerError(f"{'.'.join(map(str, first['loc'])) or 'the arguments'}: {first['msg']}") from error
+    except (ValueError, RecursionError) as error:
+        raise AnswerError(f"the arguments are no JSON object: {error}") from error
+
+
+def rendered(messages: Sequence[ChatMessage], most: int, *, native: bool) -> list[Any]:
+    """The messages as a request holds them; calls and answers in the endpoint's own way, or in words."""
+    found: list[Any] = []
+    number = 0
+    for message in messages:
+        if not isinstance(message, Turn):
+            found.append(message)
+            continue
+        results = results_of(message, number, most)
+        number += len(results)
+        found += _natively(message, results) if native and message.request.native else _in_words(message, results)
+    return found
+
+
+def results_of(turn: Turn, before: int, most: int) -> list[str]:
+    """Each answer of a turn between marks that nothing inside it can close."""
+    found = []
+    for number, (call, answer) in enumerate(zip(turn.request.calls, turn.answers, strict=True), before + 1):
+        text = _MARKS.sub("< ", _UNPRINTABLE.sub(" ", answer.text))
+        name = re.sub(r"\W", "_", call.name)
+        found.append(f'<result call="{number}" of="{most}" tool="{name}">\n{text}\n</result>')
+    return found
+
+
+def said_since(talk: Talk, most: int) -> str:
+    """What the model was told last: for the trace."""
+    if not talk.turns:
+        return ""
+    return "\n".join(results_of(talk.turns[-1], len(talk.calls) - len(talk.turns[-1].answers), most))
+
+
+def _natively(turn: Turn, results: Sequence[str]) -> list[Any]:
+    from langchain_core.messages import AIMessage, ToolMessage
+
+    calls = [{"name": call.name, "args": _plain(call.arguments), "id": call.id} for call in turn.request.calls]
+    answers = [ToolMessage(text, tool_call_id=call.id) for call, text in zip(turn.request.calls, results, strict=True)]
+    return [AIMessage(turn.request.said, tool_calls=calls), *answers]
+
+
+def _plain(arguments: str) -> dict[str, Any]:
+    """Arguments as an object; endpoints refuse a call of their own with others."""
+    try:
+        found = json.loads(arguments or "{}", strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _in_words(turn: Turn, results: Sequence[str]) -> list[tuple[str, str]]:
+    said = turn.request.said
+    if turn.request.native:
+        calls = [{"tool": call.name, "arguments": _plain(call.arguments)} for call in turn.request.calls]
+        said = "\n".join([*([said] if said else []), *(json.dumps(call) for call in calls)])
+    return [("ai", said), ("human", "\n".join(results))]
+
+
+def length_of(message: ChatMessage) -> int:
+    """Its characters, roughly."""
+    if not isinstance(message, Turn):
+        return len(message[1])
+    asked = sum(len(call.arguments) for call in message.request.calls)
+    return len(message.request.said) + asked + sum(len(answer.text) + 60 for answer in message.answers)

@@ -1,0 +1,136 @@
+"""What a chat model is told of a candidate's records by the tools that it calls: lines of words, no more than fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from foundry.agents.chat.words import measured
+from foundry.knowledge.candidate import Evaluation, Gate, Resources
+from foundry.knowledge.experience.record import ExperienceRecord
+from foundry.knowledge.ruling import objection, rule
+from foundry.knowledge.thought import Proposal
+
+WORDS_CHARS = 200  # of one evidence or reason
+MOST_KERNELS = 8
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its two ends and how much is left out between them."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end]}\n[... {len(text) - most} of {len(text)} characters are cut here ...]\n{text[-end:]}"
+
+
+def brief_words(text: str) -> str:
+    """One line of bounded length."""
+    line = " ".join(text.split())
+    return line if len(line) <= WORDS_CHARS else f"{line[:WORDS_CHARS]}..."
+
+
+def build_lines(evaluation: Evaluation) -> list[str]:
+    """Whether it compiles, and what the compiler says of it."""
+    build = evaluation.build
+    if not build.ok:
+        return [f"It does not compile: {build.first_error}"]
+    told = list(_resource_lines(build.resources))
+    return ["It compiles.", *(told or ["Nothing is known of its code: it compiles itself, when `check` runs it."])]
+
+
+def _resource_lines(resources: Resources) -> Iterator[str]:
+    for name, facts in list(resources.kernels.items())[:MOST_KERNELS]:
+        yield f"{name}: {_facts(facts)}"
+    if not resources.kernels and resources.registers:
+        yield f"{resources.registers} registers, {resources.spill_bytes} bytes spilled"
+    if resources.vector_bytes:
+        yield f"the widest vector register in use has {resources.vector_bytes} bytes"
+    for name, count in list(resources.scalar_loops.items())[:MOST_KERNELS]:
+        yield f"a loop of {name} works on one number at a time ({count} instructions)"
+
+
+def _facts(facts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in facts.items())
+
+
+def code_lines(evaluation: Evaluation) -> list[str]:
+    """What the machine code is made of, by class of instruction; `hot_` are those of loops."""
+    lines = build_lines(evaluation)
+    resources = evaluation.build.resources
+    for name, facts in list(resources.instructions.items())[:MOST_KERNELS]:
+        shown = {kind: count for kind, count in facts.items() if count}
+        lines.append(f"{name}: {_facts(shown)}")
+    if resources.instruction_mix:
+        lines.append(f"all together: {_facts(resources.instruction_mix)}")
+    return lines
+
+
+def check_lines(evaluation: Evaluation) -> list[str]:
+    """Whether it is right and clean, with the worst errors beside PyTorch's own, and each gate that fails."""
+    if not evaluation.build.ok:
+        return build_lines(evaluation)
+    verdict, audit = evaluation.verdict, evaluation.audit
+    if verdict is None:
+        return ["It compiles. The task proves nothing, so that it was not run."]
+    lines = [f"{verdict.outcome}{f', class {verdict.accuracy_class}' if verdict.accuracy_class else ''}"]
+    lines[0] += f": {verdict.evidence}" if verdict.evidence else ""
+    for error in sorted(verdict.errors, key=lambda item: -item.norm_error)[:4]:
+        lines.append(
+            f"{error.distribution}: error {error.norm_error:.2e}, PyTorch's own {error.baseline_norm_error:.2e}, "
+            f"worst element {error.worst_violation:.2g} of the tolerance"
+        )
+    lines += _failed(verdict.gates)
+    if audit is not None:
+        lines.append("the audit is clean" if audit.clean else "the audit vetoes it")
+        lines += _failed(audit.gates)
+    return lines
+
+
+def _failed(gates: Sequence[Gate]) -> list[str]:
+    return [f"{gate.gate}: {brief_words(gate.evidence)}" for gate in gates if not gate.passed]
+
+
+def time_lines(evaluation: Evaluation) -> list[str]:
+    """How fast it is, or why it was not timed."""
+    timing = evaluation.timing
+    if timing is None:
+        return check_lines(evaluation)
+    if timing.problem:
+        return [f"It could not be timed: {timing.problem}"]
+    return [f"It is correct and takes {measured(evaluation)}, by {timing.pairs} pairs. A screen, no proof."]
+
+
+def profile_lines(evaluation: Evaluation) -> list[str]:
+    """What limits it, as far as this machine can see."""
+    profile = evaluation.profile
+    if profile is None:
+        return time_lines(evaluation)
+    lines = [
+        *time_lines(evaluation),
+        f"{profile.achieved_bytes_per_s / 1e9:.4g} GB/s, {profile.achieved_flops_per_s / 1e9:.4g} GFLOP/s, "
+        f"{profile.launches} launches; seen by {profile.rung}",
+    ]
+    if profile.limiter:
+        lines.append(f"{profile.limiter}: {profile.cause}; {profile.evidence}. {profile.action}")
+    for kernel in profile.kernels[:MOST_KERNELS]:
+        took = f"{kernel.ms:.4g} ms, {100 * kernel.share:.0f} %" if kernel.ms else "not timed"
+        lines.append(f"{kernel.name}: {took} {kernel.cause} {kernel.evidence}".rstrip())
+    if objected := objection(evaluation):
+        lines.append(f"but {objected.evidence}")
+    return lines
+
+
+def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -> str:
+    """One step of the run: what was tried, why, and what came of it."""
+    if not records:
+        came = "still under way"
+    else:
+        ruling = rule(records[-1])
+        came = measured(records[-1]) if ruling.accepted else f"{ruling.outcome}: {brief_words(ruling.evidence)}"
+    moves = ", ".join(move.key for move in proposal.moves) or "a file of its own"
+    return f"{name} from {proposal.parent} by {proposal.expert} ({moves}): {brief_words(proposal.rationale)} -> {came}"
+
+
+def lesson_line(record: ExperienceRecord) -> str:
+    """One lesson of an earlier run."""
+    came = f"{record.lift:.2f}x of its parent" if record.lift is not None else record.outcome
+    return f"x{record.id}: {brief_words(record.text or record.move)}; {came}"
