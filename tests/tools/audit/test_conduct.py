@@ -88,3 +88,14 @@ def test_work_that_pytorch_does_in_one_call_and_not_in_another() -> None:
     none, all_of_it = record_ops(lambda: torch.empty_like(x)), record_ops(lambda: torch.softmax(x, 1))
     assert "softmax" in more_work(none, all_of_it, x.nbytes)
     assert more_work(all_of_it, all_of_it, x.nbytes) == more_work(all_of_it, none, x.nbytes) == ""
+
+
+@pytest.mark.parametrize(
+    ("library", "passes"),
+    [("libcuda.so.1", True), ("/usr/lib/libnvrtc.so.13", True), ("libcublas.so.13", False), ("libcuda-x.so", False)],
+)
+def test_a_launcher_that_opens_the_driver_in_every_call_brings_no_library(library: str, passes: bool) -> None:
+    """PyTorch's own launcher of kernels compiled at run time looks the driver up each time."""
+    seen = {"events": [("steady", "ctypes.dlopen", library, 73)]}
+    (gate,) = [gate for gate in conduct_gates(seen, "fair", on_cpu=False) if gate.gate == "process events"]
+    assert gate.passed is passes

@@ -52,6 +52,7 @@ _SYSTEM_LIBRARIES = re.compile(
 _OTHER_LIBRARIES = (ReasonKind.LINKED, ReasonKind.LOADED, ReasonKind.MAPPED)
 _OTHERS_WORK = (ReasonKind.VENDOR, ReasonKind.TORCH_OPERATOR, ReasonKind.TORCH_INTERNAL, *_OTHER_LIBRARIES)
 _RUNTIME = re.compile(r"lib(?:cuda|cudart|nvrtc)\b")
+_RUNTIME_FILE = re.compile(r"lib(?:cuda|cudart|nvrtc)\.so[.\d]*")
 
 
 def conduct_gates(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> list[Gate]:
@@ -142,8 +143,8 @@ def _event_reason(phase: str, event: str, what: str) -> str:
         command = f"sh -c {what}" if event == "os.system" else what
         strange = [part.strip() for part in _commands(command) if not _is_of_a_build(part)]
         return f"runs {strange[0][:80]!r}, which is no compiler" if strange else ""
-    if phase == "steady" and event == "ctypes.dlopen":
-        return f"loads {what} in every call"
+    if phase == "steady" and event == "ctypes.dlopen" and not _RUNTIME_FILE.fullmatch(what.rsplit("/", 1)[-1]):
+        return f"loads {what} in every call"  # CUDA's driver and runtime are in the process already: nothing comes
     return ""
 
 
