@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
 
 from foundry.knowledge.candidate import Baseline, Build, Timing
+from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade import timed_groups
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import paired_timing
@@ -22,6 +24,7 @@ from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.orders import OUT_OF_TURN, UNDISTURBED
+from foundry.tools.protocol.rules import OutputError
 from foundry.tools.protocol.statistics import ScreenHistory
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -322,6 +325,45 @@ def test_the_strongest_change_that_the_reference_takes(
     question = paired_timing.TimedInputs([inputs], [], [], lambda: inputs, scalable=scalable)
     found = paired_timing.find_changes(cast(RunnerLink, Link(*refused)), question, random.Random(1))
     assert (found.scaled, found.rotated) == left
+
+
+class Side:
+    """A process whose last call gave these outputs."""
+
+    def __init__(self, output: torch.Tensor) -> None:
+        self.output = output
+
+    def peek(self, places: list[list[int]]) -> list[list[float]]:
+        return [self.output[places[0]].tolist()]
+
+    def collect(self, specs: list[TensorSpec]) -> list[torch.Tensor]:
+        return [self.output]
+
+
+def refused(given: torch.Tensor, wanted: torch.Tensor) -> int:
+    """How many of 100 glances at timed outputs convict."""
+    spec = TensorSpec(tuple(given.shape), (1,), "float32")
+    timed = paired_timing.TimedInputs([bundle.pack([])], [spec], [OutputError(1e-4, 0.1)], lambda: bundle.pack([]))
+    reference, candidate = cast(RunnerLink, Side(wanted)), cast(RunnerLink, Side(given))
+    count = 0
+    for seed in range(100):
+        try:
+            paired_timing._peek(reference, candidate, timed, 0, random.Random(seed))
+        except RunnerFailed:
+            count += 1
+    return count
+
+
+def test_a_glance_at_outputs_that_are_mostly_zero_convicts_only_what_is_stale() -> None:
+    """Behind a relu few of 64 elements are not zero, and those may be small: they are held against all that are not."""
+    stream = torch.Generator().manual_seed(1)
+    sums = 2.4 * torch.randn(1 << 14, generator=stream)
+    wanted = torch.relu(sums - 5.0)
+    rounded = torch.relu(sums + 2e-3 * torch.randn(1 << 14, generator=stream) - 5.0)
+    assert 0.005 < float((wanted > 0).float().mean()) < 0.03
+    assert refused(rounded, wanted) == 0
+    assert refused(wanted.roll(1000), wanted) > 50
+    assert refused(torch.zeros_like(wanted), wanted) > 30
 
 
 def test_only_times_leave_a_doubt_that_is_worth_a_second_look() -> None:

@@ -42,6 +42,7 @@ FACTORS = (0.75, 1.0)
 ALONE_SAMPLES = 4
 ALONE_BUDGET_MS = 120.0
 PEEKED = 64  # elements of each output
+PIECE = 1 << 24  # elements summed at a time
 PEEK_NORM = 0.03  # norm of their error over their own, at most: what is stale or missing is off by about 1
 PEEK_TINY = 1e-6
 PEEK_SHARE = 0.25  # of integers that may differ: ties fall either way
@@ -429,8 +430,11 @@ def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, numbe
             off, limit = math.inf, 0.0
         elif spec.dtype in EPSILON:
             size = math.sqrt(sum(other * other for _, other in pairs))
-            off = math.sqrt(sum((one - other) ** 2 for one, other in pairs)) / max(size, PEEK_TINY)
+            error = math.sqrt(sum((one - other) ** 2 for one, other in pairs))
             limit = max(PEEK_NORM, 50.0 * timed.errors[index].norm)
+            if error > limit * size:  # the few that are not zero behind a relu may be small beside all that are not
+                size = max(size, math.sqrt(len(pairs)) * _usual_size(baseline.collect(timed.specs)[index]))
+            off = error / max(size, PEEK_TINY)
         else:
             off, limit = sum(one != other for one, other in pairs) / max(1, len(pairs)), PEEK_SHARE
         if off > limit:
@@ -440,6 +444,17 @@ def _peek(baseline: RunnerLink, candidate: RunnerLink, timed: TimedInputs, numbe
                 f"calls were right: {len(given[index])} of its elements, picked at random, are off by {off:.2g} of "
                 "their norm",
             )
+
+
+def _usual_size(output: torch.Tensor) -> float:
+    """The root mean square of an output's finite elements."""
+    flat = output.detach().reshape(-1)
+    pieces = (flat[start : start + PIECE].double() for start in range(0, flat.numel(), PIECE))
+    squares, count = 0.0, 0
+    for piece in pieces:
+        finite = piece[torch.isfinite(piece)]
+        squares, count = squares + float(finite.square().sum()), count + finite.numel()
+    return math.sqrt(squares / max(1, count))
 
 
 def _check_unchanged(early: Sequence[torch.Tensor], late: Sequence[torch.Tensor], number: int) -> None:
