@@ -27,7 +27,7 @@ FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
 _ALIGN = 256
 _WORKSPACE = "workspace+"
 _PREPARED = "prepared+"
-_MAP_TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
+_MAP_TYPES = {"bool": 0, "float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
 _RESERVED = frozenset(
     {
         "torch",

@@ -19,9 +19,12 @@ from foundry.knowledge.library.cuda.contractions.attention_tiles import (
 from foundry.knowledge.library.cuda.contractions.operands import over_vector
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import PATH
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
+from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Argument, Launch
 from foundry.knowledge.library.cuda.space import (
     Known,
+    Leaf,
+    Space,
     element_load,
     emitter,
     identifier,
@@ -34,7 +37,7 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import PrintedKernel
+from foundry.knowledge.library.ir.kernels import Expr, Load, PrintedKernel
 
 _SUM_WARPS = 4
 _PATH_MEANING = (
@@ -98,22 +101,32 @@ class _TensorAttention:
         scaled = "score[i][h][half * 2 + j] = __fmaf_rn(score[i][h][half * 2 + j], SCALE, added[j]);"
         lines = ["#pragma unroll", "for (int h = 0; h < KEYS / 8; ++h) {", "float added[2] = {};"]
         if kernel.mask is not None:
-            found = leaves([kernel.mask])
-            vector = 2 if load_plan(space, found, 2).vectors else 1
-            lines.append(f"const {self.space.index} column = first + h * 8 + lane % 4 * 2;")
-            known: Known = []
-            reads = []
-            for number, leaf in enumerate(load_plan(space, found, vector).vectors):
-                source = f"load_vec<2>(b_{leaf.buffer} + {space.offset(leaf.view)})"
-                reads.append(f"const {vector_type(leaf.dtype, 2)} m{number} = {source};")
-                known.append((leaf, element_load(f"m{number}.at[j]", leaf.dtype)))
-            inner = space.with_inner("(column + j)")
-            body = emitter(inner, known, {})
-            value = body.value(kernel.mask)
-            one = [*body.lines, f"added[j] = (float)({value});"]
-            one = one if vector == 2 else ["if (column + j < COLUMNS) {", *one, "}"]
-            lines += ["if (row < QUERIES && column < COLUMNS) {", *reads, *over_vector(2, one), "}"]
+            lines += self._read_mask(kernel.mask, space)
         return [*lines, *over_vector(2, [scaled]), "}"]
+
+    def _read_mask(self, mask: Expr, space: Space) -> list[str]:
+        """Fills `added` for two neighbouring keys of a row."""
+        tiling, kernel = self.tiling, self.kernel
+        loads = self._mask_loads(leaves([mask]), space)
+        known: Known = [(leaf, element_load(f"m{at}.at[j]", leaf.dtype)) for at, (leaf, _) in enumerate(loads)]
+        reads = [
+            f"const {vector_type(leaf.dtype, 2)} m{at} = load_vec<2>({source});"
+            for at, (leaf, source) in enumerate(loads)
+        ]
+        body = emitter(space.with_inner("(column + j)"), known, {})
+        value = body.value(mask)
+        one = [*body.lines, f"added[j] = (float)({value});"]
+        if not loads and kernel.columns % tiling.keys:
+            one = ["if (column + j < COLUMNS) {", *one, "}"]
+        both = [*reads, *over_vector(2, one)]
+        tests = ["row < QUERIES"] if kernel.rows % tiling.rows else []
+        tests += ["column < COLUMNS"] if kernel.columns % tiling.keys else []
+        column = f"const {self.space.index} column = first + h * 8 + lane % 4 * 2;"
+        return [column, f"if ({' && '.join(tests)}) {{", *both, "}"] if tests else [column, *both]
+
+    def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
+        """What is read two at a time, and C text of where."""
+        return [(leaf, f"b_{leaf.buffer} + {space.offset(leaf.view)}") for leaf in load_plan(space, found, 2).vectors]
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
         """Before and in the loop over four neighbours of a row's result."""
@@ -232,20 +245,44 @@ class _TurnsAttention(_TensorAttention):
     def __init__(self, space: AttentionSpace, tiling: TurnsAttention, device: Device) -> None:
         super().__init__(space, tiling, device)
         self.device, self.pairs, self.is_staying = device, space.batch * tiling.splits, bool(tiling.stay)
-        self.boxes = {which: found for which in ("q", "k", "v") if (found := boxes(space, which))}
+        copied = ("q", "k", "v", *(("mask",) if tiling.mask_boxes else ()))
+        self.boxes = {which: found for which in copied if (found := boxes(space, which))}
 
     def _parameters(self) -> tuple[list[str], list[Argument]]:
-        stored, arguments = self.space.signature(masks_of(self.kernel), stores=self.tiling.splits == 1)
+        masks = () if "mask" in self.boxes else masks_of(self.kernel)
+        stored, arguments = self.space.signature(masks, stores=self.tiling.splits == 1)
         maps = [f"const __grid_constant__ bulk::Map map_{which}" for which in self.boxes]
-        rows = {"q": self.tiling.rows, "k": self.tiling.keys, "v": self.tiling.keys}
+        rows = {"q": self.tiling.rows, "k": self.tiling.keys, "v": self.tiling.keys, "mask": self.tiling.rows}
         return [*maps, stored], [*(found.map(rows[which]) for which, found in self.boxes.items()), *arguments]
 
     def _reads(self) -> dict[str, object]:
-        places = {"q": "first_row", "k": "step * KEYS", "v": "step * KEYS"}
-        return {
-            **{f"BOX_{which.upper()}": found.place(places[which]) for which, found in self.boxes.items()},
-            **{"PAIRS": self.pairs, "NEAR": self._near},
+        places = {
+            "q": ("first_row",),
+            "k": ("step * KEYS",),
+            "v": ("step * KEYS",),
+            "mask": ("first_row", "step * KEYS"),
         }
+        found = {which: boxes.place(*places[which]) for which, boxes in self.boxes.items()}
+        mask = [
+            "for (int box = 0; box < MASK_BYTES / Queries::BOX; ++box)",
+            "    bulk::copy_box(masks + stage * MASK_BYTES + box * Queries::BOX, &map_mask, full_keys + stage, "
+            f"{found.get('mask')});",
+        ]
+        return {
+            **{f"BOX_{which.upper()}": found[which] for which in ("q", "k", "v")},
+            **{"PAIRS": self.pairs, "NEAR": self._near},
+            "COPY_MASK": indent(mask if "mask" in found else [], 4),
+        }
+
+    def _mask_loads(self, found: list[Leaf], space: Space) -> list[tuple[Load, str]]:
+        if "mask" not in self.boxes:
+            return super()._mask_loads(found, space)
+        place = "mask, warp * 16 + half * 8 + lane / 4, h * 8 + lane % 4 * 2"
+        return [
+            (leaf, f"wgmma::mask_at<{element(leaf.dtype)}, BLOCK_ROWS>({place})")
+            for leaf in found
+            if isinstance(leaf, Load)
+        ]
 
     @property
     def _near(self) -> int:
@@ -278,7 +315,7 @@ def print_on_tensor_cores(
 ) -> PrintedKernel:
     ways = paths(space, precision, device.arch)
     path = str(pick(choices, PATH, ways, ways[0]))
-    tiling, tunables = choose_attention(space.kernel, path, precision, device, choices)
+    tiling, tunables = choose_attention(space, path, precision, device, choices)
     if isinstance(tiling, TurnsAttention):
         printer: _TensorAttention = _TurnsAttention(space, tiling, device)
     else:

@@ -16,6 +16,7 @@ from foundry.knowledge.library.cuda.contractions.tensor_tiles import IEEE, SIZES
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
 from foundry.knowledge.library.cuda.space import tunable
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Plan, Tunable
+from foundry.knowledge.opgraph import ITEM_BYTES
 
 LARGEST_HEAD = 256
 MOST_REGISTERS = 264  # as estimated, which is a little more than the compiler takes
@@ -28,7 +29,7 @@ _VALUES: dict[str, dict[str, tuple[int, ...]]] = {
     "wgmma": {"warps": (4, 8, 12), "keys": (64, 128), "splits": SPLITS},
     "turns": {
         **{"warps": (4, 8, 12), "keys": (64, 80, 96, 112, 128, 144, 160, 176, 192), "stages": (2, 3, 4)},
-        **{"in_turn": (0, 1), "lazy": (0, 1), "stay": (0, 1), "splits": SPLITS},
+        **{"in_turn": (0, 1), "lazy": (0, 1), "stay": (0, 1), "shared_mask": (0, 1), "splits": SPLITS},
     },
 }
 _MEANING = {
@@ -41,6 +42,7 @@ _MEANING = {
         "1: a warpgroup multiplies when the one before has begun, and weighs while others multiply",
     ),
     "lazy": ("algorithm", "1: sums are rescaled only when a weight would exceed 2^8"),
+    "shared_mask": ("memory", "1: the mask comes in tiles with the keys; 0: each thread reads what it needs of it"),
     "stay": ("parallel", "1: as many blocks as fit, each takes one tile of rows after the other; 0: a block for each"),
     "splits": ("algorithm", "parts of the keys computed by different blocks and joined by a second launch"),
 }
@@ -210,6 +212,8 @@ class TurnsAttention(AttentionTiling):
     in_turn: int = 1
     lazy: int = 0
     stay: int = 1
+    shared_mask: int = 0
+    mask_bytes: int = 0  # of an element of a mask that may come in tiles; 0: there is none
 
     path = "turns"
     text = "cuda/contractions/attention_turns.cu"
@@ -232,7 +236,13 @@ class TurnsAttention(AttentionTiling):
     @property
     def shared_bytes(self) -> int:
         head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)
-        return 2 * (self.rows * head + self.stages * self.keys * (head + value_head)) + 8 * (4 * self.stages + 2)
+        tiles = 2 * self.keys * (head + value_head) + 128 * self.rows * self.mask_boxes
+        return 2 * self.rows * head + self.stages * tiles + 8 * (4 * self.stages + 2)
+
+    @property
+    def mask_boxes(self) -> int:
+        """Boxes of 128 bytes of each row that a tile's mask takes."""
+        return math.ceil(self.keys * self.mask_bytes / 128) if self.shared_mask else 0
 
     @property
     def holes(self) -> dict[str, object]:
@@ -241,11 +251,14 @@ class TurnsAttention(AttentionTiling):
             **{"GROUPS": self.warps // 4, "STAGES": self.stages, "SPLITS": self.splits},
             "IN_TURN": str(bool(self.in_turn) and self.warps > 4).lower(),
             "LAZY": str(bool(self.lazy)).lower(),
+            "MASK_BOXES": self.mask_boxes,
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
         }
 
     def is_legal(self, arch: str) -> bool:
+        if self.shared_mask and not self.mask_bytes:
+            return False
         return self.registers <= REGISTERS[self.warps][1] and super().is_legal(arch)
 
 
@@ -265,7 +278,8 @@ def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
     return (*ways, "turns") if all(boxes(space, which) for which in ("q", "k", "v")) else ways
 
 
-def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> MmaAttention:
+def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAttention:
+    kernel = space.kernel
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 16)
     widest = {2: 128, 4: 128 if precision == "tf32" else 64}[SIZES[precision]]
     wide = kernel.rows > 64 and max(head, value_head) <= widest
@@ -279,7 +293,8 @@ def _default_mma(kernel: AttentionKernel, precision: str, device: Device) -> Mma
     return found
 
 
-def _default_wgmma(kernel: AttentionKernel, precision: str, device: Device) -> WgmmaAttention:
+def _default_wgmma(space: AttentionSpace, precision: str, device: Device) -> WgmmaAttention:
+    kernel = space.kernel
     head, value_head = _padded(kernel.head, 64), _padded(kernel.value_head, 64)
     found = WgmmaAttention(head, value_head, precision, 8, 128)
     while not found.is_legal(device.arch) and found.keys > 32:
@@ -287,14 +302,16 @@ def _default_wgmma(kernel: AttentionKernel, precision: str, device: Device) -> W
     return found
 
 
-def _default_turns(kernel: AttentionKernel, precision: str, device: Device) -> TurnsAttention:
+def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
+    kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
         value_head = 96
     largest = max(head, value_head)
     warps = 4 if kernel.rows <= 64 else 12 if largest <= 64 else 8
     keys = 128 if largest <= 64 or kernel.causal or kernel.rows <= 64 else 176
-    found = TurnsAttention(head, value_head, precision, warps, keys)
+    mask_bytes = ITEM_BYTES[mask.dtype] if mask else 0
+    found = TurnsAttention(head, value_head, precision, warps, keys, mask_bytes=mask_bytes)
     while not found.is_legal(device.arch) and found.keys > 64:
         found = replace(found, keys=found.keys - 16)
     if kernel.rows <= 64:  # keys and values are what takes the time
@@ -314,10 +331,11 @@ def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> A
 
 
 def choose_attention(
-    kernel: AttentionKernel, path: str, precision: str, device: Device, choices: dict[str, Choice]
+    space: AttentionSpace, path: str, precision: str, device: Device, choices: dict[str, Choice]
 ) -> tuple[AttentionTiling, tuple[Tunable, ...]]:
     """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
-    default = _split(_DEFAULTS[path](kernel, precision, device), kernel, device)
+    kernel = space.kernel
+    default = _split(_DEFAULTS[path](space, precision, device), kernel, device)
     values = _VALUES[path]
     wanted = {name: int(value) for name, value in choices.items() if value in values.get(name, ())}
     tiling = _with(default, wanted)
@@ -330,6 +348,8 @@ def choose_attention(
             legal = [value for value in legal if value == 1 or kernel.columns >= value * tiling.keys]
         if getattr(tiling, name) not in legal:
             legal.append(getattr(tiling, name))
+        if len(legal) == 1 and name in ("shared_mask", "in_turn"):
+            continue
         aspect, meaning = _MEANING[name]
         tunables.append(tunable(name, legal, getattr(default, name), aspect, meaning))
     return tiling, tuple(tunables)

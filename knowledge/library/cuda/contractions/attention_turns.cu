@@ -17,11 +17,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     using Tile = wgmma::Boxes<P, KEYS>;
     constexpr int HEAD_BOXES = (HEAD + 63) / 64, VALUE_BOXES = (VALUE + 63) / 64;
     constexpr int QUERY_BYTES = HEAD_BOXES * Queries::BOX, KEY_BYTES = HEAD_BOXES * Tile::BOX, VALUE_BYTES = VALUE_BOXES * Tile::BOX;
+    constexpr int MASK_BYTES = @MASK_BOXES@ * Queries::BOX;  // of a mask that comes with the keys
     extern __shared__ __align__(1024) unsigned char tiles[];
     unsigned char* const queries = tiles;
     unsigned char* const keys = queries + QUERY_BYTES;
     unsigned char* const values = keys + STAGES * KEY_BYTES;
-    bulk::Barrier* const full_keys = reinterpret_cast<bulk::Barrier*>(values + STAGES * VALUE_BYTES);
+    unsigned char* const masks = values + STAGES * VALUE_BYTES;
+    bulk::Barrier* const full_keys = reinterpret_cast<bulk::Barrier*>(masks + STAGES * MASK_BYTES);
     bulk::Barrier* const empty_keys = full_keys + STAGES;
     bulk::Barrier* const full_values = empty_keys + STAGES;
     bulk::Barrier* const empty_values = full_values + STAGES;
@@ -72,9 +74,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
 @BATCH@
             const auto copy_keys = [&](int step) {
                 bulk::await(empty_keys + stage, parity ^ 1);
-                bulk::expect(full_keys + stage, KEY_BYTES);
+                bulk::expect(full_keys + stage, KEY_BYTES + MASK_BYTES);
                 for (int box = 0; box < HEAD_BOXES; ++box)
                     bulk::copy_box(keys + stage * KEY_BYTES + box * Tile::BOX, &map_k, full_keys + stage, @BOX_K@);
+@COPY_MASK@
                 advance(stage, parity);
             };
             const auto copy_values = [&](int step) {
@@ -138,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             wgmma::commit();
         };
         constexpr int i = 0;  // a warp has one part of 16 rows
-        const auto weigh = [&](int step) {
+        const auto weigh = [&](int step, const unsigned char* mask) {
             if (!has_rows) return;
             const int first = step * KEYS;
             const bool is_edge = first + KEYS > COLUMNS || (IS_CAUSAL && first + KEYS > first_row + warp * 16 + 1);
@@ -168,10 +171,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             start_scores();
             wgmma::wait<0>();
             wgmma::hold(wgmma::part<KEYS / 2>(score[0][0]));
-            give_back(empty_keys + stage);
+            if (!MASK_BYTES) give_back(empty_keys + stage);
             if (first_step + 1 == end_step) give_back(empty_queries);
+            weigh(first_step, masks + stage * MASK_BYTES);
+            if (MASK_BYTES) give_back(empty_keys + stage);
             advance(stage, parity);
-            weigh(first_step);
             take_weights();
         }
         for (int step = first_step + 1; step < end_step; ++step) {
@@ -183,10 +187,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             if (IN_TURN) bulk::pass(1 + (group + 1) % GROUPS, 256);
             wgmma::wait<1>();
             wgmma::hold(wgmma::part<KEYS / 2>(score[0][0]));
-            give_back(empty_keys + stage);
+            if (!MASK_BYTES) give_back(empty_keys + stage);
             if (step + 1 == end_step) give_back(empty_queries);
+            weigh(step, masks + stage * MASK_BYTES);
+            if (MASK_BYTES) give_back(empty_keys + stage);
             advance(stage, parity);
-            weigh(step);
             // Never so: it keeps the compiler from waiting before all weights are known.
             if (__any_sync(0xffffffffu, total[0][0] < 0.0f || total[0][1] < 0.0f)) wgmma::wait<0>();
             wgmma::wait<0>();

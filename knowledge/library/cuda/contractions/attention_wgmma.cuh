@@ -53,4 +53,10 @@ template <class P, int COUNT> struct Boxes {
     }
 };
 
+// An element of a mask's tile of ROWS rows: boxes of 128 bytes of a row side by side, their 16-byte pieces swizzled.
+template <class T, int ROWS> DEVICE const T* mask_at(const unsigned char* tile, int row, int column) {
+    const int byte = column * (int)sizeof(T), piece = byte % 128 / 16 ^ row % 8;
+    return reinterpret_cast<const T*>(tile + byte / 128 * ROWS * 128 + row * 128 + piece * 16 + byte % 16);
+}
+
 }  // namespace wgmma

@@ -103,7 +103,8 @@ extern "C" int cuTensorMapEncodeTiled(bulk::Map* map, int kind, unsigned rank, v
     *map = {(const char*)base};
     for (unsigned d = 0; d < rank; ++d) {
         if (d && strides[d - 1] % 16 || box[d] > 256 || steps[d] != 1) return 1;
-        map->sizes[d] = sizes[d], map->box[d] = box[d], map->strides[d] = d ? strides[d - 1] : kind == 7 ? 4 : 2;
+        map->sizes[d] = sizes[d], map->box[d] = box[d];
+        map->strides[d] = d ? strides[d - 1] : kind == 7 ? 4 : kind ? 2 : 1;
     }
     return 0;
 }
