@@ -149,11 +149,24 @@ class OpGraph:
         return found
 
     @cached_property
+    def producers(self) -> dict[str, Op]:
+        return {value.name: op for op in self.ops for value in op.outputs}
+
+    @cached_property
     def users(self) -> dict[str, list[Op]]:
         found: dict[str, list[Op]] = {}
         for op in self.ops:
             for name in op.reads:
                 found.setdefault(name, []).append(op)
+        return found
+
+    @cached_property
+    def derived(self) -> set[str]:
+        """Parameters, buffers and constants, and what is made of them alone."""
+        found = {value.name for value in self.state}
+        for op in self.ops:
+            if op.reads and all(name in found for name in op.reads):
+                found.update(value.name for value in op.outputs)
         return found
 
     @property
@@ -166,11 +179,17 @@ class OpGraph:
 
     @property
     def min_bytes(self) -> int:
-        """Compulsory traffic: each input and used state tensor read once, each output written once."""
-        used = {name for op in self.ops for name in op.reads} | set(self.output_names)
-        values = self.values
-        read = sum(value.spec.nbytes for value in [*self.inputs, *self.state] if value.name in used)
-        return read + sum(values[name].spec.nbytes for name in dict.fromkeys(self.output_names))
+        """Compulsory traffic: each input and used state tensor read once, each output written once. Of state that is
+        read only to make other values of it, which can be kept, those values where they are less."""
+        calls = [op for op in self.ops if not op.reads or not all(name in self.derived for name in op.reads)]
+        used = {name for op in calls for name in op.reads} | set(self.output_names)
+        bytes_of = {name: value.spec.nbytes for name, value in self.values.items()}
+        inputs, state = {value.name for value in self.inputs}, {value.name for value in self.state}
+        behind = {name for op in self.ops for name in op.reads if name in state and name not in used}
+        made = sum(bytes_of[name] for name in used & (self.derived - state))
+        read = sum(bytes_of[name] for name in used & (inputs | state))
+        written = sum(bytes_of[name] for name in dict.fromkeys(self.output_names))
+        return read + min(made, sum(bytes_of[name] for name in behind)) + written
 
     def op_counts(self) -> dict[str, int]:
         counts: dict[str, int] = {}

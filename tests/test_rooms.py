@@ -21,6 +21,7 @@ ROOMS = (
     "knowledge.experience",
     "knowledge.library.ir",
     "knowledge.library.rules",
+    "knowledge.library.algebra",
     "knowledge.library.fusion",
     "knowledge.library.file",
     "knowledge.library.cpu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foundry.agents.expert import Expert, Opinion
 from foundry.agents.situation import Situation
+from foundry.knowledge.library.algebra.rewrites import REASONS, rewrite_graph
 from foundry.knowledge.thought import Move
 
 
@@ -16,7 +17,7 @@ def opinion(move: Move, situation: Situation) -> Opinion:
     if move.aspect == "algorithm":
         return _algorithm(move, situation)
     if move.kind == "rewrite":
-        return Opinion(1.6, "" if move.reason else "an exact rewrite of the graph")
+        return _rewrite(move, situation)
     if move.kind == "unwrite":
         return Opinion(0.5, "undoes an exact rewrite")
     return Opinion(1.0)
@@ -56,6 +57,23 @@ def _algorithm(move: Move, situation: Situation) -> Opinion:
     beyond = situation.traffic_bytes > situation.brief.device.cache_bytes
     sizes = f"{situation.traffic_bytes / 1e6:.4g} MB against {situation.brief.device.cache_bytes / 1e6:.4g} MB of cache"
     return Opinion(1.8 if beyond else 0.8, f"reads the data once; {sizes}")
+
+
+def _rewrite(move: Move, situation: Situation) -> Opinion:
+    """An exact rewrite of the graph is worth the share of the arithmetic and of the least traffic that it saves."""
+    lowered, graph = situation.brief.lowered, situation.brief.graph
+    applied = lowered.rewrites_applied if lowered else ()
+    if graph is None or move.name not in REASONS:
+        return Opinion(1.6, "" if move.reason else "an exact rewrite of the graph")
+    now, then = (rewrite_graph(graph, names).graph for names in (applied, (*applied, move.name)))
+    flops, size = (_share_saved(*pair) for pair in ((now.flops, then.flops), (now.min_bytes, then.min_bytes)))
+    return Opinion(
+        1.2 + 4.8 * max(flops, size), f"{100 * flops:.0f} % of the arithmetic and {100 * size:.0f} % of the bytes less"
+    )
+
+
+def _share_saved(now: int, then: int) -> float:
+    return max(0.0, 1 - then / now) if now else 0.0
 
 
 def _traffic_ms(size: int, situation: Situation) -> float | None:

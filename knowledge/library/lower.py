@@ -10,6 +10,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.authored.planning import plan_authored
 from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.lowered import Lowered
@@ -31,10 +32,11 @@ class Printed:
     kernels: tuple[PrintedKernel | None, ...]  # None for a call of PyTorch
 
     def kernel_pairs(self) -> list[tuple[Kernel, PrintedKernel]]:
+        """The kernels of a call; those that run only after a parameter has changed are not worth a choice."""
         return [
             (step, text)
             for step, text in zip(self.plan.steps, self.kernels, strict=True)
-            if not isinstance(step, TorchCall) and text is not None
+            if not isinstance(step, TorchCall) and text is not None and not is_prepared(step, self.plan.buffers)
         ]
 
 
@@ -69,7 +71,7 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         coordinates=Coordinates(
             max(text.d_mem for text in texts), max(text.d_algo for text in texts), max(text.d_sync for text in texts)
         ),
-        flops=graphs[0].flops or sum(summary.flops for summary in summaries),
+        flops=(first.plan.graph or graphs[0]).flops or sum(summary.flops for summary in summaries),
         traffic_bytes=compulsory_bytes(first.plan),
     )
 
@@ -79,7 +81,7 @@ def complete_recipe(recipe: Recipe, printed: Printed) -> Recipe:
     return replace(
         recipe,
         materialise=printed.plan.materialised,
-        rewrites=tuple(name for name in printed.plan.rewrites if name in recipe.rewrites),
+        rewrites=printed.plan.applied,
         choices={kernel.name: text.choices for kernel, text in printed.kernel_pairs()},
     )
 
@@ -118,7 +120,7 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
             try:
                 texts.append(print_kernel(step, planned, device, recipe.choices.get(step.name, {})))
             except CannotLower as refusal:
-                anchors = _anchors(graph, step)
+                anchors = _anchors(planned.graph or graph, step)
                 if isinstance(step, AttentionKernel) and not anchors <= apart:
                     split |= anchors
                 else:

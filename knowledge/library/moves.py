@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.algebra.rewrites import REASONS
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lower import complete_recipe, print_plan
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 
-_REWRITE_REASONS = {
+_REWRITE_REASONS = REASONS | {
     "fold-batchnorm": "scale and shift folded to one multiply-add a value: one subtraction and one load less",
     "pointwise-convolution-as-gemm": "a 1x1 convolution is a matrix product: the GEMM tiles reuse each input more",
 }
@@ -100,7 +101,7 @@ def name_kernel(lowered: Lowered, move: Move) -> Move:
 
 def _rewrite_moves(lowered: Lowered) -> Iterator[Move]:
     for name in lowered.rewrites_open:
-        reason = _REWRITE_REASONS.get(name, "the same result from less work")
+        reason = _REWRITE_REASONS[name]
         yield Move(kind="rewrite", aspect="rewrite", name=name, reason=reason)
     for name in lowered.rewrites_applied:
         reason = "back to the reference's own form: its rounding, and another kernel to tune"

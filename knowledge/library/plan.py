@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.algebra.rewrites import LABEL, Rewritten, rewrite_graph
 from foundry.knowledge.library.fusion.greedy import Fusion, fuse
+from foundry.knowledge.library.fusion.prepare import note_constants, with_prepared
 from foundry.knowledge.library.fusion.tidy import tidy
 from foundry.knowledge.library.ir.access import buffers_of_step
 from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
@@ -56,10 +58,17 @@ def plan(
 
     Raises CannotLower when a value cannot be expressed at all.
     """
-    builder = lower_graph(graph, recipe, refused, apart)
-    outputs, kept, write_backs = _results(builder, graph)
+    found = _rewrite(graph, recipe)
+    builder = lower_graph(found.graph, recipe, refused, apart)
+    outputs, kept, write_backs = _results(builder, found.graph)
     fusion = fuse(builder.buffers, builder.steps, kept, recipe, apart)
-    return _assemble(builder, graph, recipe, fusion, outputs, write_backs)
+    return _assemble(builder, found, recipe, fusion, outputs, write_backs)
+
+
+def _rewrite(graph: OpGraph, recipe: Recipe) -> Rewritten:
+    """The graph after the recipe's algebra. Policy strict, which asks for IEEE products, asks for the task's own
+    operations as well."""
+    return Rewritten(graph, (), ()) if recipe.ieee_only else rewrite_graph(graph, recipe.rewrites)
 
 
 def lower_graph(
@@ -180,28 +189,33 @@ def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
 
 def _assemble(
     builder: Builder,
-    graph: OpGraph,
+    found: Rewritten,
     recipe: Recipe,
     fusion: Fusion,
     outputs: list[OutputView],
     write_backs: dict[str, str],
 ) -> Plan:
     steps = tuple(tidy(step) for step in fusion.steps)
+    graph = found.graph
     used = {name for step in steps for name in buffers_of_step(step)} | {view.buffer for view in outputs if view.buffer}
     used |= set(write_backs.values())
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
-    applied = [name for name in dict.fromkeys(builder.applicable) if name in recipe.rewrites]
-    labels = list(dict.fromkeys([*(f"rewrite:{name}" for name in applied), *builder.labels]))
+    buffers = with_prepared(buffers, steps)
+    lowered = [name for name in dict.fromkeys(builder.applicable) if name in recipe.rewrites]
+    labels = [*(f"{LABEL}{name}" for name in found.applied), *(f"rewrite:{name}" for name in lowered), *builder.labels]
+    labels += ["prepared_weights"] if any(buffer.role == "prepared" for buffer in buffers.values()) else []
     return Plan(
         buffers=buffers,
-        steps=steps,
+        steps=tuple(note_constants(step, buffers) for step in steps),
         outputs=tuple(outputs),
         output_kind=graph.output_kind,
-        labels=tuple(labels),
+        labels=tuple(dict.fromkeys(labels)),
         fused=fusion.fused,
         materialised=fusion.materialised,
-        rewrites=tuple(dict.fromkeys(builder.applicable)),
+        rewrites=tuple(dict.fromkeys([*found.possible, *builder.applicable])),
+        applied=(*found.applied, *lowered),
         write_backs=write_backs,
         fixed=graph.fixed,
         ieee_only=recipe.ieee_only,
+        graph=graph,
     )

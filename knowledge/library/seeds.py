@@ -11,18 +11,19 @@ from foundry.knowledge.library.ir.kernels import Plan, Tunable
 
 
 def seed_recipes(base: Recipe, planned: Plan, tunables: Mapping[str, Sequence[Tunable]]) -> tuple[Recipe, ...]:
-    """Up to six recipes, the safest first: defaults; products in float32 accuracy; nothing fused; smallest tiles and
-    vectors; larger tiles with every rewrite; every rewrite. Equal ones are dropped."""
+    """Up to six recipes, the safest first: defaults; every rewrite, which may leave little of the work; products in
+    float32 accuracy; nothing fused; smallest tiles and vectors; larger tiles with every rewrite. Equal ones are
+    dropped."""
     accurate = {name: _choose(items, _more_accurate) for name, items in tunables.items()}
     small = {name: _choose(items, _smallest) for name, items in tunables.items()}
     large = {name: _choose(items, _next_larger) for name, items in tunables.items()}
     candidates = [
         base,
+        replace(base, rewrites=planned.rewrites),
         replace(base, choices=_without_empty(accurate)),
         replace(base, materialise=planned.fused) if planned.fused else base,
         replace(base, choices=_without_empty(small)),
         replace(base, choices=_without_empty(large), rewrites=planned.rewrites),
-        replace(base, rewrites=planned.rewrites),
     ]
     distinct = {recipe.digest: recipe for recipe in reversed(candidates)}
     return tuple(recipe for recipe in candidates if distinct.pop(recipe.digest, None) is not None)

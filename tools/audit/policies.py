@@ -35,6 +35,11 @@ _REFUSED: dict[str, tuple[frozenset[Policy], str, str]] = {
         "prepared weights",
         "it lays weights out in its constructor and does not follow later changes; strict asks to track them",
     ),
+    "algebra": (
+        frozenset({"strict"}),
+        "algebra",
+        "it computes the same function from other operations than the task's; strict asks for the task's own",
+    ),
     "approximation": (
         frozenset({"fair", "strict"}),
         "approximations",

@@ -29,6 +29,7 @@ from foundry.knowledge.candidate import (
     Verdict,
 )
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.algebra.rewrites import as_labelled
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
@@ -258,7 +259,7 @@ class LocalWorkbench:
         from foundry.tools.grade.roofline import profile
 
         graphs = (await self.intake()).graphs
-        graph = graphs[0] if graphs else None
+        graph = as_labelled(graphs[0], audit.labels) if graphs else None
         found = await self._floors(graph, audit, timing) if graph else None
         device, seen = self._measured or self.device, self._grader.notes.seen.get(digest_of(text))
         made = await self._in_thread(
@@ -321,8 +322,9 @@ class LocalWorkbench:
     # ------------------------------------------------------------ inside
 
     async def _floors(self, graph: OpGraph, audit: Audit, timing: Timing) -> Floors:
-        """The floors for a candidate. Where its timing lies below what can be, the ceilings are measured again first:
-        they may have been taken while the machine was busy, and an honest kernel must not pay for that."""
+        """The floors for a candidate, of the graph as its labels say that it computes it. Where its timing lies below
+        what can be, the ceilings are measured again first: they may have been taken while the machine was busy, and an
+        honest kernel must not pay for that."""
         device = self._measured or await measure_alone(self.device)
         found = floors(device, graph, self._task.options.policy, audit.labels)
         for _ in range(FLOOR_LOOKS):

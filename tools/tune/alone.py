@@ -15,7 +15,7 @@ from foundry.knowledge.device import Device, Precision
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.cost import flops, traffic_bytes
-from foundry.knowledge.library.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel, TorchCall
+from foundry.knowledge.library.ir.kernels import Buffer, Kernel, OutputView, Plan, PrintedKernel
 from foundry.knowledge.library.lower import print_plan
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.opgraph import OpGraph
@@ -56,8 +56,9 @@ class Subject:
             buffer = self.whole.buffers[name]
             if name in writes:
                 buffers[name] = replace(buffer, role="output", source="")
-            elif buffer.role in ("parameter", "constant"):
-                buffers[name] = buffer if buffer.data is not None else replace(buffer, source=f"p{len(buffers)}")
+            elif buffer.role in ("parameter", "constant", "prepared"):
+                held = replace(buffer, role="parameter", source=f"p{len(buffers)}")
+                buffers[name] = buffer if buffer.data is not None else held
             else:
                 buffers[name] = replace(buffer, role="input", source=str(inputs))
                 inputs += 1
@@ -88,10 +89,6 @@ def _renamed(word: str, names: Mapping[str, str]) -> str:
 
 
 def subjects(graph: OpGraph, recipe: Recipe, device: Device) -> list[Subject]:
-    """The kernels of a recipe's plan that are ours, in their order. Raises CannotLower."""
+    """The kernels of a call of a recipe's plan that are ours, in their order. Raises CannotLower."""
     printed = print_plan(graph, recipe, device)
-    return [
-        Subject(step, printed.plan, device, text.choices)
-        for step, text in zip(printed.plan.steps, printed.kernels, strict=True)
-        if not isinstance(step, TorchCall) and text is not None
-    ]
+    return [Subject(step, printed.plan, device, text.choices) for step, text in printed.kernel_pairs()]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.library.file.assemble import Body, Entry
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.access import step_buffers
+from foundry.knowledge.library.ir.access import is_prepared, step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Kernel, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT
 from foundry.knowledge.opgraph import ITEM_BYTES, DType, Ref, contiguous_strides
@@ -114,9 +114,11 @@ class _EntryText:
         self._visible = self._python_buffers()
         self._offsets, self._scratch_bytes = self._place_temporaries()
         self._prepared = self._prepared_sizes()
+        self._early = {at for at, step in enumerate(self._plan.steps) if is_prepared(step, self._plan.buffers)}
+        self._derived = [name for name, buffer in self._plan.buffers.items() if buffer.role == "prepared"]
         self._segments = self._split()
         self.functions = [segment.function for segment in self._segments]
-        if self._prepared:
+        if self._prepares:
             self.functions.append(self._prepare_name)
         self.pointers = max([len(segment.buffers) + 1 for segment in self._segments] + [1 + self._prepare_pointers()])
         self.source = self._source()
@@ -170,6 +172,8 @@ class _EntryText:
         segments: list[_Segment] = []
         run: list[int] = []
         for position, step in enumerate([*self._plan.steps, None]):
+            if position in self._early:
+                continue
             if step is not None and not isinstance(step, TorchCall):
                 run.append(position)
                 continue
@@ -202,7 +206,7 @@ class _EntryText:
         if self._suffix:
             body = f"namespace shape{self._index} {{\n{body}\n}}  // namespace shape{self._index}\n"
         entries = [self._segment_function(segment) for segment in self._segments]
-        if self._prepared:
+        if self._prepares:
             entries.append(self._prepare_function())
         return "\n".join([body, *entries])
 
@@ -242,25 +246,36 @@ class _EntryText:
         return f"{kind} b_{name} = ({kind})buffers[{slot}];"
 
     @property
+    def _prepares(self) -> bool:
+        return bool(self._prepared or self._derived)
+
+    @property
     def _prepare_name(self) -> str:
         return f"foundry_prepare{self._suffix}"
 
     def _prepare_inputs(self) -> list[str]:
-        """Parameters that prepared layouts are made from."""
+        """Parameters that prepared layouts and values are made from."""
         text = "\n".join(code for kernel in self._kernels if kernel for code in kernel.prepare.values())
         used = set(re.findall(r"\bb_(\w+)", text))
+        used |= {name for position in self._early for name in self._traffic[position][0]}
         return [name for name, buffer in self._plan.buffers.items() if name in used and _is_parameter(buffer)]
 
     def _prepare_pointers(self) -> int:
-        return len(self._prepared) + len(self._prepare_inputs()) if self._prepared else 0
+        return len(self._prepare_inputs()) + len(self._held) + 1 if self._prepares else 0
 
     def _prepare_function(self) -> str:
-        names = [*self._prepare_inputs(), *self._prepared]
+        names = [*self._prepare_inputs(), *self._held]
         lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
-        for kernel in self._kernels:
-            for code in kernel.prepare.values() if kernel else ():
-                lines.append("{\n    " + code.strip().replace("\n", "\n    ") + "\n  }")
-        return self._function(self._prepare_name, lines)
+        lines.append(f"char* workspace = (char*)buffers[{len(names)}];")
+        for position, kernel in enumerate(self._kernels):
+            texts = [*kernel.prepare.values(), *([kernel.call] if position in self._early else [])] if kernel else []
+            lines += ["{\n    " + code.strip().replace("\n", "\n    ") + "\n  }" for code in texts]
+        return self._function(self._prepare_name, [*lines, "(void)workspace;"])
+
+    @property
+    def _held(self) -> list[str]:
+        """What is kept between calls: values made of parameters, then layouts of weights."""
+        return [*self._derived, *self._prepared]
 
     # -- Python
 
@@ -289,32 +304,37 @@ class _EntryText:
         return f"@torch.no_grad()\ndef _forward_{self._index}(leaves, parameters, state):\n{body}"
 
     def _prepare_lines(self) -> list[str]:
-        if not self._prepared:
+        if not self._prepares:
             return []
-        used = self._prepare_inputs()
-        versions = ", ".join(f"{name}.data_ptr(), {name}._version" for name in map(_variable, used))
+        used = list(map(_variable, self._prepare_inputs()))
+        versions = "".join(f"{name}.data_ptr(), {name}._version, " for name in used)
         slot = f"'prepared{self._suffix}'"
-        sizes = ", ".join(f"torch.empty({size}, dtype=torch.float32)" for size in self._prepared.values())
-        pointers = ", ".join([f"{name}.data_ptr()" for name in map(_variable, used)])
+        made = [_empty(self._plan.buffers[name]) for name in self._derived]
+        sizes = ", ".join([*made, *(f"torch.empty({size}, dtype=torch.float32)" for size in self._prepared.values())])
+        pointers = "".join(f"{name}.data_ptr(), " for name in used)
+        workspace = max((self._kernel(position).workspace_bytes for position in self._early), default=0)
         return [
-            f"versions = ({versions},)",
+            f"versions = ({versions.rstrip()})",
             f"held = state.get({slot})",
             "if held is None or held[0] != versions:  # the weights are new: lay them out again",
             f"    held = (versions, [{sizes}])",
-            f"    _LIBRARY.{self._prepare_name}(_Pointers({pointers}, *[part.data_ptr() for part in held[1]]))",
+            f"    scratch = _scratch({max(workspace, 1)})",
+            f"    _LIBRARY.{self._prepare_name}(",
+            f"        _Pointers({pointers}*[part.data_ptr() for part in held[1]], scratch.data_ptr())",
+            "    )",
             f"    state[{slot}] = held",
-            f"{', '.join(map(_variable, self._prepared))}, = held[1]",
+            f"{', '.join(map(_variable, self._held))}, = held[1]",
         ]
 
     def _step_lines(self) -> list[str]:
         lines: list[str] = []
-        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant")}
+        made = {b.name for b in self._plan.buffers.values() if b.role in ("input", "parameter", "constant", "prepared")}
         segments = {segment.steps[0]: segment for segment in self._segments}
         for position, step in enumerate(self._plan.steps):
             if isinstance(step, TorchCall):
                 lines += self._torch_call(step)
                 made |= set(step.results)
-            elif position in segments:
+            elif position in segments and position not in self._early:
                 segment = segments[position]
                 for name in segment.buffers:
                     if name not in made and name not in self._prepared:

@@ -17,7 +17,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.file.assemble import Body, Entry
-from foundry.knowledge.library.ir.access import step_buffers
+from foundry.knowledge.library.ir.access import is_prepared, step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.opgraph import ITEM_BYTES, Ref, contiguous_strides
 
@@ -163,24 +163,33 @@ class _EntryText:
         self.launches: list[Launch] = []
         self._spans: dict[int, tuple[int, int]] = {}
         decoded = self._decoded()
-        self.launches += [launch for found in decoded.values() for launch in found if launch.prepares]
+        early = {at for at, step in enumerate(self._plan.steps) if is_prepared(step, self._plan.buffers)}
+        for position, found in decoded.items():
+            self.launches += [launch for launch in found if launch.prepares]
+            self.launches += [launch for launch in found if not launch.prepares and position in early]
         self._preparing = len(self.launches)
         for position, found in decoded.items():
             begin = len(self.launches)
-            self.launches += [launch for launch in found if not launch.prepares]
+            self.launches += [launch for launch in found if not launch.prepares and position not in early]
             self._spans[position] = (begin, len(self.launches))
         self._table = [self._literal(launch) for launch in self.launches]
         self.source = self._rename("\n".join(dict.fromkeys(k.functions for k in self._kernels if k)))
         self.forward = self._forward()
 
     def _decoded(self) -> dict[int, list[Launch]]:
-        """Each kernel's launches by its position; every kernel has a part of the prepared memory to itself."""
+        """Each kernel's launches by its position; every kernel, and every value made of parameters, has a part of the
+        prepared memory to itself."""
         found: dict[int, list[Launch]] = {}
         self._prepared_bytes = 0
         for position, kernel in enumerate(self._kernels):
             if kernel is not None:
                 found[position] = [self._renamed(launch, self._prepared_bytes) for launch in decode(kernel.call)]
                 self._prepared_bytes += _aligned(kernel.prepared_bytes)
+        self._derived: dict[str, int] = {}
+        for name, buffer in self._plan.buffers.items():
+            if buffer.role == "prepared":
+                self._derived[name] = self._prepared_bytes
+                self._prepared_bytes += _aligned(_span(buffer) * ITEM_BYTES[buffer.dtype])
         return found
 
     def _rename(self, text: str) -> str:
@@ -261,12 +270,12 @@ class _EntryText:
             lines += self._check(buffer, source)
         lines += self._parameter_lines()
         lines += self._constant_lines()
-        lines += self._prepare_lines()
         if self._scratch_bytes:
             lines.append(f"scratch = torch.empty({self._scratch_bytes}, dtype=torch.uint8, device=device)")
             lines.append("base = scratch.data_ptr()")
             places = {f"{_WORKSPACE}{offset}": offset for offset in self._offsets_of(_WORKSPACE)} | self._offsets
             lines += [f"slots[{self._slots[k]}] = base + {at}" for k, at in places.items() if k in self._slots]
+        lines += self._prepare_lines()
         lines += self._step_lines()
         lines += [
             f"parameters[{self._position[key]}].copy_({_variable(name)})"
@@ -286,23 +295,22 @@ class _EntryText:
         another."""
         if not self._preparing:
             return []
-        used = dict.fromkeys(
-            argument
-            for launch in self.launches[: self._preparing]
-            for argument in launch.args
-            if isinstance(argument, str) and argument in self._plan.buffers
-        )
-        versions = ", ".join(f"{name}.data_ptr(), {name}._version" for name in map(_variable, used))
+        given = [item for launch in self.launches[: self._preparing] for item in launch.args]
+        memories = dict.fromkeys(item.memory if isinstance(item, TensorMap) else item for item in given)
+        buffers = [self._plan.buffers[name] for name in memories if name in self._plan.buffers]
+        used = [buffer.name for buffer in buffers if _is_parameter(buffer)]
+        versions = "".join(f", {name}.data_ptr(), {name}._version" for name in map(_variable, used))
         slot = f"('prepared', {self._index}, device)"
+        places = {f"{_PREPARED}{at}": at for at in self._offsets_of(_PREPARED)} | self._derived
         return [
-            f"versions = (torch.cuda.current_stream().cuda_stream, {versions})",
+            f"versions = (torch.cuda.current_stream().cuda_stream,{versions.removeprefix(',')})",
             f"held = state.get({slot})",
             "changed = held is None or held[0] != versions",
             "if changed:",
             f"    memory = torch.empty({self._prepared_bytes}, dtype=torch.uint8, device=device)",
             f"    held = state[{slot}] = (versions, memory)",
             "base = held[1].data_ptr()",
-            *[f"slots[{self._slots[f'{_PREPARED}{at}']}] = base + {at}" for at in self._offsets_of(_PREPARED)],
+            *[f"slots[{self._slots[name]}] = base + {at}" for name, at in places.items() if name in self._slots],
             "if changed:",
             f"    table.run(0, {self._preparing})",
         ]

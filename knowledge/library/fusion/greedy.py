@@ -175,14 +175,16 @@ def _attention(state: FusionState) -> bool:
 
 
 def _siblings(state: FusionState) -> bool:
-    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches."""
+    """Joins small maps of one shape that read only inputs and parameters into one map, which saves launches; those of
+    parameters alone, which need not run in every call, stay apart from the others."""
     written = {name for step in state.steps for name in state.writes(step)}
-    groups: dict[tuple[int, ...], list[MapKernel]] = {}
+    groups: dict[tuple[tuple[int, ...], bool], list[MapKernel]] = {}
     for step in state.steps:
         if isinstance(step, MapKernel) and math.prod(step.shape) <= _SIBLING_ELEMENTS:
             parts = state.writes(step)
             if not state.reads(step) & written and not parts & state.pinned:
-                groups.setdefault(step.shape, []).append(step)
+                fixed = all(state.buffers[name].role in ("parameter", "constant") for name in state.reads(step))
+                groups.setdefault((step.shape, fixed), []).append(step)
     changed = False
     for group in groups.values():
         if len(group) > 1 and not _shared_targets(state, group):

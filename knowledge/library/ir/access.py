@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
     AuthoredStep,
+    Buffer,
     ConvKernel,
     Emit,
     EmitRow,
@@ -153,6 +154,11 @@ def writes(step: Step) -> set[str]:
 
 def buffers_of_step(step: Step) -> set[str]:
     return reads(step) | writes(step)
+
+
+def is_prepared(step: Step, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether a step runs only when a parameter has changed."""
+    return all(buffers[name].role == "prepared" for name in writes(step))
 
 
 def reductions_of(kernel: RowKernel) -> list[Reduction]:

@@ -8,6 +8,7 @@ from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import (
     expressions,
     fixed_reads,
+    is_prepared,
     loaded_names,
     reductions_of,
     store_space,
@@ -95,13 +96,16 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
 
 
 def compulsory_bytes(plan: Plan) -> int:
-    """Bytes of the inputs and weights that any step reads, counted once, and of what forward returns or writes back."""
+    """Bytes of the inputs and weights that any step of a call reads, counted once, and of what forward returns or
+    writes back."""
     read: set[str] = set()
     for step in plan.steps:
+        if is_prepared(step, plan.buffers):
+            continue
         read |= fixed_reads(step)
         if not isinstance(step, TorchCall):
             for expr, _ in expressions(step):
                 read |= loaded_names(expr)
     kept = {view.buffer for view in plan.outputs if view.buffer} | set(plan.write_backs.values())
-    outside = {name for name in read if plan.buffers[name].role in ("input", "parameter")} | kept
+    outside = {name for name in read if plan.buffers[name].role in ("input", "parameter", "prepared")} | kept
     return sum(plan.buffers[name].numel * ITEM_BYTES[plan.buffers[name].dtype] for name in outside)

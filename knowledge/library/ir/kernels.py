@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from foundry.knowledge.candidate import AuthoredKernel, Choice
-from foundry.knowledge.opgraph import Argument, DType
+from foundry.knowledge.opgraph import Argument, DType, OpGraph
 
 # ---------------------------------------------------------------- scalar expressions
 
@@ -347,7 +347,8 @@ class TorchCall:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants.
+    """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants. What is
+    prepared is made of parameters only, when one of them has changed.
 
     Inputs and parameters carry their real strides; temporaries and outputs are contiguous unless the reference's
     output is not. `data` is an inline constant.
@@ -357,7 +358,7 @@ class Buffer:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: DType
-    role: Literal["input", "parameter", "constant", "temporary", "output"]
+    role: Literal["input", "parameter", "constant", "prepared", "temporary", "output"]
     source: str = ""
     data: tuple[float, ...] | None = None
 
@@ -385,13 +386,15 @@ class Plan:
     steps: tuple[Kernel | TorchCall, ...]
     outputs: tuple[OutputView, ...]
     output_kind: Literal["tensor", "tuple", "list"]
-    labels: tuple[str, ...] = ()  # "rewrite:<name>", "torch:<op>"
+    labels: tuple[str, ...] = ()  # "algebra:<name>", "rewrite:<name>", "torch:<op>"
     fused: tuple[str, ...] = ()  # values that stay in registers and could be materialised ("split")
     materialised: tuple[str, ...] = ()  # values that Recipe.materialise forced to memory ("fuse")
     rewrites: tuple[str, ...] = ()  # exact rewrites that apply to this graph, applied or not
+    applied: tuple[str, ...] = ()  # those that changed it
     write_backs: dict[str, str] = field(default_factory=dict)  # state-dict key -> buffer with its new value
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
     ieee_only: bool = False  # no product of float32 in TF32
+    graph: OpGraph | None = None  # what the steps compute: the task's graph as rewritten
 
 
 # ---------------------------------------------------------------- what printers declare

@@ -336,12 +336,6 @@ def loads_nothing(expr: Expr) -> bool:
     )
 
 
-def is_parameter(builder: Builder, expr: Expr) -> bool:
-    """Whether an expression reads parameters only."""
-    buffers = [node.buffer for node in views.nodes(expr) if isinstance(node, Load)]
-    return bool(buffers) and all(builder.buffers[name].role == "parameter" for name in buffers)
-
-
 def broadcast(*shapes: Shape) -> Shape:
     """PyTorch's broadcast of shapes."""
     rank = max(len(shape) for shape in shapes)

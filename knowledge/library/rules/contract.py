@@ -28,7 +28,6 @@ from foundry.knowledge.library.rules.builder import (
     cast,
     compute_dtype,
     integers,
-    is_parameter,
     number,
     rule,
     scalar,
@@ -83,8 +82,6 @@ def product(
             b=right,
             stores=(Store(buffer, views.identity(space), cast(result, value.spec.dtype)),),
             dtype=dtype,
-            constant_a=is_parameter(builder, left),
-            constant_b=is_parameter(builder, right),
             ops=(op.name,),
         )
     )

@@ -17,7 +17,6 @@ from foundry.knowledge.library.rules.builder import (
     flag,
     integer,
     integers,
-    is_parameter,
     rule,
 )
 from foundry.knowledge.opgraph import Op
@@ -160,7 +159,6 @@ def _as_gemm(builder: Builder, op: Op, source: Tensor, weight: Tensor, shape: tu
             b=right,
             stores=(store,),
             dtype=dtype,
-            constant_a=is_parameter(builder, left),
             ops=(op.name,),
         )
     )

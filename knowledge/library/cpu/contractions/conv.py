@@ -63,7 +63,7 @@ def _shape(kernel: ConvKernel, plan: Plan, device: Device) -> _Shape:
         float_bytes,
         max(1, device.vector_bytes // float_bytes),
         max(1, device.cores) if flops >= _PARALLEL_FLOPS else 1,
-        plan.buffers[kernel.weight].role in ("parameter", "constant"),
+        plan.buffers[kernel.weight].role in ("parameter", "constant", "prepared"),
         found.reads_in_place and same,
         device,
     )

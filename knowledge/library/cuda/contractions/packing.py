@@ -304,7 +304,7 @@ class PackedOperand:
 
 
 def _is_parameter(plan: Plan, name: str) -> bool:
-    return plan.buffers[name].role == "parameter"
+    return plan.buffers[name].role in ("parameter", "prepared")
 
 
 def aligned(size: int) -> int:

@@ -122,7 +122,7 @@ class _ChannelsLast:
         self.phases = self.found.parts
         self.padded_n = self.tiles[1] * self.shape.tile_channels
         self.weight_rows = self.kernel.groups * self.padded_n
-        self.is_prepared = space.plan.buffers[self.kernel.weight].role == "parameter"
+        self.is_prepared = space.plan.buffers[self.kernel.weight].role in ("parameter", "prepared")
         self._place()
 
     @property
