@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.knowledge.library.cuda.test_module import H200, run
 
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.library.lowered import Lowered
@@ -118,7 +118,7 @@ def test_on_the_emulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     graph, model, x = captured()
     lowered = lowered_for(graph, H200, rewrites=(SUMMED, AVERAGED))
-    exact = {kernel.name: {"precision": "ieee"} for kernel in lowered.kernels}
+    exact: dict[str, dict[str, Choice]] = {kernel.name: {"precision": "ieee"} for kernel in lowered.kernels}
     lowered = lower([graph], replace(lowered.recipe, choices=exact), task_source=TASK, device=H200)
     torch.save({"x": x, "state": model.state_dict()}, tmp_path / "saved.pt")
     answer: Any = run(lowered.source, SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
