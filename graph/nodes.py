@@ -105,7 +105,7 @@ async def _build_ahead(services: Services) -> None:
         return
     with contextlib.suppress(CannotLower):  # the seeds say so
         for recipe in services.library.seeds(graphs[0], services.device)[:1]:
-            await machine.build((await services.lower(_as_the_policy_asks(recipe, services))).source)
+            await machine.build((await services.lower(_as_asked(recipe, services))).source)
 
 
 async def recall(state: RunState, services: Services) -> Update:
@@ -160,7 +160,7 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
         graphs = await services.graphs()
         try:
             for recipe in services.library.seeds(graphs[0], services.device)[: services.effort.seeds]:
-                lowered = await services.lower(_as_the_policy_asks(recipe, services))
+                lowered = await services.lower(_as_asked(recipe, services))
                 library.append((lowered.source, lowered.recipe, "library"))
         except CannotLower as error:
             problem = "" if library else f"the kernel library cannot write this task: {error}"
@@ -180,7 +180,7 @@ async def _recall_winners(services: Services) -> list[tuple[str, Recipe | None, 
         if recipe is None:
             continue
         try:
-            recipe = _as_the_policy_asks(recipe, services)
+            recipe = _as_asked(recipe, services)
             bare = await services.lower(replace(recipe, choices={}))
             lowered = await services.lower(localise(recipe, bare.kernels))
         except CannotLower as error:
@@ -198,8 +198,12 @@ def _read_start(start: str, services: Services) -> str:
         raise UsageError(f"cannot read the starting kernel {path}: {error}") from error
 
 
-def _as_the_policy_asks(recipe: Recipe, services: Services) -> Recipe:
-    return replace(recipe, ieee_only=services.task.options.policy == "strict")
+def _as_asked(recipe: Recipe, services: Services) -> Recipe:
+    """The recipe under the task's policy, without the rewrites that the user does not want."""
+    said = {str(item.command.get("name", "")): item.verb for item in services.directives() if item.island is None}
+    unwanted = [name for name, verb in said.items() if verb == "drop"]
+    kept = tuple(name for name in recipe.rewrites if not any(word in name for word in unwanted))
+    return replace(recipe, rewrites=kept, ieee_only=services.task.options.policy == "strict")
 
 
 def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:

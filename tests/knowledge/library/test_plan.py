@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
     GemmKernel,
@@ -185,9 +186,12 @@ def test_batch_norm_in_evaluation_joins_the_convolution_folded_or_not() -> None:
     model(x(8, 3, 6, 6))
     model.eval()
     planned = check(model, x(2, 3, 6, 6), steps=2)
-    assert planned.rewrites == ("fold-batchnorm",) and planned.labels == ()
+    assert planned.rewrites == ("fold-batchnorm",) and planned.labels == ("prepared_weights",)
     folded = check(model, x(2, 3, 6, 6), steps=2, recipe=Recipe("cpu", rewrites=("fold-batchnorm",)))
-    assert folded.labels == ("rewrite:fold-batchnorm",)
+    assert folded.labels == ("rewrite:fold-batchnorm", "prepared_weights")
+    scale = planned.steps[0]
+    assert isinstance(scale, MapKernel) and is_prepared(scale, planned.buffers)
+    assert not is_prepared(planned.steps[1], planned.buffers)
 
 
 LOSSES: dict[str, tuple[Model, list[torch.Tensor]]] = {
