@@ -28,9 +28,14 @@ PARTS = 2
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_emulated(part: int, tmp_path: Path) -> None:
-    torch.manual_seed(7)
     few = replace(H200, cores=3)  # so that blocks take several tiles one after the other
-    check_emulated({name: ATTENTION[name]() for name in sorted(ATTENTION)[part::PARTS]}, tmp_path, few)
+    check_emulated({name: made(name) for name in sorted(ATTENTION)[part::PARTS]}, tmp_path, few)
+
+
+def made(name: str) -> Case:
+    """A case with the same numbers whichever others there are."""
+    torch.manual_seed(7)
+    return ATTENTION[name]()
 
 
 # What is wrong, as a replacement in the text of the kernel that takes turns.
@@ -114,6 +119,5 @@ def test_usual_heads_compile_without_spills(arch: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU on this machine")
 @pytest.mark.parametrize("name", ATTENTION)
 def test_on_the_gpu(name: str) -> None:
-    torch.manual_seed(7)
-    case = ATTENTION[name]()
+    case = made(name)
     case.check(run_candidate(candidate(case), case))
