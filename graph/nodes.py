@@ -166,7 +166,7 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
             problem = "" if library else f"the kernel library cannot write this task: {error}"
     start = services.task.options.start
     users = [(_read_start(start, services), None, "user")] if start else []
-    recalled = await _recall_winners(services) if library else []
+    recalled = await _recall_winners(services) if await services.graphs() else []
     return [*recalled, *library[:1], *users, *library[1:]], problem
 
 
@@ -219,7 +219,7 @@ def _claim(services: Services, number: int, text: str, recipe: Recipe | None, wh
         island=-1,
         generation=0,
         target=services.device.target,
-        origin="user" if why == "user" else "library",
+        origin="user" if why == "user" or recipe is None else recipe.origin,
         source=services.run.keep(text),
         recipe=recipe,
         proposal=why,

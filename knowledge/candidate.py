@@ -100,6 +100,11 @@ class Recipe:
     authored: AuthoredKernel | None = None
 
     @property
+    def origin(self) -> Literal["library", "model"]:
+        """Who wrote the kernels."""
+        return "library" if self.authored is None else "model"
+
+    @property
     def digest(self) -> str:
         known = asdict(self)
         if self.authored is None:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-# possessive, because a long line without an end must not cost quadratic time
-_FENCE = re.compile(r"```[ \t]*+([\w+-]*+)[^\n]*+\n(.*?)(?:\n```|\Z)", re.DOTALL)
+from foundry.agents.chat.fences import FENCE, fenced_code, fenced_kernel, replacements
+
 _MOST_STARTS = 40  # "{" positions tried in a text
 
 
@@ -27,9 +27,55 @@ class EditAnswer(BaseModel):
     new: str
 
 
+class LaunchAnswer(BaseModel):
+    """One launch of a kernel, on a CPU one call of a function."""
+
+    model_config = ConfigDict(extra="ignore")
+    kernel: str
+    args: list[str]
+    grid: list[str] = Field(default_factory=list)
+    block: list[str] = Field(default_factory=list)
+    shared_bytes: str = "0"
+    once: bool = False
+
+    @field_validator("args", "grid", "block", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """A single number or expression stands for a list of one."""
+        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
+    @field_validator("shared_bytes", mode="before")
+    @classmethod
+    def _spelled(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value
+
+
+class TunableAnswer(BaseModel):
+    """An integer constant of the code that the tuner may choose."""
+
+    model_config = ConfigDict(extra="ignore")
+    values: list[int]
+    default: int | None = None
+    meaning: str = ""
+
+
+class ScratchAnswer(BaseModel):
+    """Memory between launches."""
+
+    model_config = ConfigDict(extra="ignore")
+    count: str
+    dtype: str = "float32"
+    kept: bool = False
+
+    @field_validator("count", mode="before")
+    @classmethod
+    def _spelled(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value
+
+
 class ProposalAnswer(BaseModel):
-    """One step: a choice among the listed moves, edits of the parent's file, a whole new file, or one that a tool was
-    called with."""
+    """One step: a choice among the listed moves, edits of the parent, a kernel with its launches, a whole file, or the
+    kernel that a tool was called with."""
 
     model_config = ConfigDict(extra="ignore")
     rationale: str = Field("", description="why, with the numbers of the evidence")
@@ -37,8 +83,22 @@ class ProposalAnswer(BaseModel):
     moves: list[int] = Field(default_factory=list, description="numbers of listed moves; [] when not used")
     edits: list[EditAnswer] = Field(default_factory=list, description="edits of the parent's file; [] when not used")
     source: str = Field("", description='a whole candidate file; "" when not used')
+    measure: str = Field("", description="what to measure to see whether it came true")
+    code: str = Field("", description='device code of a kernel, usually in a fence instead; "" when not used')
+    launches: list[LaunchAnswer] = Field(default_factory=list, description="launches of the code, in order")
+    tunables: dict[str, TunableAnswer] | None = Field(None, description="integers that the tuner may choose, by name")
+    constraints: list[str] | None = Field(None, description="conditions on the tunables")
+    scratch: dict[str, ScratchAnswer] | None = Field(None, description="memory between launches, by name")
     draft: int = Field(0, description="number of the tool call whose kernel this is; 0 when not used")
     cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
+
+    @field_validator("tunables", mode="before")
+    @classmethod
+    def _valued(cls, value: Any) -> Any:
+        """`"ROWS": [1, 2, 4]` declares values only."""
+        if not isinstance(value, dict):
+            return value
+        return {name: {"values": item} if isinstance(item, list) else item for name, item in value.items()}
 
 
 class DiagnosisAnswer(BaseModel):
@@ -75,7 +135,8 @@ def schema_of(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def parse(text: str, kind: type[AnswerT]) -> AnswerT:
-    """The first JSON object of the text that fits; a whole kernel file in a Python fence also counts as a proposal.
+    """The first JSON object of the text that fits; to a proposal belongs what stands in fences beside it. A fence alone
+    also counts as one.
 
     Raises AnswerError with the reason that a model can act on.
     """
@@ -87,33 +148,33 @@ def parse(text: str, kind: type[AnswerT]) -> AnswerT:
             first = error.errors()[0]
             problem = f"{'.'.join(map(str, first['loc'])) or 'the object'}: {first['msg']}"
             continue
-        return _with_fenced_source(answer, text) if isinstance(answer, ProposalAnswer) else answer
-    source = fenced_kernel(text)
-    if source and issubclass(kind, ProposalAnswer):
-        return kind.model_validate({"rationale": _FENCE.sub("", text).strip()[:2000], "source": source})
+        return _with_fences(answer, text) if isinstance(answer, ProposalAnswer) else answer
+    if issubclass(kind, ProposalAnswer):
+        answer = _with_fences(kind.model_validate({"rationale": FENCE.sub("", text).strip()[:2000]}), text)
+        if answer.source or answer.code or answer.edits:
+            return answer
     raise AnswerError(problem)
 
 
-def fenced_kernel(text: str) -> str:
-    """The longest fenced block that defines ModelNew, "" when there is none."""
-    blocks = [found[2].strip("\n") + "\n" for found in _FENCE.finditer(text) if "class ModelNew" in found[2]]
-    return max(blocks, key=len, default="")
-
-
-def _with_fenced_source(answer: AnswerT, text: str) -> AnswerT:
+def _with_fences(answer: AnswerT, text: str) -> AnswerT:
+    """A proposal with the code that stands beside its JSON."""
     if not isinstance(answer, ProposalAnswer):
         return answer
     if "```" in answer.source:
         return answer.model_copy(update={"source": fenced_kernel(answer.source) or answer.source})
-    if not (answer.moves or answer.edits or answer.source or answer.draft):
-        return answer.model_copy(update={"source": fenced_kernel(text)})
-    return answer
+    if answer.moves or answer.edits or answer.source or answer.code or answer.draft:
+        return answer
+    if edits := replacements(text):
+        return answer.model_copy(update={"edits": [EditAnswer(old=old, new=new) for old, new in edits]})
+    if source := fenced_kernel(text):
+        return answer.model_copy(update={"source": source})
+    return answer.model_copy(update={"code": fenced_code(text)})
 
 
 def documents(text: str) -> Iterator[dict[str, Any]]:
     """JSON objects of the text: the whole, each fence, then whatever starts at a brace. Raw newlines are accepted."""
     decoder = json.JSONDecoder(strict=False)
-    whole = [text.strip(), *(found[2].strip() for found in _FENCE.finditer(text))]
+    whole = [text.strip(), *(found[2].strip() for found in FENCE.finditer(text))]
     starts = [found.start() for found in re.finditer(r"\{", text)][:_MOST_STARTS]
     for part in [*whole, *(text[start:] for start in starts)]:
         try:

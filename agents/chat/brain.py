@@ -92,7 +92,7 @@ class ChatModelBrain:
     async def diagnose(self, brief: Brief) -> Diagnosis:
         """Limiters are classified from numbers; only failures of files that a model or a user wrote need reading."""
         found = await self.fallback.diagnose(brief)
-        if found.failure is None or brief.lowered is not None:
+        if found.failure is None or (brief.lowered is not None and brief.lowered.recipe.authored is None):
             return found
         request = _Request(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
         try:
@@ -195,7 +195,8 @@ class ChatModelBrain:
     ) -> ResultT:
         """Asks, and once more with what was wrong; every reply joins `replies`. The second must be an answer."""
         messages, offered = self._opening(request)
-        schema = schema_of(kind) if kind else None
+        # code in a JSON string costs a model a third more tokens and many mistakes: proposals are not held to JSON
+        schema = schema_of(kind) if kind and kind is not ProposalAnswer else None
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema, offered)

@@ -15,7 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from foundry.agents.chat.answers import AnswerError, EditAnswer, documents, fenced_kernel
+from foundry.agents.chat.answers import AnswerError, EditAnswer, documents
+from foundry.agents.chat.fences import fenced_kernel
 from foundry.agents.chat.proposal import file_of
 from foundry.agents.ledger import TokenUsage
 from foundry.agents.prompt import render

@@ -11,6 +11,7 @@ from functools import cached_property
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, EditAnswer, ProposalAnswer
+from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.chat.source import fold
 from foundry.agents.chat.words import MOST_MOVES
 from foundry.agents.expert import Expert
@@ -51,12 +52,14 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
         expert=menu.expert.name,
         parent=brief.parent.candidate.id,
         rationale=answer.rationale.strip() or "no reason given",
-        expected=answer.expected.strip(),
+        expected="; measure: ".join(part for part in (answer.expected.strip(), answer.measure.strip()) if part),
         cites=_known_cites(answer, brief),
         brain=brain,
     )
     if answer.source.strip():
         return replace(proposal, source=_check_new(file_of(answer.source, (), brief.parent_text), brief))
+    if (recipe := authored_recipe(answer, brief)) is not None:
+        return replace(proposal, recipe=recipe)
     if answer.edits:
         edits = place_edits(answer.edits, brief.parent_text)
         _check_new(_check_form(_apply(edits, brief.parent_text)), brief)
@@ -66,7 +69,9 @@ def proposal_of(answer: ProposalAnswer, menu: Menu, brain: str) -> Proposal:
     if answer.moves:
         moves, recipe = _choose_moves(answer.moves, menu)
         return replace(proposal, moves=moves, recipe=recipe)
-    raise AnswerError("it changes nothing: give moves, edits, source or draft")
+    raise AnswerError(
+        "it changes nothing: give moves, replacements, a kernel with its launches, a whole file or a draft"
+    )
 
 
 def file_of(source: str, edits: Sequence[EditAnswer], parent_text: str) -> str:

@@ -167,7 +167,7 @@ async def write(state: IslandState, services: Services) -> Update:
         island=state["island"],
         generation=state["generation"],
         target=services.device.target,
-        origin="library" if recipe is not None else "model",
+        origin=recipe.origin if recipe is not None else "model",
         source=services.run.keep(text),
         recipe=recipe,
         parents=(proposal.parent,),

@@ -17,7 +17,7 @@ from tests.agents.session import QUICK, SHORT, Session, move
 from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Hint
-from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse, schema_of
+from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.source import show, unfold
 from foundry.agents.judgement import AuditEvidence
@@ -43,7 +43,7 @@ async def test_a_choice_among_moves_becomes_a_recipe(toy: Any, scripted: Any) ->
     assert proposal.cites == ("d1",)  # x99 does not exist
     request = session.server.requests[0]
     assert request["max_tokens"] == 2000 and "max_completion_tokens" not in request and request["seed"] == 7
-    assert request["response_format"]["json_schema"]["strict"] is True
+    assert "response_format" not in request, "code comes in fences beside the JSON"
     assert [(call.outcome, call.requests, call.prompt_tokens) for call in session.calls] == [("answered", 1, 1000)]
     assert (session.ledger.spent.tokens, session.ledger.spent.dollars) == (1100, 0.0)
 
@@ -187,12 +187,15 @@ def test_every_text_that_the_library_pastes_is_folded_both_ways(name: str) -> No
 async def test_a_server_without_response_formats_is_asked_without(toy: Any, scripted: Any) -> None:
     def reply(request: dict[str, Any]) -> Any:
         if "response_format" in request:
+            assert request["response_format"]["json_schema"]["strict"] is True
             return status(400, message="response_format json_schema is not supported")
-        return answer("```json\n" + json.dumps(move()) + "\n```")
+        return answer("```json\n" + json.dumps({"judgement": "It is genuine.", "doubt": False}) + "\n```")
 
     session = Session(toy, scripted(reply))
-    assert (await session.propose()).brain == "scripted-1"
-    assert (await session.propose()).brain == "scripted-1"
+    clean = toy.evaluation(toy.recipe())
+    for _ in range(2):
+        judged = await session.brain.judge(AuditEvidence(toy.brief().task, clean, rule(clean), FASTER))
+        assert "It is genuine." in judged.text
     assert ["response_format" in request for request in session.server.requests] == [True, False, False]
 
 
@@ -303,10 +306,10 @@ async def test_questions_are_answered_from_the_trace(toy: Any, scripted: Any) ->
 
 
 def test_the_schema_is_strict_and_its_own_answers_fit() -> None:
-    schema = schema_of(ProposalAnswer)
+    schema = schema_of(DiagnosisAnswer)
     assert schema["additionalProperties"] is False and set(schema["required"]) == set(schema["properties"])
     assert "default" not in json.dumps(schema)
-    assert parse(json.dumps(move(3)), ProposalAnswer).moves == [3]
+    assert parse(json.dumps({"cause": "line 3", "action": "drop it"}), DiagnosisAnswer).kernel == ""
 
 
 def test_a_run_without_a_model_never_imports_the_client() -> None:

@@ -1,0 +1,127 @@
+"""A kernel in an answer (code, launches, tunables) as a recipe that the library prints: checked, and never executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from foundry.agents.brief import Brief
+from foundry.agents.chat.answers import AnswerError, ProposalAnswer
+from foundry.knowledge.candidate import (
+    AuthoredKernel,
+    AuthoredLaunch,
+    AuthoredScratch,
+    AuthoredTunable,
+    Choice,
+    Recipe,
+)
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.authored.planning import NAME
+from foundry.knowledge.library.lower import print_plan
+from foundry.knowledge.library.moves import canonical
+from foundry.knowledge.thought import Edit, apply_edits
+
+NO_GRAPH = "the task could not be captured, so no buffers are known to launch with: give a whole file as `source`"
+NO_LAUNCHES = "`launches` is missing: which functions of the code run, in order, each with its `args`"
+
+
+def authored_parent(brief: Brief) -> AuthoredKernel | None:
+    """The parent as its author wrote it; None when it is the library's own or a whole file."""
+    return brief.lowered.recipe.authored if brief.lowered else None
+
+
+def authored_recipe(answer: ProposalAnswer, brief: Brief) -> Recipe | None:
+    """The recipe of the kernel that an answer writes or edits; None when it does neither. Raises AnswerError."""
+    parent = authored_parent(brief)
+    declares = any(part is not None for part in (answer.tunables, answer.constraints, answer.scratch))
+    changes = parent is not None and (answer.edits or answer.launches or declares)
+    if answer.source.strip() or not (answer.code.strip() or changes):
+        return None
+    if brief.graph is None:
+        raise AnswerError(NO_GRAPH)
+    kernel = _kernel(answer, parent)
+    choices: dict[str, dict[str, Choice]] = {}
+    if parent is not None and brief.lowered is not None:
+        choices = {NAME: dict(brief.lowered.recipe.choices.get(NAME, {}))}
+    ieee_only = brief.task.options.policy == "strict"
+    recipe = Recipe(brief.device.target, choices=choices, ieee_only=ieee_only, authored=kernel)
+    try:
+        recipe = canonical(recipe, brief.graph, brief.device)
+        for graph in brief.further_graphs:
+            print_plan(graph, recipe, brief.device)
+    except CannotLower as error:
+        raise AnswerError(f"the kernel cannot be wrapped: {error}") from error
+    if recipe.digest in brief.tried or (brief.lowered and recipe.digest == brief.lowered.recipe.digest):
+        raise AnswerError("this kernel has been tried already: change something that matters")
+    return recipe
+
+
+def _kernel(answer: ProposalAnswer, parent: AuthoredKernel | None) -> AuthoredKernel:
+    """The kernel as the answer leaves it; what it does not say stays as it is in the parent."""
+    if not answer.launches and parent is None:
+        raise AnswerError(NO_LAUNCHES)
+    return AuthoredKernel(
+        code=_code(answer, parent).replace("\r\n", "\n"),
+        launches=tuple(_launches(answer)) if answer.launches or parent is None else parent.launches,
+        tunables=tuple(_tunables(answer)) if answer.tunables is not None or parent is None else parent.tunables,
+        constraints=tuple(answer.constraints or ())
+        if answer.constraints is not None or parent is None
+        else parent.constraints,
+        scratch=tuple(_scratch(answer)) if answer.scratch is not None or parent is None else parent.scratch,
+    )
+
+
+def _code(answer: ProposalAnswer, parent: AuthoredKernel | None) -> str:
+    if answer.code.strip() or parent is None:
+        return answer.code
+    try:
+        return apply_edits(parent.code, [Edit(edit.old, edit.new) for edit in answer.edits])
+    except ValueError as error:
+        raise AnswerError(f"{error}; search in the parent's code as it is shown") from error
+
+
+def _launches(answer: ProposalAnswer) -> Iterator[AuthoredLaunch]:
+    for item in answer.launches:
+        args, grid, block = tuple(item.args), tuple(item.grid), tuple(item.block)
+        yield AuthoredLaunch(item.kernel, args, grid, block, item.shared_bytes, item.once)
+
+
+def _tunables(answer: ProposalAnswer) -> Iterator[AuthoredTunable]:
+    for name, item in (answer.tunables or {}).items():
+        if not item.values:
+            raise AnswerError(f"tunables.{name}: it has no values")
+        default = item.values[0] if item.default is None else item.default
+        values = tuple(sorted({*item.values, default}))
+        yield AuthoredTunable(name, values, default, item.meaning)
+
+
+def _scratch(answer: ProposalAnswer) -> Iterator[AuthoredScratch]:
+    for name, item in (answer.scratch or {}).items():
+        yield AuthoredScratch(name, item.count, item.dtype, item.kept)
+
+
+def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any]:
+    """What an answer would say of a kernel beside its code, with the numbers that are chosen now as defaults."""
+    head: dict[str, Any] = {"launches": [_plain(launch) for launch in kernel.launches]}
+    if kernel.tunables:
+        head["tunables"] = {
+            item.name: {"values": list(item.values), "default": choices.get(item.name, item.default)}
+            | ({"meaning": item.meaning} if item.meaning else {})
+            for item in kernel.tunables
+        }
+    if kernel.constraints:
+        head["constraints"] = list(kernel.constraints)
+    if kernel.scratch:
+        head["scratch"] = {item.name: _without_defaults(asdict(item), "name") for item in kernel.scratch}
+    return head
+
+
+def _plain(launch: AuthoredLaunch) -> dict[str, Any]:
+    fields = {"kernel": launch.function, **asdict(launch)}
+    return _without_defaults(fields, "function")
+
+
+def _without_defaults(fields: dict[str, Any], *dropped: str) -> dict[str, Any]:
+    kept = {name: value for name, value in fields.items() if name not in dropped}
+    return {name: value for name, value in kept.items() if value not in ((), False, "0")}

@@ -1,0 +1,114 @@
+"""Kernels in a model's answer: JSON head and fences, replacements, the parent in the same form, problems in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.knowledge.library import authored
+from tests.knowledge.library.test_authored import CPU, TASK, softmax
+
+from foundry.agents.brief import Brief
+from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
+from foundry.agents.chat.authoring import authored_recipe, head_of
+from foundry.agents.chat.fences import replacements
+from foundry.knowledge.candidate import AuthoredKernel, Recipe
+from foundry.knowledge.library.lower import lower
+from foundry.knowledge.library.lowered import Lowered
+
+HEAD = {
+    "rationale": "one pass over rows that stay in the cache",
+    "expected": "half the time",
+    "measure": "GB/s",
+    "launches": [{"kernel": "softmax", "args": ["x", "out", "x_d0"]}],
+    "tunables": {
+        "GRAIN": {"values": [1, 16, 4], "default": 4, "meaning": "rows a thread takes at once"},
+        "LANES": [16, 8],
+    },
+    "constraints": ["GRAIN <= x_d0"],
+}
+ANSWER = f"I fuse it.\n```json\n{json.dumps(HEAD)}\n```\nand the code:\n```cpp\n{authored.CPU_CODE}```\nDone."
+WANTED = replace(
+    authored.CPU, tunables=(authored.CPU.tunables[0], replace(authored.CPU.tunables[1], values=(8, 16), default=16))
+)
+
+
+@pytest.fixture
+def brief(toy: Any) -> Brief:
+    return replace(toy.brief(lowered=None), graph=softmax(16, 37), device=CPU)  # type: ignore[no-any-return]
+
+
+def with_parent(brief: Brief, kernel: AuthoredKernel, **chosen: int) -> Brief:
+    recipe = Recipe("cpu", authored=kernel, choices={"authored": dict(chosen)})
+    lowered: Lowered = lower([softmax(16, 37)], recipe, task_source=TASK, device=CPU)
+    return replace(brief, lowered=lowered, parent_text=lowered.source)
+
+
+def recipe_of(text: str, brief: Brief) -> Recipe:
+    found = authored_recipe(parse(text, ProposalAnswer), brief)
+    assert found is not None
+    return found
+
+
+def test_a_head_and_a_fence_are_a_kernel(brief: Brief) -> None:
+    answer = parse(ANSWER, ProposalAnswer)
+    assert (answer.rationale, answer.measure) == (HEAD["rationale"], "GB/s")
+    recipe = recipe_of(ANSWER, brief)
+    assert recipe.authored == WANTED and recipe.origin == "model"
+    assert recipe.choices == {"authored": {"GRAIN": 4, "LANES": 16}}
+
+
+def test_replacements_and_a_new_head_change_what_they_name(brief: Brief) -> None:
+    parent = with_parent(brief, authored.CPU, GRAIN=16)
+    line = "  const float scale = 1 / total;"
+    edit = f"<<<<<<< SEARCH\n{line}\n=======\n{line.replace('1 /', '1.0f /')}\n>>>>>>> REPLACE"
+    for text in (f"```json\n{json.dumps({'rationale': 'r'})}\n```\n```\n{edit}\n```", f"Because.\n{edit}\n"):
+        recipe = recipe_of(text, parent)
+        assert recipe.authored is not None and "1.0f / total" in recipe.authored.code
+        assert recipe.authored.tunables == authored.CPU.tunables and recipe.choices["authored"]["GRAIN"] == 16
+    wider = recipe_of(json.dumps({"tunables": {"GRAIN": [1, 2], "LANES": [4]}}), parent)
+    assert wider.choices == {"authored": {"GRAIN": 1, "LANES": 4}} and wider.authored is not None
+    with pytest.raises(AnswerError, match="occurs 3 times, not once; search in the parent's code"):
+        recipe_of(edit.replace(line, "#pragma omp simd"), parent)
+    with pytest.raises(AnswerError, match="has been tried already"):
+        recipe_of(json.dumps({"constraints": ["GRAIN <= x_d0"]}), parent)
+
+
+def test_what_is_shown_of_a_parent_is_what_an_answer_may_say(brief: Brief) -> None:
+    head = head_of(authored.CPU, {"GRAIN": 4, "LANES": 16})
+    again = recipe_of(f"```json\n{json.dumps(head)}\n```\n```cpp\n{authored.CPU_CODE}```", brief)
+    assert again.authored == authored.CPU
+    kept = json.loads(json.dumps(head_of(authored.PACKED, {})))
+    assert kept["launches"][0] == {"kernel": "turn", "args": ["p_weight", "turned"], "once": True}
+    assert kept["scratch"]["turned"] == {"count": "p_weight_n", "dtype": "float32", "kept": True}
+
+
+PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"launches": []}, "`launches` is missing"),
+    ({"launches": [{"kernel": "softmax", "args": ["x", "y", "1"]}]}, "no launch is given out"),
+    ({"launches": [{"kernel": "rows", "args": ["x", "out"]}]}, "the code has no function rows"),
+    ({"tunables": {"GRAIN": []}}, "tunables.GRAIN: it has no values"),
+    ({"tunables": {"x_d0": [1]}, "constraints": []}, "the name x_d0 is taken"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), PROBLEMS, ids=[why for _, why in PROBLEMS])
+def test_what_is_wrong_is_said(brief: Brief, change: dict[str, Any], why: str) -> None:
+    text = f"```json\n{json.dumps({**HEAD, **change})}\n```\n```cpp\n{authored.CPU_CODE}```"
+    with pytest.raises(AnswerError, match=why):
+        recipe_of(text, brief)
+
+
+def test_a_task_without_a_graph_takes_whole_files_only(brief: Brief) -> None:
+    with pytest.raises(AnswerError, match="give a whole file"):
+        recipe_of(ANSWER, replace(brief, graph=None))
+    file = "```json\n{}\n```\n```python\nclass ModelNew:\n    pass\n```"
+    assert authored_recipe(parse(file, ProposalAnswer), brief) is None
+
+
+def test_replacements_that_are_cut_off_are_none() -> None:
+    assert replacements("<<<<<<< SEARCH\na\n=======\nb\n") == []
+    assert replacements("<<<<<<< SEARCH\na\n=======\n>>>>>>> REPLACE\n" * 2) == [("a", "")] * 2
+    assert replacements("=======\n>>>>>>> REPLACE\n" + "x\n" * 9) == []
