@@ -146,7 +146,7 @@ async def test_a_loop_without_end_is_ended_and_the_playbook_takes_the_step(
     assert len(talk.calls) == MOST and len(session.server.requests) == MOST + 2
     demanded, repaired = session.server.requests[-2:]
     assert f"No tool calls are left ({MOST} were made)" in str(demanded["messages"][-1]["content"])
-    assert "tools" not in demanded and demanded["response_format"]["type"] == "json_schema"
+    assert "tools" not in demanded and "response_format" not in demanded
     assert "no call is left" in str(repaired["messages"][-1]["content"])
     assert session.ledger.spent.failed_steps == 1 and [call.outcome for call in session.calls][-1] == "failed"
 
@@ -201,7 +201,7 @@ async def test_no_tools_where_none_are_wanted_or_there(toy: Any, scripted: Any, 
     await session.brain.propose("tiling", briefed(session, tools=() if calls else ALL))
     (request,) = session.server.requests
     assert "tools" not in request and "## Tools" not in session.server.prompt()
-    assert request["response_format"]["json_schema"]["strict"] is True
+    assert "response_format" not in request
 
 
 async def test_what_a_tool_answers_cannot_speak_for_the_user(toy: Any, scripted: Any) -> None:
