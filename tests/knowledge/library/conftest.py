@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._export.utils import _collect_all_valid_cia_ops
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
@@ -95,6 +97,15 @@ class CpuHarness:
         done = subprocess.run(["g++", *FLAGS, str(text), "-o", str(path)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
         return ctypes.CDLL(str(path))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_operators() -> Iterator[None]:
+    """torch.export asks each time anew which composite operators there are, a third of what tracing a small module
+    takes: no test here registers one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torch.export.exported_program._collect_all_valid_cia_ops", cache(_collect_all_valid_cia_ops))
+        yield
 
 
 @pytest.fixture(scope="session")
