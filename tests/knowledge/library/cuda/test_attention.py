@@ -39,7 +39,7 @@ def made(name: str) -> Case:
 
 
 # What is wrong, as a replacement in the text of the kernel that takes turns.
-_GIVE_KEYS = "            give_back(empty_keys + stage);\n            if (step"
+_GIVE_KEYS = "            if (!MASK_BYTES) give_back(empty_keys + stage);\n            if (step"
 _WAIT_VALUES = (
     "            bulk::await(full_values + value_stage, value_parity);\n            start_values();\n            if"
 )
@@ -59,7 +59,7 @@ MISTAKES = {
     "nobody begins": ("if (IN_TURN && group == GROUPS - 1) bulk::pass(1, 256);", ""),
     "another parity": ("bulk::await(empty_keys + stage, parity ^ 1)", "bulk::await(empty_keys + stage, parity)"),
     "written over": ("                bulk::await(empty_values + value_stage, value_parity ^ 1);\n", ""),
-    "too few bytes": ("bulk::expect(full_keys + stage, KEY_BYTES)", "bulk::expect(full_keys + stage, KEY_BYTES - 128)"),
+    "too few bytes": ("stage, KEY_BYTES + MASK_BYTES)", "stage, KEY_BYTES - 128)"),
 }
 
 
