@@ -35,6 +35,7 @@ from foundry.knowledge.roofline import floors
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
+FEWEST_SEEDS = 2  # that may be evaluated where the first one is wrong
 STRICT = (
     "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
     "here can be accepted only when it is a start file's or a chat model's"
@@ -120,32 +121,41 @@ async def recall(state: RunState, services: Services) -> Update:
 
 async def seed(state: RunState, services: Services) -> Update:
     """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
-    early."""
+    early; while none is correct, the library's further ones follow one by one."""
     texts, problem = await _first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
     if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in texts):
         services.log.note_once("note", "policy", reason=STRICT)
-    made = [
-        seeded
-        for number, (text, recipe, why) in enumerate(texts)
-        if (seeded := _claim(services, number, text, recipe, why))
-    ]
+    spare = sum(recipe is not None and why == "library" for _, recipe, why in texts) - services.effort.seeds
+    asked, further = (texts[:-spare], texts[-spare:]) if spare > 0 else (texts, [])
+    numbers = iter(range(len(texts)))
+    made = [found for text in asked if (found := _claim(services, next(numbers), *text))]
     if not made:
         if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
             services.run.add_evaluation(await _reference(services), "screen", "reference")
         ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
         return {"seeds": [], "lowerable": False, "ending": ending}
-    await _evaluate_seed(services, 0, made[0])
+    await _evaluate_seed(services, made[0])
     gate = asyncio.Semaphore(SEEDS_AT_ONCE)
 
-    async def one(number: int, decision: Decision) -> None:
+    async def one(decision: Decision) -> None:
         async with gate:
-            await _evaluate_seed(services, number, decision)
+            await _evaluate_seed(services, decision)
 
-    await asyncio.gather(*(one(number, decision) for number, decision in enumerate(made[1:], 1)))
+    await asyncio.gather(*(one(decision) for decision in made[1:]))
+    for text in further:
+        if not services.device.present or any(_is_correct(services, decision) for decision in made):
+            break
+        if decision := _claim(services, next(numbers), *text):
+            made.append(decision)
+            await _evaluate_seed(services, decision)
     ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
     return {"seeds": [decision.candidate.id for decision in made], "ending": ending}
+
+
+def _is_correct(services: Services, decision: Decision) -> bool:
+    return merit([services.evaluation(decision.candidate.id, "screen")]) >= CORRECT
 
 
 async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
@@ -158,8 +168,9 @@ async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[
     problem = ""
     if lowerable:
         graphs = await services.graphs()
+        count = max(services.effort.seeds, FEWEST_SEEDS)
         try:
-            for recipe in services.library.seeds(graphs[0], services.device)[: services.effort.seeds]:
+            for recipe in services.library.seeds(graphs[0], services.device)[:count]:
                 lowered = await services.lower(_as_asked(recipe, services))
                 library.append((lowered.source, lowered.recipe, "library"))
         except CannotLower as error:
@@ -229,7 +240,7 @@ def _claim(services: Services, number: int, text: str, recipe: Recipe | None, wh
     return decision
 
 
-async def _evaluate_seed(services: Services, number: int, decision: Decision) -> None:
+async def _evaluate_seed(services: Services, decision: Decision) -> None:
     candidate = decision.candidate
     with services.log.at(None, decision.step):
         lowered = await services.lower(candidate.recipe) if candidate.recipe else None

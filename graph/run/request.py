@@ -28,7 +28,7 @@ class Effort:
     total_minutes: float
     islands: int
     rounds: int  # how often `decide` may start the islands again, with other roles
-    seeds: int  # first candidates evaluated before the islands start
+    seeds: int  # first candidates evaluated before the islands start; further ones while none of them is correct
     proofs: int  # full verifications and timings of new elites in a run, before the finalists'
     finalists: int  # re-verified and re-timed in fresh processes at the end
     plateau: int  # generations without a better candidate after which an island ends its round
@@ -43,16 +43,16 @@ BENCH = Effort(
     24,
     0.4,
     0.65,
-    islands=2,
+    islands=1,
     rounds=1,
-    seeds=2,
+    seeds=1,
     proofs=0,
     finalists=1,
-    plateau=6,
+    plateau=4,
     stagnation=3,
     counted=0,
     tune_s=6,
-    floor_trusted=2,
+    floor_trusted=1,
 )
 QUICK = Effort(
     "quick",

@@ -22,7 +22,7 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, SolveRequest, role_of
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import Build
+from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
@@ -366,6 +366,22 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
     assert summary.kernel is None and summary.receipt is None
     assert summary.baseline_ms == 10.0 and summary.compile_ms == 8.0
     assert "no template for aten.svd" in summary.ending
+
+
+@pytest.mark.parametrize(("first", "evaluated"), [((), ["seed0"]), (("welford",), ["seed0", "seed1"])])
+async def test_a_bench_evaluates_one_first_candidate_and_a_second_where_that_is_wrong(
+    make_request: MakeRequest, parts: Any, library: Any, first: tuple[str, ...], evaluated: list[str]
+) -> None:
+    class OneRight(library):  # type: ignore[misc]
+        def seeds(self, graph: Any, device: Any) -> Any:
+            return (Recipe(device.target, rewrites=first), Recipe(device.target, choices={"k0": {"tile": 32}}))
+
+    summary = await solve(make_request(4, effort="bench"), parts=parts(library=OneRight()))
+    run = RunDirectory.inspect(Path(summary.run))
+    steps = [event.step for event in EventLog(run.database, reading=True).read(kind="evaluation")]
+    run.close()
+    assert [step for step in steps if step.startswith("seed")] == evaluated
+    assert summary.verdict == "accepted"
 
 
 async def test_for_a_device_that_is_not_here_it_compiles_and_says_what_is_not_proven(
