@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,11 @@ def report(path: Path) -> None:
             print(f"  {row['task']}: {row['speedup']:.2f}x, {row['ours_ms']:.3f} ms for {row['eager_ms']:.3f}")
 
 
+def mixed(tasks: list[BenchTask]) -> list[BenchTask]:
+    order = sorted(range(len(tasks)), key=lambda number: number * GOLDEN % 1)
+    return [tasks[number] for number in order]
+
+
 def main() -> None:
     asked = arguments()
     if asked.report:
@@ -213,8 +219,7 @@ def main() -> None:
     (asked.out / "claims").mkdir(parents=True, exist_ok=True)
     tasks = find_tasks(request)
     if asked.mixed:
-        order = sorted(range(len(tasks)), key=lambda number: number * GOLDEN % 1)
-        tasks = [tasks[number] for number in order]
+        tasks = [task for level in groupby(tasks, key=lambda task: task.group) for task in mixed(list(level[1]))]
     if SHARED in os.environ or asked.lanes == 1:
         asyncio.run(lane(asked, tasks, is_shared=SHARED in os.environ))
         return
@@ -235,7 +240,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--shard", default="1/1", metavar="I/N")
-    parser.add_argument("--mixed", action="store_true", help="in an order of which every beginning is spread over all")
+    parser.add_argument("--mixed", action="store_true", help="each level in an order whose every beginning is spread")
     parser.add_argument("--thorough", action="store_true", help="audited as a finalist is: further runs, the sanitizer")
     parser.add_argument("--lanes", type=int, default=1, help="tasks at a time on the GPU, which share its memory")
     parser.add_argument("--out", type=Path, default=Path("survey"))
