@@ -140,6 +140,11 @@ CASES = {
         ("return self.second(self.first(x)).sum(1, keepdim=True)",),
         (16, 32, 36, 96, 96),
     ),
+    "upper triangle of a product": Case(  # no rewrite: tiles below the diagonal are never added up
+        ("self.weight = nn.Parameter(torch.rand(6144, 6144))",),
+        ("return torch.triu(x @ self.weight)",),
+        (6144, 6144),
+    ),
     "diagonal, product": Case(
         ("self.scale = nn.Parameter(torch.rand(4096))",),
         ("return torch.diag(self.scale) @ x",),

@@ -142,7 +142,7 @@ class _Printer:
         place = find_block(tiles, tiling.splits, self.spaces.batch_sizes, self.spaces.batch_names, self.out.index)
         source = tiled_source(
             *(self.name, signature, self.a, self.b, self.out.index, (self.tiles_m, self.tiles_n), place),
-            *(split_steps(self.steps, tiling.splits), epilogue),
+            *(split_steps(self.steps, tiling.splits, kernel), epilogue),
             scalar=self.scalar,
         )
         grid = (tiles * self.batch * tiling.splits, 1, 1)

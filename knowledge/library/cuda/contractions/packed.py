@@ -205,7 +205,7 @@ class _Printer:
         across = ", ".join(str(operand.is_across).lower() for operand in self.operands.values())
         tiles = self.tiles[0] * self.tiles[1]
         steps = product.steps * (3 if product.has_low else 1)
-        first, end = split_steps(steps, tiling.splits)
+        first, end = split_steps(steps, tiling.splits, self.kernel)
         holes: dict[str, object] = {
             "NAME": product.name,
             "PARAMETERS": ", ".join(texts),

@@ -12,6 +12,7 @@ from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.space import Space, body_leaves, buffers_of, decompose, indent, parameters
 from foundry.knowledge.library.file.assemble import fill
+from foundry.knowledge.library.ir.band import needed_band
 from foundry.knowledge.library.ir.kernels import GemmKernel, Plan
 
 _THREADS = 256
@@ -99,12 +100,17 @@ class Partial:
         return source, Launch(f"{self.name}_sum", grid, (_THREADS, 1, 1), (*arguments, self.argument))
 
 
-def split_steps(steps: int, splits: int) -> tuple[str, str]:
-    """First step of k of a block's part, and the one behind its last."""
-    if splits == 1:
-        return "0", str(steps)
+def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
+    """First step of k of a block's part, and the one behind its last; none for a tile of which nothing is needed."""
     part = math.ceil(steps / splits)
-    return f"split * {part}", f"(split + 1) * {part} < {steps} ? (split + 1) * {part} : {steps}"
+    first = f"split * {part}" if splits > 1 else "0"
+    end = f"((split + 1) * {part} < {steps} ? (split + 1) * {part} : {steps})" if splits > 1 else str(steps)
+    band = needed_band(kernel)
+    if band.low > band.high:
+        return first, first
+    idle = [f"first_n + BN - 1 - first_m < {band.low}"] if band.low > -math.inf else []
+    idle += [f"first_n - first_m - BM + 1 > {band.high}"] if band.high < math.inf else []
+    return first, f"{' || '.join(idle)} ? {first} : {end}" if idle else end
 
 
 def find_block(tiles: int, splits: int, batch: Sequence[int], names: Sequence[str], index: str) -> list[str]:

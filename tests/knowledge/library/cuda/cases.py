@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -349,6 +349,19 @@ def gemm(
     return Case(
         kernel, {"a": a, "b": b, "bias": bias}, {"y": truth}, dict(choices), tolerance, "precision" not in choices
     )
+
+
+def triangle(m: int, n: int, kept: str, diagonal: int, *, depth: int = 50, **choices: Choice) -> Case:
+    """triu or tril of a product in batches, whose other tiles need no sums."""
+    case = gemm(m, n, depth, (2,), flip="", dtype=F, **choices)
+    distance = Iota(View(0, (0, -1, 1)))
+    test = Apply("ge" if kept == "triu" else "le", (distance, Const(diagonal, "int64")), "bool")
+    assert isinstance(case.kernel, GemmKernel)
+    (store,) = case.kernel.stores
+    value = Apply("where", (test, store.value, Const(0.0, F)), F)
+    case.kernel = replace(case.kernel, stores=(replace(store, value=value),))
+    case.outputs["y"] = getattr(torch, kept)(case.outputs["y"], diagonal)
+    return case
 
 
 def wide_range() -> Case:

@@ -26,6 +26,7 @@ from tests.knowledge.library.cuda.cases import (
     softmax,
     special_values,
     transposed_and_sliced,
+    triangle,
     turned,
     wide_range,
 )
@@ -145,6 +146,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "gemm_flipped": lambda: gemm(64, 64, 48, flip="ab", tile_m=64, tile_n=64, thread_m=4, thread_n=4),
     "gemm_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b"),
     "gemm_split": lambda: gemm(20, 36, 700, splits=4),
+    "gemm_upper": lambda: triangle(130, 150, "triu", 3, tile_m=64, tile_n=64, thread_m=4, thread_n=4),
     "gemm_one_stage": lambda: gemm(40, 132, 64, stages=1, tile_m=32, tile_n=64, thread_m=4, thread_n=4),
     "gemm_prologue": gemm_prologue,
     "packed_whole_tiles": lambda: gemm(128, 256, 64, precision="tf32", path="packed"),
@@ -187,6 +189,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "mma_like_linear": lambda: gemm(64, 96, 64, flip="b", precision="tf32x3", tile_m=64, tile_n=32),
     "mma_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b", precision="tf32x3"),
     "mma_split": lambda: gemm(20, 36, 700, splits=4, precision="tf32", path="mma"),
+    "mma_lower": lambda: triangle(150, 130, "tril", -5, precision="tf32", path="mma", tile_m=64, tile_n=32),
+    "mma_upper_split": lambda: triangle(140, 70, "triu", -60, depth=700, precision="tf32", path="mma", splits=4),
+    "packed_lower": lambda: triangle(300, 140, "tril", -20, precision="half"),
     "mma_one_stage": lambda: gemm(
         40, 132, 64, stages=1, precision="tf32x3", tile_m=32, tile_n=64, warp_m=16, warp_n=32
     ),
