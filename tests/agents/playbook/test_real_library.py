@@ -6,10 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.knowledge.library.algebra.run_graph import Sketch
 
 from foundry.agents.directives import parse
+from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.playbook.ranking import rank
 from foundry.agents.route import ranking
+from foundry.agents.situation import Situation
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.lowered import Lowered
@@ -112,3 +116,14 @@ async def test_directives_shape_real_candidates(toy: Any, text: str) -> None:
         else:
             chosen = [kernel.choices.get(str(said.command["name"])) for kernel in parent.kernels]
             assert said.command["value"] in chosen
+
+
+async def test_a_rewrite_that_leaves_little_of_the_work_comes_first(toy: Any) -> None:
+    sketch = Sketch()
+    product = sketch.call("aten.linear.default", sketch.input(64, 96), sketch.weight(128, 96), flops=2 * 64 * 96 * 128)
+    graph = sketch.graph(sketch.call("aten.sum.dim_IntList", product, [1]))
+    device = toy.brief().device
+    lowered = lower([graph], Recipe("cpu"), task_source=SOURCE, device=device)
+    brief = replace(toy.brief(parent=toy.evaluation(lowered.recipe)), graph=graph, lowered=lowered)
+    ranked = rank(moves(lowered), experts()["fusion"], Situation(brief, await PlaybookBrain().diagnose(brief)))
+    assert ranked[0].move.name == "sum-before-product" and "99 % of the arithmetic" in ranked[0].opinion.because

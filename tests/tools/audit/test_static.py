@@ -419,6 +419,11 @@ def test_policies_name_what_they_refuse() -> None:
         assert {gate.gate for gate in found.gates if not gate.passed} == refused
         assert {"cuda-graph", "shape-specialised", "prepared-weights"} <= set(found.labels)
     assert not audit(HONEST, Build(True, 0.1), [], None, "strict", task_source=TASK, accuracy="tf32").clean
+    for policy, refused in (("fair", set()), ("strict", {"shape locks", "algebra"})):
+        declared = ["algebra:sum-before-product"]
+        found = audit(HONEST, Build(True, 0.1), [], None, policy, task_source=TASK, declared=declared)  # type: ignore[arg-type]
+        assert {gate.gate for gate in found.gates if not gate.passed} == refused
+        assert "algebra:sum-before-product" in found.labels
     compiled_by_torch = forward("return F(x)", top="F = torch.compile(torch.relu)")
     followed = [Gate("mapped code", True, "")]
     found = audit(compiled_by_torch, BUILT, None, None, "open", task_source=TASK, watched=followed)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.knowledge.library.algebra.run_graph import Sketch
 
-from foundry.knowledge.library.algebra.rewrites import REWRITES, Rewritten, rewrite_graph
+from foundry.knowledge.library.algebra.rewrites import REWRITES, Rewritten, as_labelled, rewrite_graph
 from foundry.knowledge.opgraph import Argument, OpGraph, Ref
 
 few = settings(max_examples=8, deadline=None, derandomize=True)
@@ -284,3 +284,13 @@ def test_only_what_is_named_is_applied() -> None:
     found = same(sketch, value, names=("single-element",))
     assert found.applied == ("single-element",) and kinds(found.graph)["linear"] == (3, 5)
     assert found.possible == ("sum-before-product", "single-element")
+
+
+def test_the_floor_of_a_declared_rewrite_leaves_out_what_no_call_reads() -> None:
+    """Inputs and outputs move in any case, a weight that is added up once does not."""
+    sketch = Sketch()
+    product = sketch.call("aten.linear.default", sketch.input(3, 40), sketch.weight(50, 40), flops=2 * 3 * 50 * 40)
+    graph = sketch.graph(sketch.call("aten.sum.dim_IntList", product, [1]))
+    assert as_labelled(graph, ["prepared-weights", "tf32"]) == graph
+    found = as_labelled(graph, ["prepared-weights", "algebra:sum-before-product", "algebra:unknown"])
+    assert (graph.min_bytes, found.min_bytes) == (4 * (120 + 2000 + 3), 4 * (120 + 40 + 3))
