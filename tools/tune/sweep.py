@@ -208,7 +208,8 @@ class PlanSweep:
 
     async def _time(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
         jobs = [Job(kernel.name, setting) for kernel, settings in chosen for setting in settings]
-        found = await self.bench.run(jobs, samples, self._left_s()) if jobs else {}
+        limit_s = max(self._left_s(), FINAL_SHARE * self.seconds)  # what was built is tried in any case
+        found = await self.bench.run(jobs, samples, limit_s) if jobs else {}
         for kernel, settings in chosen:
             for setting in settings:
                 if (known := found.get(Job(kernel.name, setting))) is not None:

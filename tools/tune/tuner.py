@@ -77,11 +77,12 @@ async def tune(
         say(line)
 
     sweeps = [_sweep_of(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
-    session = Session(crew, {first.name: first for first, _ in groups}, spaces, seconds)
+    latest_s = seconds + LATE_SHARE * seconds + LATE_S
+    session = Session(crew, {first.name: first for first, _ in groups}, spaces, latest_s)
     plan = PlanSweep(sweeps, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
     try:
         watch(session)
-        async with asyncio.timeout(seconds + LATE_SHARE * seconds + LATE_S):
+        async with asyncio.timeout(latest_s):
             await asyncio.gather(session.open(), plan.run())
     except TimeoutError:
         hear(f"ended after {session.elapsed_s():.1f} s: the device or its processes were waited for too long")

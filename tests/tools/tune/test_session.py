@@ -202,7 +202,7 @@ def test_a_plan_is_tuned(crew: Crew, subject: Subject) -> None:
 
     async def work() -> TunedPlan:
         hints = {f"{subject.print(subject.present).template}:set:threads=1": 1.5}
-        return await tune(crew, 3.0, hints=hints, say=lines.append)
+        return await tune(crew, 5.0, hints=hints, say=lines.append)
 
     tuning = asyncio.run(work())
     (kernel,) = tuning.kernels
