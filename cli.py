@@ -20,11 +20,12 @@ from foundry.tools.verify.tune_command import tune
 
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
+    from foundry.graph.run.opening import Asker
     from foundry.graph.run.request import SolveRequest
     from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
-    Work = Callable[[Listener, asyncio.Event], Awaitable[Summary]]
+    Work = Callable[[Listener, asyncio.Event, Asker], Awaitable[Summary]]
 
 app = CommandLine(
     help="Turn a slow PyTorch module into a fast, proven kernel.",
@@ -211,6 +212,10 @@ def agent_solve(
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
     store: StoreOption = None,
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask before a paid model starts, the budget grows, the winner is exported.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")] = False,
     runs: RunsOption = Path("runs"),
     as_json: JsonOption = False,
 ) -> None:
@@ -236,8 +241,8 @@ def agent_solve(
         str(task), machine, plan, seed, islands, limits, scale, _policy(policy), model, base_url, chat
     )
     request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
-    request = replace(request, rivals=request.rivals if compiled else ())
-    summary = _drive(lambda tell, stop: _solve(request, tell, stop), request, as_json)
+    request = replace(request, rivals=request.rivals if compiled else (), ask=ask)
+    summary = _drive(lambda *given: _solve(request, *given), request, as_json, True if yes else None)
     _conclude(summary, request.task, as_json, min_speedup)
 
 
@@ -247,46 +252,52 @@ def agent_resume(
     run: Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')],
     runs: RunsOption = Path("runs"),
     min_speedup: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    answer: Annotated[
+        bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run that was interrupted or killed."""
+    """Go on with a run that was interrupted or killed, or that asks something."""
     from foundry.graph.run.run_directory import RunDirectory, find_run
 
     path = find_run(runs, run)
     opened = RunDirectory.inspect(path)
     request = opened.request
     opened.close()
-    summary = _drive(lambda tell, stop: _resume(path, tell, stop), request, as_json)
+    summary = _drive(lambda *given: _resume(path, *given), request, as_json, answer)
     _conclude(summary, request.task, as_json, min_speedup)
 
 
-async def _solve(request: SolveRequest, tell: Listener, stop: asyncio.Event) -> Summary:
+async def _solve(request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
     from foundry.graph.solve import solve
 
-    return await solve(request, tell, stop=stop)
+    return await solve(request, tell, stop=stop, asker=asker)
 
 
-async def _resume(path: Path, tell: Listener, stop: asyncio.Event) -> Summary:
+async def _resume(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
     from foundry.graph.solve import resume
 
-    return await resume(path, tell, stop=stop)
+    return await resume(path, tell, stop=stop, asker=asker)
 
 
-def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
+def _drive(work: Work, request: SolveRequest, as_json: bool, answer: bool | None) -> Summary:
     """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept. A chat model
-    is introduced, with its price, when the run begins."""
-    from contextlib import ExitStack
+    is introduced, with its price, when the run begins. `answer` is what flags say to the run's questions."""
+    from contextlib import ExitStack, nullcontext
 
     from rich.console import Console
 
     from foundry.graph.solve import silent
     from foundry.graph.views.progress import Progress
+    from foundry.graph.views.questions import asker_of
 
     console = Console(stderr=True)
     with ExitStack() as stack:
         show: Listener = silent
+        asker = asker_of(answer, nullcontext)
         if console.is_terminal and not as_json:
-            show = stack.enter_context(Progress(console, request))
+            show = progress = stack.enter_context(Progress(console, request))
+            asker = asker_of(answer, progress.hidden)
 
         def tell(event: Event) -> None:
             if not as_json and (event.kind, event.name) == ("note", "model"):
@@ -297,7 +308,7 @@ def _drive(work: Work, request: SolveRequest, as_json: bool) -> Summary:
             stop = asyncio.Event()
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            return await work(tell, stop)
+            return await work(tell, stop, asker)
 
         return asyncio.run(run())
 

@@ -13,22 +13,24 @@ from langgraph.types import Checkpointer, Send
 from foundry.graph import nodes
 from foundry.graph.dev_server import begin, end, services_of
 from foundry.graph.island import make_island
+from foundry.graph.run.events import streaming
 from foundry.graph.run.services import Services
-from foundry.graph.search.state import RunState, Update
+from foundry.graph.search.state import RunInput, RunState, Update
 
 
 def root(name: str, node: Callable[[RunState, Services], Awaitable[Update]]) -> Any:
     """The node with a span in the trace; at the root an error ends the run with its one line."""
 
     async def run(state: RunState, runtime: Runtime[Services]) -> Update:
-        begun = await begin(state, runtime) if name == "intake" else {}
-        services = await services_of({**state, **begun}, runtime)
-        with services.log.at(None, name), services.log.span("node", name):
-            update = await node(state, services)
-        services.log.mark_alive()
-        if name == "finish":
-            await end(state)
-        return {**begun, **update}
+        with streaming(runtime.stream_writer):
+            begun = await begin(state, runtime) if name == "intake" else {}
+            services = await services_of({**state, **begun}, runtime)
+            with services.log.at(None, name), services.log.span("node", name):
+                update = await node(state, services)
+            services.log.mark_alive()
+            if name == "finish":
+                await end(state)
+            return {**begun, **update}
 
     run.__name__ = name
     return run
@@ -47,9 +49,17 @@ async def round_or_end(state: RunState, runtime: Runtime[Services]) -> list[Send
     return "prove" if state.get("ending") else await fan_out(state, runtime)
 
 
+def serve() -> CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph for LangGraph's server (langgraph.json): it brings its own checkpointer, and would give its
+    configuration to whatever the function takes."""
+    return make_graph()
+
+
 def make_graph(checkpointer: Checkpointer = None) -> CompiledStateGraph[Any, Any, Any, Any]:
-    """The whole run. LangGraph's dev server takes it without a checkpointer and brings its own."""
-    graph = StateGraph(RunState, context_schema=Services)
+    """The whole run."""
+    graph = StateGraph(
+        RunState, input_schema=RunInput
+    )  # without a schema of the context: a server would make one of {}
     graph.add_node("intake", root("intake", nodes.intake))
     graph.add_node("capture", root("capture", nodes.capture))
     graph.add_node("baseline", root("baseline", nodes.baseline))

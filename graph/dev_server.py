@@ -1,7 +1,9 @@
-"""Services for LangGraph's dev server, which runs the graph without our runtime context: opened from the state."""
+"""Services for LangGraph's server, which runs the graph without our runtime context: opened from the state."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,18 +15,20 @@ from foundry.graph.run.opening import Opened, Parts, create, open_services
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.services import Services
+from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import UsageError
 
+BLOCKING = "LANGGRAPH_ALLOW_BLOCKING"  # set by `langgraph dev`: "false" unless it is told otherwise
 _OPENED: dict[str, Opened] = {}
 
 
 def _silent(_event: Event) -> None:
-    """The dev server watches the state instead."""
+    """The server streams the events instead."""
 
 
 async def services_of(state: Mapping[str, Any], runtime: Runtime[Services]) -> Services:
     """The context that `solve` gave, or the services of the run that the state names."""
-    if runtime.context is not None:
+    if isinstance(runtime.context, Services):
         return runtime.context
     path = state.get("run", "")
     if path in _OPENED:
@@ -37,13 +41,22 @@ async def services_of(state: Mapping[str, Any], runtime: Runtime[Services]) -> S
 
 async def begin(state: Mapping[str, Any], runtime: Runtime[Services]) -> dict[str, Any]:
     """The run of this state: a new one where it names only a task. Raises UsageError."""
-    if runtime.context is not None or state.get("run"):
+    if isinstance(runtime.context, Services) or state.get("run"):
         return {}
+    if os.environ.get(BLOCKING, "true").lower() == "false":
+        raise UsageError("this server fails runs that write a file by themselves", "langgraph dev --allow-blocking")
     if not state.get("task"):
         raise UsageError("the state names no task", 'start with {"task": "path of a task file"}')
-    run = create(SolveRequest(state["task"], target=state.get("target", "auto")), Parts())
+    run = create(request_of(state), Parts())
     _OPENED[str(run.path)] = await open_services(run, Parts(), _silent)
     return {"run": str(run.path)}
+
+
+def request_of(state: Mapping[str, Any]) -> SolveRequest:
+    """What the state asks for; raises UsageError for what makes no sense."""
+    wanted = {"task", "target", "effort", "model", "base_url", "ask"}
+    said = {name: state[name] for name in wanted & set(state) if state[name] not in (None, "")}
+    return decode(SolveRequest, json.dumps(said))
 
 
 async def end(state: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ from langgraph.runtime import Runtime
 from foundry.agents.expert import experts
 from foundry.graph.dev_server import services_of
 from foundry.graph.run.database import StorageFailed
+from foundry.graph.run.events import streaming
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
@@ -114,7 +115,7 @@ def contain(name: str, work: IslandNode) -> Any:
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
         here = step_name(state["island"], state["generation"] + 1) if name == "select" else state["step"]
-        with services.log.at(state["island"], here):
+        with streaming(runtime.stream_writer), services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
                     return await work(state, services)
@@ -137,7 +138,7 @@ def contain(name: str, work: IslandNode) -> Any:
 async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Reports to the root graph what the next round starts from."""
     services = await services_of(state, runtime)
-    with services.log.at(state["island"], state["step"]):
+    with streaming(runtime.stream_writer), services.log.at(state["island"], state["step"]):
         reason = state["stop"]["text"] if state["stop"] else ""
         services.log.note_once("note", "island ends", reason=reason, round=state.get("round", 0))
     return {"islands": {str(state["island"]): think.report(state)}}
@@ -145,7 +146,7 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:
     """The island's graph, compiled for use as a node."""
-    graph = StateGraph(IslandState, context_schema=Services, output_schema=IslandOutput)
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(IslandState, output_schema=IslandOutput)
     works = NODES | {name: ask(name) for name in proposers()}
     for name, (choose, successors) in ways().items():
         graph.add_node(name, contain(name, works[name]))

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import Decision
@@ -44,6 +45,8 @@ STRICT = (
 
 async def intake(state: RunState, services: Services) -> Update:
     """Reads the task on the machine and refuses a bad one; raises TaskError."""
+    if services.brain.name != "playbook" and not ask_for_model(services):
+        services.refuse_model()
     found = await services.measure.intake()
     unread = split_instructions(services.task.options.instructions)[1]
     if unread and services.brain.name == "playbook":
@@ -362,6 +365,7 @@ async def decide(state: RunState, services: Services) -> Update:
     reasons = {number: stop["text"] for number, stop in stops.items()}
     round_ = state.get("round", 0) + 1
     again = services.journal.plain(f"decide{round_}", "outside", lambda: _again(services, round_, list(stops.values())))
+    again = again or ask_for_budget(services, round_, list(stops.values()))
     services.log.note_once("note", f"round {round_} ends", reasons=reasons, again=again)
     if again:
         return {"round": round_, "ending": ""}
@@ -391,5 +395,9 @@ async def compare(state: RunState, services: Services) -> Update:
 
 async def finish(state: RunState, services: Services) -> Update:
     """Exports the winner with its receipt."""
-    await finish_run(services, state.get("winner", ""), state.get("ending", ""))
-    return {}
+    winner, ending = state.get("winner", ""), state.get("ending", "")
+    if winner and not ask_for_export(services, services.evaluation(winner, "final")):
+        services.run.set("winner", "")
+        winner, ending = "", f"{winner} was proven, and the user did not want it exported"
+    await finish_run(services, winner, ending)
+    return {"winner": winner}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from foundry.graph.run.database import BUSY_MS, storage_failure
 from foundry.graph.run.events import Event
-from foundry.graph.run.opening import Opened, Parts, WarmParts, create, open_services
+from foundry.graph.run.opening import Asker, Opened, Parts, WarmParts, create, open_services
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.run.summary import QUESTION, Summary, summarise
 from foundry.knowledge.errors import FoundryError, NotComparable, UsageError
 from foundry.knowledge.thought import Diagnosis
 
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 IN_STATE = (Diagnosis,)  # the classes of which the graph's state holds objects
 STEPS_AT_MOST = 10_000_000  # the ledger ends a run, not LangGraph's recursion limit
+
+
+async def nobody(_question: str) -> bool | None:
+    """The asker of a run beside which nobody sits: the question waits for `resume`."""
+    return None
 
 
 def silent(_event: Event) -> None:
@@ -38,13 +43,15 @@ async def solve(
     *,
     stop: asyncio.Event | None = None,
     parts: Parts | None = None,
+    asker: Asker = nobody,
 ) -> Summary:
     """Runs the whole graph on a task. `stop`, once set, ends it at once with its state kept: the summary's verdict is
-    then "interrupted". Raises TaskError, UsageError, MissingTool, StorageFailed."""
+    then "interrupted", as it is when the run asks something (SolveRequest.ask) and `asker` gives no answer. Raises
+    TaskError, UsageError, MissingTool, StorageFailed."""
     began = time.time()
     with _begun(parts) as parts:
         run = create(request, parts)
-        return await _work(run, parts, on_event, stop, began)
+        return await _work(run, parts, on_event, stop, began, asker)
 
 
 async def resume(
@@ -53,6 +60,7 @@ async def resume(
     *,
     stop: asyncio.Event | None = None,
     parts: Parts | None = None,
+    asker: Asker = nobody,
 ) -> Summary:
     """Goes on with a run where it was stopped or killed; a finished run only tells its summary again. Raises
     UsageError (no run, corrupt, in use), NotComparable (begun on another device)."""
@@ -64,7 +72,7 @@ async def resume(
         finally:
             run.close()
     with _begun(parts) as parts:
-        return await _work(run, parts, on_event, stop, began)
+        return await _work(run, parts, on_event, stop, began, asker)
 
 
 @contextlib.contextmanager
@@ -81,7 +89,12 @@ def _begun(parts: Parts | None) -> Iterator[Parts]:
 
 
 async def _work(
-    run: RunDirectory, parts: Parts, on_event: Callable[[Event], None], stop: asyncio.Event | None, began: float
+    run: RunDirectory,
+    parts: Parts,
+    on_event: Callable[[Event], None],
+    stop: asyncio.Event | None,
+    began: float,
+    asker: Asker,
 ) -> Summary:
     try:
         with _one_line(run):
@@ -92,7 +105,7 @@ async def _work(
             opened = await open_services(run, parts, on_event, began=began)
             await imported
             try:
-                finished = await run_graph(opened, stop)
+                finished = await run_graph(opened, stop, asker)
             finally:
                 await opened.close()
             run.set("status", "finished" if finished else "interrupted")
@@ -114,36 +127,51 @@ def _import_graph() -> None:
         importlib.import_module(name)
 
 
-async def run_graph(opened: Opened, stop: asyncio.Event | None = None) -> bool:
-    """Runs or goes on with the graph of a run; False when `stop` ended it early."""
+async def run_graph(opened: Opened, stop: asyncio.Event | None = None, asker: Asker = nobody) -> bool:
+    """Runs or goes on with the graph of a run; False when `stop` ended it early, or a question has no answer yet."""
+    from langgraph.types import Command
+
     from foundry.graph.app import make_graph
 
     run = opened.services.run
+    run.set(QUESTION, "")
     async with checkpoints(run.path / "checkpoints.sqlite") as saver:
         thread: RunnableConfig = {"configurable": {"thread_id": run.id}, "recursion_limit": STEPS_AT_MOST}
         begun = await saver.aget_tuple(thread) is not None
         graph = make_graph(saver)
-        work = asyncio.ensure_future(
-            graph.ainvoke(
-                None if begun else {"run": str(run.path)},
-                thread,
-                context=opened.services,
-                durability="sync",
-            )
-        )
-        return await _until(work, stop)
+        given: Any = None if begun else {"run": str(run.path)}
+        while True:
+            work = graph.ainvoke(given, thread, context=opened.services, durability="sync")
+            left = await _until(asyncio.ensure_future(work), stop)
+            if left is None:
+                return False
+            asked = left.get("__interrupt__")
+            if not asked:
+                return True
+            answer = await _answer(opened, str(asked[0].value["text"]), asker, stop)
+            if answer is None:
+                return False
+            given = Command(resume=answer)
 
 
-async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> bool:
-    """Waits for the work, or cancels it when `stop` is set: what was under way is repeated on resume."""
+async def _answer(opened: Opened, question: str, asker: Asker, stop: asyncio.Event | None) -> bool | None:
+    """What the asker says to a question, None where it waits; the time that takes is no part of the budget."""
+    began = time.monotonic()
+    opened.services.run.set(QUESTION, question)
+    answer: bool | None = await _until(asyncio.ensure_future(asker(question)), stop)
+    opened.services.ledger.excuse_waiting(time.monotonic() - began)
+    if answer is not None:
+        opened.services.run.set(QUESTION, "")
+    return answer
+
+
+async def _until(work: asyncio.Future[Any], stop: asyncio.Event | None) -> Any:
+    """What the work gives, or None once `stop` is set, which cancels it: what was under way is repeated on resume."""
     watch = asyncio.ensure_future(stop.wait()) if stop is not None else None
     awaited: set[asyncio.Future[Any]] = {work, watch} if watch else {work}
     try:
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            await work
-            return True
-        return False
+        return await work if work.done() else None
     finally:
         for task in (work, watch):
             if task is not None and not task.done():

@@ -45,6 +45,7 @@ class Ledger:
         self._run = run
         self._log = log
         self._excused: dict[int, float] = {}
+        self._waited_s = 0.0
         calls = log.read(kind="expert")
         self._heard = max((event.id for event in calls), default=0)
         self.thinking = ModelLedger(spent=_cost_of(calls))
@@ -64,8 +65,12 @@ class Ledger:
         """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
         self._excused[island] = self._excused.get(island, 0.0) + seconds
 
+    def excuse_waiting(self, seconds: float) -> None:
+        """Takes off the run's time what a person took to answer a question."""
+        self._waited_s += seconds
+
     def spent(self) -> Spent:
-        minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0)) / 60
+        minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0) - self._waited_s) / 60
         thought = self.thinking.spent
         return Spent(self._run.text_count(), minutes, thought.tokens, thought.dollars)
 

@@ -68,6 +68,17 @@ class Span:
 
 
 _PLACE: ContextVar[Place] = ContextVar("foundry_place")
+_STREAM: ContextVar[Callable[[dict[str, Any]], None] | None] = ContextVar("foundry_stream", default=None)
+
+
+@contextlib.contextmanager
+def streaming(write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Every event of any log inside goes to `write` too: LangGraph's stream, mode "custom"."""
+    token = _STREAM.set(write)
+    try:
+        yield
+    finally:
+        _STREAM.reset(token)
 
 
 def _ignore(_event: Event) -> None:
@@ -86,7 +97,7 @@ class EventLog:
         began: float | None = None,
     ) -> None:
         self._database = database
-        self._tell = on_event
+        self._listener = on_event
         self.session = NO_SESSION
         self._started = began or time.time()
         self._earlier_s: float | None = None
@@ -94,6 +105,11 @@ class EventLog:
             self.session = database.insert(
                 "INSERT INTO sessions (started, seen) VALUES (?, ?)", (self._started, time.time())
             )
+
+    def _tell(self, event: Event) -> None:
+        self._listener(event)
+        if (write := _STREAM.get()) is not None:
+            write(dict(vars(event)))
 
     @contextlib.contextmanager
     def at(self, island: int | None, step: str) -> Iterator[None]:
@@ -115,7 +131,10 @@ class EventLog:
         try:
             yield span
         except BaseException as error:
-            span.data["error"] = f"{type(error).__name__}: {error}"
+            if type(error).__name__ == "GraphInterrupt":  # LangGraph's: a question to a person, no failure
+                span.data["asks"] = True
+            else:
+                span.data["error"] = f"{type(error).__name__}: {error}"
             raise
         finally:
             _PLACE.reset(token)

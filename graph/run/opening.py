@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.services import KernelLibrary, Library, Services
+from foundry.graph.run.services import PLAYBOOK, KernelLibrary, Library, Services
 from foundry.graph.run.thinking import record_thought
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.codec import decode, encode
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from foundry.knowledge.experience.store import ExperienceStore
     from foundry.tools.grade.workbench import Workbench
     from foundry.tools.process.zygote import Zygote
+
+Asker = Callable[[str], Awaitable[bool | None]]  # a person's answer to a question of the run; None: not now
 
 
 class Parts:
@@ -197,7 +200,7 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     run.set("device_key", device.key)
     run.set("target", device.target)
     run.set("present", "yes" if device.present else "no")
-    run.set("brain", request.model or "playbook")
+    run.set("brain", request.model or PLAYBOOK)
     for directive in split_instructions(task.options.instructions)[0]:
         run.inbox.post(directive)
     return run
@@ -260,6 +263,8 @@ async def open_services(
     def hear(said: Call | Notice) -> None:
         record_thought(said, log, run)
 
+    playbook = partial(parts.brain, replace(request, model=None), ledger.thinking, hear)
+    refused = request.model is not None and run.get("brain") == PLAYBOOK  # by the user, when they were asked
     services = Services(
         request=request,
         run=run,
@@ -269,7 +274,8 @@ async def open_services(
         task=task,
         device=device,
         measure=Measurements(workbench, journal, log, task.options.policy),
-        brain=parts.brain(request, ledger.thinking, hear),
+        brain=playbook() if refused else parts.brain(request, ledger.thinking, hear),
+        playbook=playbook,
         library=parts.library(),
         store=store,
         write_receipt=parts.receipt,

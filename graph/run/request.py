@@ -138,6 +138,7 @@ class SolveRequest:
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
+    ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

@@ -55,6 +55,9 @@ class KernelLibrary:
         return lower(graphs, recipe, task_source=task_source, device=device)
 
 
+PLAYBOOK = "playbook"  # the name of the brain without a model
+
+
 @dataclass(frozen=True)
 class Recalled:
     """What the store answered, as one record for the journal."""
@@ -76,12 +79,18 @@ class Services:
     device: Device
     measure: Measurements
     brain: Brain
+    playbook: Callable[[], Brain]  # the brain without the model
     library: Library
     store: ExperienceStore | None
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
     briefs: dict[int, Brief] = field(default_factory=dict)  # each island's latest
     _lowered: dict[str, Lowered] = field(default_factory=dict)
+
+    def refuse_model(self) -> None:
+        """The user does not want the model after all: the playbook thinks, also when the run is resumed."""
+        self.run.set("brain", PLAYBOOK)
+        self.brain = self.playbook()
 
     @property
     def effort(self) -> Effort:

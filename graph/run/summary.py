@@ -14,6 +14,7 @@ from foundry.knowledge.codec import decode, to_plain
 if TYPE_CHECKING:
     from foundry.agents.brain import NoticeName
 
+QUESTION = "question"  # the fact of a run that holds the question it waits for
 Record = TypeVar("Record")
 RunVerdict = Literal["accepted", "nothing accepted", "unproven", "running", "interrupted", "failed"]
 
@@ -48,6 +49,7 @@ class Summary:
     labels: list[str] = field(default_factory=list)  # allowed practices that the kernel uses, and what is to be said
     first_verified_s: float | None = None  # from the start of the run
     ending: str = ""  # why the search ended; of a failed run the line that it failed with
+    question: str = ""  # what the run asks before it goes on (`--ask`)
     notes: list[str] = field(default_factory=list)  # what the user should know
     islands: dict[str, str] = field(default_factory=dict)  # island -> why it ended
     tokens: int = 0
@@ -118,6 +120,7 @@ def summarise(run: RunDirectory) -> Summary:
         labels=list(best.audit.labels) if best and best.audit else [],
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
+        question=run.get(QUESTION),
         notes=[*dict.fromkeys([*notes, *_refused(events)]), *_model_notes(run, events)],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),

@@ -13,7 +13,7 @@ from foundry.agents.brief import Brief
 from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.run_directory import Decision
-from foundry.graph.run.services import Services
+from foundry.graph.run.services import PLAYBOOK, Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.state import IslandState, Update
@@ -24,7 +24,6 @@ from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import ExpertName, Proposal, apply_edits
 
-PLAYBOOK = "playbook"  # the brain that calls no tools
 SHOWN_CHARS = 160  # of a tool's answer, in the trace
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal
+
+from typing_extensions import TypedDict  # whose schema LangGraph's server can show on Python 3.11
 
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
@@ -55,12 +57,21 @@ def merge_reports(old: dict[str, IslandReport] | None, new: dict[str, IslandRepo
     return {**(old or {}), **(new or {})}
 
 
-class RunState(TypedDict, total=False):
-    """The root graph's state. `task` and `target` are read only where no `run` is given (LangGraph's dev server)."""
+class RunInput(TypedDict, total=False):
+    """What a run begins from: its folder, or what to make a run of (LangGraph's server)."""
 
-    task: str
-    target: str
     run: str  # path of the run directory
+    task: str  # path of the task file
+    target: str
+    effort: str
+    model: str
+    base_url: str
+    ask: bool
+
+
+class RunState(RunInput, total=False):
+    """The root graph's state."""
+
     round: int
     lowerable: bool  # whether the kernel library could write a first candidate
     seeds: list[str]  # ids of the first candidates

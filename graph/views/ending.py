@@ -25,6 +25,9 @@ def ending_lines(summary: Summary, task_path: str) -> list[str]:
 
 
 def _verdict_lines(summary: Summary) -> list[str]:
+    if summary.verdict == "interrupted" and summary.question:
+        again = f"foundry agent resume {summary.run}"
+        return [f"the run asks: {summary.question}", f"answer: {again} --yes | --no, or without either in a terminal"]
     if summary.verdict == "interrupted":
         return [f"interrupted, the state is kept: foundry agent resume {summary.run}"]
     if summary.verdict == "unproven":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group, RenderableType
@@ -60,6 +62,15 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Leaves the terminal to somebody else."""
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     def __call__(self, event: Event) -> None:
         """Takes one event; spans arrive when they open and again when they close."""

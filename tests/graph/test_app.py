@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +17,28 @@ from foundry.agents.expert import experts
 from foundry.graph import dev_server, island
 from foundry.graph.app import make_graph
 from foundry.graph.island import proposers, ways
+from foundry.graph.run.events import Event
 from foundry.graph.run.opening import create, open_services
 from foundry.graph.run.run_directory import RunDirectory, list_runs
 from foundry.graph.run.services import Services
 from foundry.graph.search.state import IslandState, Stop
 from foundry.graph.solve import silent
+from foundry.knowledge.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_as_a_server_does() -> Any:
+    """The graph of langgraph.json: the file is loaded by its path; a factory with arguments would get the server's."""
+    config = json.loads((ROOT / "langgraph.json").read_text())
+    path, name = config["graphs"]["foundry"].split(":")
+    found = importlib.util.spec_from_file_location("served_graph", ROOT / path)
+    assert found and found.loader and config["dependencies"] == ["."]
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    factory = getattr(module, name)
+    assert not inspect.signature(factory).parameters
+    return factory()
 
 
 async def test_the_graph_runs_from_a_task_alone_without_our_context(
@@ -26,7 +47,10 @@ async def test_the_graph_runs_from_a_task_alone_without_our_context(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(dev_server, "Parts", parts)
-    state = await make_graph().ainvoke({"task": "relu_add.py"}, {"recursion_limit": 100_000})
+    graph = load_as_a_server_does()
+    assert graph.checkpointer is None and {"task", "model", "ask"} <= set(graph.get_input_jsonschema()["properties"])
+    given = {"task": "relu_add.py", "effort": "bench"}
+    state = await graph.ainvoke(given, {"recursion_limit": 100_000}, context={})
     assert state["winner"].startswith("c")
     (run,) = list_runs(tmp_path / "runs")
     assert run.get("status") == "finished" and run.get("winner") == state["winner"]
@@ -44,6 +68,29 @@ def test_every_expert_is_a_node_and_a_diagnosis_leads_to_those_that_answer_it() 
     for name, expert in experts().items():
         assert f"island:{name}" in {source for source, _ in edges}, expert.mandate
     assert all((f"island:{name}", "island:leave") in edges for name in ways())
+
+
+async def test_a_server_that_forbids_our_writes_is_told_how_to_allow_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGGRAPH_ALLOW_BLOCKING", "false")
+    with pytest.raises(UsageError, match="langgraph dev --allow-blocking"):
+        await make_graph().ainvoke({"task": "relu_add.py"})
+
+
+async def test_the_stream_tells_the_same_events_as_the_log(parts: Any, make_request: Any) -> None:
+    run = create(make_request(6, islands=2), parts())
+    heard: list[Event] = []
+    opened = await open_services(run, parts(), heard.append)
+    before = len(heard)
+    given: Any = {"context": opened.services, "stream_mode": "custom", "subgraphs": True}
+    stream = make_graph().astream({"run": str(run.path)}, {"recursion_limit": 100_000}, **given)
+    streamed = [event async for _, event in stream]
+    assert [event["id"] for event in streamed] == [event.id for event in heard[before:]]
+    log = {event.id: asdict(event) for event in opened.services.log.read()}
+    closed = {event["id"]: event for event in streamed if event["ended"] is not None}
+    assert closed == {number: log[number] for number in closed}
+    assert set(log) - set(closed) == {event.id for event in heard[:before]} and len(closed) > 60
+    await opened.close()
+    run.close()
 
 
 async def test_a_question_from_inside_an_island_reaches_the_caller_and_its_answer_the_island(

@@ -1,0 +1,89 @@
+"""Points at which a person decides, where the user asked for it (`--ask`): interrupts of the root graph.
+
+A question stops the run with its state kept. It is answered in the terminal, by `foundry agent resume RUN --yes` or
+`--no`, or in LangGraph's Studio. The answer is journalled: nobody is asked twice, and a replay asks nobody.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.types import interrupt
+
+from foundry.agents.directives import parse
+from foundry.agents.prices import in_words, price_of
+from foundry.graph.run.services import Services
+from foundry.graph.search.state import Stop
+from foundry.knowledge.candidate import Evaluation
+from foundry.knowledge.thought import Directive
+
+MORE = 0.5  # of the budget that the effort or the user gave
+YES = (True, "y", "yes", "true")
+
+
+def ask(services: Services, name: str, text: str) -> bool:
+    """Whether a person says yes; yes where nobody wants to be asked. Interrupts the graph until it is answered."""
+    if not services.request.ask:
+        return True
+    return bool(services.journal.plain(f"ask/{name}", "outside", lambda: _interrupt(services, name, text)))
+
+
+def _interrupt(services: Services, name: str, text: str) -> bool:
+    said: Any = interrupt({"question": name, "text": text})
+    meant = (said.strip().lower() if isinstance(said, str) else said) in YES
+    services.log.note("note", "answered", question=text, answer="yes" if meant else "no")
+    return meant
+
+
+def ask_for_model(services: Services) -> bool:
+    """Before a model that costs something, or might, is asked for the first time."""
+    request = services.request
+    if request.model is None:
+        return True
+    price = price_of(request.model, request.chat.price)
+    if price.known and not (price.prompt or price.answer):
+        return True
+    limits = request.limits
+    caps = [f"{limits.tokens} tokens"] if limits.tokens is not None else []
+    caps += [f"{limits.dollars:g} dollars"] if limits.dollars is not None else []
+    most = f"at most {' and '.join(caps)}" if caps else "without a cap on tokens or dollars"
+    place = request.base_url or "its usual endpoint"
+    text = f"{request.model} at {place}, {in_words(price)}, {most}: may it think? (no: the playbook does)"
+    return ask(services, "model", text)
+
+
+def ask_for_budget(services: Services, round_: int, stops: list[Stop]) -> bool:
+    """When the budget is what ended the search: whether it may go on with half as much again, which is then granted as
+    if the user had said so."""
+    if not services.request.ask or not any(stop["kind"] == "budget" for stop in stops):
+        return False
+    evaluations = max(1, int(MORE * services.request.max_evaluations))
+    minutes = round(MORE * services.request.max_minutes, 2)
+    spent, best = services.ledger.spent(), services.best()
+    found = f"the best is {best.candidate.id}, {_speed(best)}" if best else "nothing is correct yet"
+    text = (
+        f"the budget is used up ({spent.evaluations} evaluations, {spent.minutes:.1f} minutes); {found}: "
+        f"search on with {evaluations} more evaluations and {minutes:g} more minutes?"
+    )
+    if not ask(services, f"budget{round_}", text):
+        return False
+    services.journal.plain(f"grant{round_}", "outside", lambda: _grant(services, evaluations, minutes))
+    return True
+
+
+def _grant(services: Services, evaluations: int, minutes: float) -> list[int]:
+    lines = (f"budget +{evaluations} evaluations", f"budget +{minutes:g} minutes")
+    return [services.run.inbox.post(said) for line in lines if isinstance(said := parse(line), Directive)]
+
+
+def ask_for_export(services: Services, winner: Evaluation) -> bool:
+    """Before the proven winner is written, with its receipt."""
+    return ask(services, "export", f"{winner.candidate.id} is proven, {_speed(winner)}: export it with its receipt?")
+
+
+def _speed(evaluation: Evaluation) -> str:
+    timing = evaluation.timing
+    if timing is None:
+        return "not timed"
+    low, high = timing.speedup_ci95
+    return f"{timing.speedup:.2f}x over PyTorch eager [{low:.2f}, {high:.2f}]"
