@@ -38,6 +38,9 @@ class Call:
     seconds: float
     prompt: str
     answer: str
+    sections: Mapping[str, int] = field(default_factory=dict)  # of the prompt: tokens, roughly
+    standing: int = 0  # tokens at its begin that are the same at every step of a run
+    cut: Mapping[str, int] = field(default_factory=dict)  # characters that did not fit, by section
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from foundry.knowledge.experience.record import Hit, MoveLift
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
-from foundry.knowledge.thought import Diagnosis, Directive, Role
+from foundry.knowledge.thought import Diagnosis, Directive, Proposal, Role
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,24 @@ class Hint:
     @property
     def direction(self) -> Literal["up", "down"]:
         return "up" if self.strength > 0 else "down"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A step of this run: the candidate that it made, what was meant, and what came of it so far."""
+
+    candidate: str
+    proposal: Proposal
+    records: tuple[Evaluation, ...]
+
+
+@dataclass(frozen=True)
+class Example:
+    """Another kernel of this run, and why it is shown."""
+
+    evaluation: Evaluation
+    text: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,8 @@ class Brief:
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+    attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
+    examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does
     talk: Talk = field(default_factory=Talk)  # what it has asked and heard in this step
 

@@ -160,6 +160,7 @@ class Build:
     cached: bool = False
     artifact: str = ""  # name of the library or cubin in the build cache of the machine that built it
     first_error: str = ""  # one line
+    errors: str = ""  # what the compiler said, from its first error on, as far as an author needs it
     resources: Resources = field(default_factory=Resources)
 
 

@@ -56,6 +56,7 @@ ROOMS = (
     "agents.prompts",
     "agents.experts",
     "agents.playbook",
+    "agents.words",
     "agents.chat",
     "graph.run",
     "graph.search",

@@ -1,1 +1,1 @@
-"""The brain with a chat model: requests, prompts in words, answers as proposals."""
+"""The brain with a chat model: requests, answers as proposals, tool calls."""

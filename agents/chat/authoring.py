@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
-from typing import Any
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
@@ -99,29 +97,3 @@ def _tunables(answer: ProposalAnswer) -> Iterator[AuthoredTunable]:
 def _scratch(answer: ProposalAnswer) -> Iterator[AuthoredScratch]:
     for name, item in (answer.scratch or {}).items():
         yield AuthoredScratch(name, item.count, item.dtype, item.kept)
-
-
-def head_of(kernel: AuthoredKernel, choices: dict[str, Choice]) -> dict[str, Any]:
-    """What an answer would say of a kernel beside its code, with the numbers that are chosen now as defaults."""
-    head: dict[str, Any] = {"launches": [_plain(launch) for launch in kernel.launches]}
-    if kernel.tunables:
-        head["tunables"] = {
-            item.name: {"values": list(item.values), "default": choices.get(item.name, item.default)}
-            | ({"meaning": item.meaning} if item.meaning else {})
-            for item in kernel.tunables
-        }
-    if kernel.constraints:
-        head["constraints"] = list(kernel.constraints)
-    if kernel.scratch:
-        head["scratch"] = {item.name: _without_defaults(asdict(item), "name") for item in kernel.scratch}
-    return head
-
-
-def _plain(launch: AuthoredLaunch) -> dict[str, Any]:
-    fields = {"kernel": launch.function, **asdict(launch)}
-    return _without_defaults(fields, "function")
-
-
-def _without_defaults(fields: dict[str, Any], *dropped: str) -> dict[str, Any]:
-    kept = {name: value for name, value in fields.items() if name not in dropped}
-    return {name: value for name, value in kept.items() if value not in ((), False, "0")}

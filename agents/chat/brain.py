@@ -24,7 +24,6 @@ from foundry.agents.chat.client import ChatClient, Patience, Unreachable
 from foundry.agents.chat.endpoint import endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Menu, proposal_of
-from foundry.agents.chat.words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, ModelLedger
@@ -33,6 +32,8 @@ from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
 from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
+from foundry.agents.words.sections import Prompt, tokens
+from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
@@ -49,7 +50,7 @@ class _Request:
     step: str
     expert: str
     purpose: Purpose
-    prompt: str
+    prompt: Prompt
     tools: tuple[str, ...] = ()
     talk: Talk = field(default_factory=Talk)
 
@@ -130,7 +131,7 @@ class ChatModelBrain:
         """The model may add a doubt to the ruling on the records, not take one away."""
         if not evidence.ruling.accepted:
             return Judgement()
-        request = _Request(evidence.evaluation.candidate.id, "auditor", "judge", judge_prompt(evidence))
+        request = _Request(evidence.evaluation.candidate.id, "auditor", "judge", Prompt(judge_prompt(evidence)))
         try:
             answer = await self._ask(
                 request, JudgementAnswer, lambda reply, _: _require_reason(_parsed(reply, JudgementAnswer))
@@ -143,7 +144,7 @@ class ChatModelBrain:
     async def answer(self, question: str, context: str) -> str:
         """Plain text; "" when the model gives none."""
         prompt = render("question", {"question": question, "context": context})
-        request = _Request("chat", "diagnostician", "answer", prompt)
+        request = _Request("chat", "diagnostician", "answer", Prompt(prompt))
         try:
             return await self._ask(request, None, lambda reply, _: _plain_text(reply))
         except NoAnswer:
@@ -223,7 +224,7 @@ class ChatModelBrain:
         system = template(experts()[request.expert].prompt)
         if request.tools:
             system += "\n\n" + tools_words(request.tools, options.tool_calls)
-        messages: list[ChatMessage] = [("system", system), ("human", request.prompt), *talk.turns]
+        messages: list[ChatMessage] = [("system", system), ("human", request.prompt.text), *talk.turns]
         last = talk.turns[-1].request.tokens if talk.turns else 0
         if len(talk.calls) >= options.tool_calls:
             reason = f"{options.tool_calls} were made"
@@ -281,7 +282,10 @@ class ChatModelBrain:
                 completion_tokens=sum(reply.usage.answer_tokens for reply in replies),
                 dollars=sum(reply.dollars for reply in replies),
                 seconds=time.monotonic() - started,
-                prompt=said_since(request.talk, self.client.options.tool_calls) or request.prompt,
+                prompt=said_since(request.talk, self.client.options.tool_calls) or request.prompt.text,
+                sections=request.prompt.sizes,
+                standing=tokens(request.prompt.standing),
+                cut=request.prompt.cut,
                 answer=_answered(replies[-1]) if replies else "",
             )
         )

@@ -12,12 +12,12 @@ from functools import cached_property
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, EditAnswer, ProposalAnswer
 from foundry.agents.chat.authoring import authored_recipe
-from foundry.agents.chat.source import fold
-from foundry.agents.chat.words import MOST_MOVES
 from foundry.agents.expert import Expert
 from foundry.agents.playbook.brain import MoveLibrary, fresh_recipe
 from foundry.agents.playbook.ranking import rank
 from foundry.agents.situation import Situation
+from foundry.agents.words.source import fold
+from foundry.agents.words.words import MOST_MOVES
 from foundry.knowledge import syntax
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.thought import Diagnosis, Edit, Move, Proposal, apply_edits

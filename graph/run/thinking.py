@@ -38,6 +38,9 @@ def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> Non
         call_s=said.seconds,
         prompt=run.keep(said.prompt),
         answer=run.keep(said.answer),
+        sections=dict(said.sections),
+        standing=said.standing,
+        cut=dict(said.cut),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
-from foundry.agents.brief import Brief
+from foundry.agents.brief import Attempt, Brief, Example
 from foundry.graph.run.services import Recalled, Services
-from foundry.graph.search.archive import candidate_number
+from foundry.graph.search.archive import candidate_number, cell_of
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import IslandState
@@ -18,6 +19,7 @@ from foundry.knowledge.ruling import objection
 from foundry.knowledge.thought import Diagnosis
 
 SHOWN_ELITES = 6
+SHOWN_ATTEMPTS = 8
 
 
 async def brief_for(state: IslandState, services: Services) -> Brief:
@@ -98,4 +100,35 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         tried=services.tried(state["outside"]["tried"]),
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
+        attempts=_attempts(state, services),
+        examples=_examples(state, services, [elite["candidate"] for elite in elites]),
     )
+
+
+def _attempts(state: IslandState, services: Services) -> tuple[Attempt, ...]:
+    """The latest steps of this run, those from this parent first, then those of this island."""
+    made = [item for item in services.run.decisions() if item.proposal is not None and item.step != state["step"]]
+    made.sort(key=lambda item: candidate_number(item.candidate.id), reverse=True)
+    made.sort(key=lambda item: (item.candidate.parents[:1] != (state["parent"],), item.island != state["island"]))
+    return tuple(
+        Attempt(item.candidate.id, item.proposal, tuple(services.records(item.candidate.id)))
+        for item in made[:SHOWN_ATTEMPTS]
+        if item.proposal is not None
+    )
+
+
+def _examples(state: IslandState, services: Services, elites: Sequence[str]) -> tuple[Example, ...]:
+    """The best kernel of the run, and the best of this island that stands in another cell; the parent is shown as it
+    is."""
+    found: list[Example] = []
+    best = services.best()
+    cell = cell_of(best.coordinates) if best and best.coordinates else ""
+    if best is not None and best.candidate.id != state["parent"]:
+        found.append(Example(best, services.text(best), "the best kernel of this run"))
+    known = {item.evaluation.candidate.id for item in found} | {state["parent"]}
+    for name in elites:
+        other = services.evaluation(name)
+        if name not in known and other.coordinates and cell_of(other.coordinates) != cell:
+            found.append(Example(other, services.text(other), "the best of another kind"))
+            break
+    return tuple(found)

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from foundry.agents.brief import Brief
-from foundry.agents.chat.findings import (
+from foundry.agents.expert import experts
+from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall
+from foundry.agents.words.findings import (
     attempt_line,
     build_lines,
     check_lines,
     code_lines,
-    cut,
     lesson_line,
+    measured,
     profile_lines,
     time_lines,
 )
-from foundry.agents.chat.source import show
-from foundry.agents.chat.words import measured
-from foundry.agents.expert import experts
-from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall
+from foundry.agents.words.sections import cut
+from foundry.agents.words.source import show
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import candidate_number

@@ -13,6 +13,8 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.tools.process.child import Limits
 from foundry.tools.task.plain_file import parse_python
 
+ERROR_CHARS = 4_000
+
 
 class Target(Protocol):
     """`build` blocks (call it in a thread) and never raises for a bad candidate: its failure is in the Build."""
@@ -68,6 +70,13 @@ def first_error(log: str) -> str:
             if mark in line:
                 return line[:300]
     return lines[0][:300] if lines else ""
+
+
+def errors_of(log: str) -> str:
+    """A compiler's log from its first error on, without what follows from it for pages."""
+    lines = [line.rstrip() for line in log.splitlines() if line.strip() and "ptxas info" not in line]
+    first = next((number for number, line in enumerate(lines) if "error" in line.lower()), 0)
+    return "\n".join(lines[max(0, first - 2) :])[:ERROR_CHARS]
 
 
 def build_cache() -> Path:

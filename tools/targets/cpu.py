@@ -20,7 +20,14 @@ from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.file.assemble import build_key
 from foundry.tools.process.child import Limits, run_command
-from foundry.tools.targets.base import build_cache, compiler_environment, compiler_limits, first_error, read_literals
+from foundry.tools.targets.base import (
+    build_cache,
+    compiler_environment,
+    compiler_limits,
+    errors_of,
+    first_error,
+    read_literals,
+)
 
 _ALLOWED_COMPILERS = frozenset({"g++", "c++", "clang++"})
 _INSTALL = "install a C++ compiler, for example: apt-get install g++"
@@ -88,7 +95,8 @@ class CpuTarget:
         if not ok:
             said = first_error(finished.output) or f"{command[0]} exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
-            return Build(False, seconds, first_error=problem.replace("<stdin>:", "kernel line "))
+            named = [text.replace("<stdin>:", "kernel line ") for text in (problem, errors_of(finished.output))]
+            return Build(False, seconds, first_error=named[0], errors=named[1])
         return Build(True, seconds, False, library.name, resources=_resources(str(library)))
 
 

@@ -28,6 +28,7 @@ from foundry.tools.targets.base import (
     build_cache,
     compiler_environment,
     compiler_limits,
+    errors_of,
     first_error,
     read_literals,
 )
@@ -152,7 +153,7 @@ class CudaTarget:
         if not ok:
             said = first_error(output) or f"nvcc exited with {finished.returncode}"
             problem = f"the compiler was stopped: {finished.reason}" if finished.reason else said
-            return Build(False, seconds, first_error=problem)
+            return Build(False, seconds, first_error=problem, errors=errors_of(output))
         resources = resources_of(output, literals.about, arch, self._code(cubin))
         return Build(True, seconds, False, cubin.name, resources=resources)
 

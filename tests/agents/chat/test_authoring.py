@@ -12,8 +12,9 @@ from tests.knowledge.library.test_authored import CPU, TASK, softmax
 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
-from foundry.agents.chat.authoring import authored_recipe, head_of
+from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.chat.fences import replacements
+from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.library.lowered import Lowered

@@ -6,7 +6,7 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.chat.source import SOURCE_CHARS, fold, show
+from foundry.agents.words.source import SOURCE_CHARS, fold, show
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 

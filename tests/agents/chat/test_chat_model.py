@@ -19,9 +19,9 @@ from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Hint
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
-from foundry.agents.chat.source import show, unfold
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
+from foundry.agents.words.source import show, unfold
 from foundry.knowledge.candidate import Audit, Gate, Judgement
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.library.file.texts import library_texts, read_library_text
@@ -61,7 +61,7 @@ async def test_the_prompt_holds_what_an_expert_needs(toy: Any, scripted: Any) ->
         "copy 20 GB/s",
         "d4 to all: prefer short code",
         "- stagnating: no improvement in 3 generations",
-        "- d_mem up (+0.41): move data better: wider vectors",
+        "- kernels near this one gained by this: move data better: wider vectors",
         "return x * 2.0",
         "class ModelNew(torch.nn.Module)",
         "The dominant operations run in the candidate's own kernels",
@@ -173,7 +173,7 @@ async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -
     session = Session(toy, scripted(answer(move(moves=[], source=folded.replace("return x + x", "return 2 * x")))))
     proposal = await session.propose(parent_text=parent)
     assert proposal.source == parent.replace("return x + x", "return 2 * x")
-    assert "FOUNDRY_INLINE" not in session.server.prompt() and "return 0;" in session.server.prompt()
+    assert "namespace math" not in session.server.prompt() and "return 0;" in session.server.prompt()
 
 
 @pytest.mark.parametrize("name", [name for name in library_texts() if name.endswith((".h", ".cuh"))])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from foundry.agents.chat.words import measured
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
 from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.ruling import objection, rule
@@ -14,18 +13,22 @@ WORDS_CHARS = 200  # of one evidence or reason
 MOST_KERNELS = 8
 
 
-def cut(text: str, most: int) -> str:
-    """The text, or its two ends and how much is left out between them."""
-    if len(text) <= most:
-        return text
-    end = most // 4
-    return f"{text[: most - end]}\n[... {len(text) - most} of {len(text)} characters are cut here ...]\n{text[-end:]}"
-
-
 def brief_words(text: str) -> str:
     """One line of bounded length."""
     line = " ".join(text.split())
     return line if len(line) <= WORDS_CHARS else f"{line[:WORDS_CHARS]}..."
+
+
+def measured(evaluation: Evaluation) -> str:
+    """How fast a candidate was found to be, and eager in the same turns, or why nobody knows."""
+    timing, profile = evaluation.timing, evaluation.profile
+    if timing is None:
+        outcome = evaluation.verdict.outcome if evaluation.verdict else "compile_error"
+        return f"not timed ({outcome})"
+    low, high = timing.speedup_ci95
+    text = f"{timing.candidate_ms:.4g} ms, {timing.speedup:.2f} times as fast as eager ({low:.2f} to {high:.2f}), "
+    text += f"which took {timing.baseline_ms:.4g} ms in the same turns"
+    return text + (f"; {100 * profile.fraction_of_floor:.0f} % of the roofline" if profile else "")
 
 
 def build_lines(evaluation: Evaluation) -> list[str]:

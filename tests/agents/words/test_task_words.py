@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.chat.words import contract, diagnose_prompt, judge_prompt, step_prompt
 from foundry.agents.judgement import AuditEvidence
+from foundry.agents.prompt import template
+from foundry.agents.words.sections import CHARS_PER_TOKEN
+from foundry.agents.words.standing import contract
+from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule
@@ -68,7 +72,7 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
     task, (own, *further) = asked
     brief = replace(toy.brief(task=task, graph=own, further_graphs=tuple(further)), diagnosis=WRONG)
     evidence = AuditEvidence(task, brief.parent, rule(brief.parent), "", graphs=asked[1])
-    for prompt in (step_prompt(brief, WRONG, ()), diagnose_prompt(brief, WRONG), judge_prompt(evidence)):
+    for prompt in (step_prompt(brief, WRONG, ()).text, diagnose_prompt(brief, WRONG).text, judge_prompt(evidence)):
         for fact in (
             "Sizes: SCALE = 3, set for this run",
             "\nSCALE = 3\n",  # in the reference itself
@@ -86,12 +90,12 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
         ):
             assert fact in prompt, fact
         assert "SCALE = 1\n" not in prompt
-    assert "The user says: rows are short" in step_prompt(brief, WRONG, ())
-    assert "## Policy strict\nIEEE float32 only" in step_prompt(brief, WRONG, ())
+    assert "The user says: rows are short" in step_prompt(brief, WRONG, ()).text
+    assert "## Policy strict\nIEEE float32 only" in step_prompt(brief, WRONG, ()).text
 
 
 def test_a_plain_task_that_cannot_be_captured_is_told_with_its_defaults(toy: Any) -> None:
-    prompt = step_prompt(toy.brief(graph=None), WRONG, ())
+    prompt = step_prompt(toy.brief(graph=None), WRONG, ()).text
     assert "could not be captured" in prompt and "Mode: as the file leaves it." in prompt
     assert "0.001 for float32, 0.01 for float16, 0.01 for bfloat16" in prompt and "Sizes:" not in prompt
 
@@ -102,11 +106,11 @@ def test_the_contract_names_what_a_library_candidate_has(toy: Any, target: str) 
     graph, device = toy.brief().graph, DEVICES[target]
     text = lower([graph], seeds(graph, device)[0], task_source=SOURCE, device=device).source
     told = contract(target)
-    assert "{{" not in told and f"@foundry {target} runtime header@" in told
-    about_files = told[told.index("- Foundry's own files") : told.index("- A new file may instead")]
+    assert "{{" not in told
+    about_files = told[told.index("- A library's file") : told.index("- Code and expressions know")]
     names = {name for quoted in re.findall(r"`([^`]+)`", about_files) for name in re.findall(r"[A-Za-z_]\w+", quoted)}
-    names -= {"foundry", "runtime", "header", "begin", "end"}
-    assert len(names) > 10
+    names -= {"foundry"}
+    assert len(names) >= 4
     assert not [name for name in names if not re.search(rf"\b{name}\b", text)]
 
 
@@ -126,3 +130,33 @@ def test_the_launches_of_a_cuda_candidate_are_where_the_contract_says(toy: Any) 
         declared = re.search(rf"\b{kernel}\(([^)]*)\)", literals["SOURCE"])
         assert declared and len(declared[1].split(",")) == len(slots)
     assert "foundry_forward" not in contract("cuda") and "_LAUNCHES" not in contract("cpu")
+
+
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_what_is_said_of_the_header_is_in_it(target: str) -> None:
+    header = read_library_text("cpu/runtime.h" if target == "cpu" else "cuda/runtime.cuh")
+    quoted = re.findall(r"`([^`]+)`", template(f"header_{target}").split("Inline PTX")[0])
+    names = {name for text in quoted for name in re.findall(r"[A-Za-z_]\w{2,}", text)}
+    names -= {"pragma", "math", "slope", "alpha", "float", "block", "start", "bytes", "WARPS", "partials", "const"}
+    assert len(names) > 40
+    assert not [name for name in names if not re.search(rf"\b{name}\b", header)]
+
+
+def test_a_prompt_keeps_to_its_budget_and_begins_with_what_stays(toy: Any) -> None:
+    brief = toy.brief(parent_text="class ModelNew: pass\n" + "# a line of a long file\n" * 9000)
+    found = step_prompt(brief, WRONG, ())
+    longest = replace(brief, task=replace(brief.task, source="class Model: ...\n" + "x = 1\n" * 3000), step="i2g7")
+    long = step_prompt(longest, WRONG, ())
+    assert set(long.cut) == {"reference"} and "characters are cut here" in long.text and not found.cut
+    assert len(long.text) / CHARS_PER_TOKEN < 12_000 and len(found.text) / CHARS_PER_TOKEN < 12_000
+    later = step_prompt(replace(brief, step="i0g9", island=3, parent_text="class ModelNew: ..."), WRONG, ())
+    assert later.text[: later.standing] == found.text[: found.standing] and found.standing > 3000
+    assert sum(found.sizes.values()) > 0.9 * len(found.text) / CHARS_PER_TOKEN
+
+
+def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
+    broken = toy.evaluation(toy.recipe(), outcome="compile_error")
+    said = "author:7:3: error: 'tot' was not declared\n    7 |   out[i] = tot;\n      |            ^~~"
+    parent = replace(broken, build=replace(broken.build, ok=False, errors=said))
+    failed = Diagnosis("c1", "compile_error", None, "author:7:3: error: 'tot' was not declared", "fix it")
+    assert said in step_prompt(toy.brief(parent=parent), failed, ()).text

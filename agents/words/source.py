@@ -1,17 +1,27 @@
-"""A candidate's file as a model sees it: each text that the library pastes into files unchanged is folded to one line.
+"""A candidate's file as a model sees it: what it need not see is folded to one line each.
 
-That saves 7,000 tokens a step and more, in both directions: an answer may use the line too, and it is unfolded again.
+Folded are texts that the library pastes into files unchanged, Foundry's loader with the task's model, and, where a file
+is still too long, bodies of functions, those of the library's own machinery first. That saves most of the tokens of a
+step, in both directions: an answer may use such a line too, and it is unfolded again.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from foundry.knowledge.library.file.texts import library_texts
 
-SOURCE_CHARS = 60_000  # about 15,000 tokens; of longer files only the two ends are shown
+SOURCE_CHARS = 16_000  # about 4,500 tokens; of files that are still longer only the two ends are shown
+FOLDED_BODY = 300  # characters of a body that are worth a line
+LOADER = "# @foundry loader@ keep this line: it stands for the task's model and Foundry's own loader"
+_BEGIN_LOADER, _INSIDE_LOADER = "# ---- the task's model", "# ---- building and loading"
+_END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
+_OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
+_NO_BODY = ("namespace", "class ", "def ", "enum", "SOURCE", "FOUNDRY")
+_OF_THE_TASK = re.compile(r"foundry_|(?:\b|_)k_")  # names that the library gives to this task's kernels
 _PASTED = (".h", ".cuh")
 _WORDS = {"cpu/runtime.h": "cpu runtime header", "cuda/runtime.cuh": "cuda runtime header"}
 
@@ -65,12 +75,81 @@ class Folded:
 
 
 def fold(text: str) -> Folded:
-    """The file with the library's texts as one line each, and its two ends only when it is still too long."""
-    parts = [Part(text, text)]
+    """The file as it is shown, and its two ends only when it is still too long."""
+    parts = [piece for part in [Part(text, text)] for piece in _without_loader(part)]
     for name, pasted in _pasted().items():
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
+    parts = _without_bodies(parts)
     length = sum(len(part.seen) for part in parts)
     return Folded(tuple(parts if length <= SOURCE_CHARS else _cut(parts, length)))
+
+
+def _without_loader(part: Part) -> Iterator[Part]:
+    """A file of Foundry's form without what all of them hold."""
+    begin = part.real.find(_BEGIN_LOADER)
+    inside = part.real.find(_INSIDE_LOADER, begin) if begin >= 0 else -1
+    end = _END_LOADER.search(part.real, inside) if inside >= 0 else None
+    if end is None:
+        yield part
+        return
+    before, hidden, after = part.real[:begin], part.real[begin : end.start()], part.real[end.start() :]
+    yield Part(before, before)
+    yield Part(f"{LOADER}\n\n", hidden)
+    yield Part(after, after)
+
+
+@dataclass(frozen=True)
+class _Body:
+    """The lines of one function or structure between its braces, in one part."""
+
+    part: int
+    start: int
+    end: int
+    of_the_task: bool
+
+
+def _without_bodies(parts: list[Part]) -> list[Part]:
+    """The parts with as many bodies folded as it takes to fit, the library's machinery before this task's kernels."""
+    length = sum(len(part.seen) for part in parts)
+    found = [body for number, part in enumerate(parts) if part.seen == part.real for body in _bodies(number, part)]
+    chosen: dict[int, list[_Body]] = {}
+    for body in sorted(found, key=lambda body: (body.of_the_task, body.start - body.end)):
+        if length <= SOURCE_CHARS:
+            break
+        chosen.setdefault(body.part, []).append(body)
+        length -= body.end - body.start - len(_body_mark(0, ""))
+    return [piece for number, part in enumerate(parts) for piece in _fold_bodies(part, number, chosen.get(number, []))]
+
+
+def _bodies(number: int, part: Part) -> Iterator[_Body]:
+    lines = part.real.splitlines(keepends=True)
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+    opened: int | None = None
+    for index, line in enumerate(lines):
+        if opened is None and _OPENING.match(line) and not line.startswith(_NO_BODY):
+            opened = index
+        elif opened is not None and line.startswith("}"):
+            begin, end = starts[opened + 1], starts[index]
+            if end - begin >= FOLDED_BODY:
+                yield _Body(number, begin, end, _OF_THE_TASK.search(lines[opened]) is not None)
+            opened = None
+
+
+def _body_mark(number: int, hidden: str) -> str:
+    return f"  // @foundry body {number}@ keep this line: it stands for {hidden.count(chr(10)):3} lines\n"
+
+
+def _fold_bodies(part: Part, number: int, bodies: list[_Body]) -> Iterator[Part]:
+    at = 0
+    for body in sorted(bodies, key=lambda body: body.start):
+        before, hidden = part.real[at : body.start], part.real[body.start : body.end]
+        yield Part(before, before)
+        yield Part(_body_mark(1000 * number + body.start, hidden), hidden)
+        at = body.end
+    if at == 0 or part.real[at:]:
+        yield Part(part.seen, part.real) if at == 0 else Part(part.real[at:], part.real[at:])
 
 
 def _split(part: Part, line: str, pasted: str) -> Iterator[Part]:

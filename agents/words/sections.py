@@ -1,0 +1,60 @@
+"""The parts of a prompt, each with a budget: what is beyond it is cut, and the trace hears of that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+CHARS_PER_TOKEN = 3.5  # of prose and code together
+
+
+@dataclass(frozen=True)
+class Section:
+    """One slot of a prompt, and how many characters it may take. `ends`: of a text both ends tell something, of a list
+    only the beginning does."""
+
+    slot: str
+    text: str
+    most: int
+    ends: bool = False
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """`standing` characters from its begin are the same at every step of a run. `sizes`: tokens by section, roughly;
+    `cut`: characters that are not shown, by section."""
+
+    text: str
+    standing: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or its two ends and how much is left out between them."""
+    if len(text) <= most:
+        return text
+    end = most // 4
+    return f"{text[: most - end]}\n[... {len(text) - most} of {len(text)} characters are cut here ...]\n{text[-end:]}"
+
+
+def fit(sections: Sequence[Section]) -> tuple[dict[str, str], dict[str, int]]:
+    """(slot -> text within its budget, slot -> characters that are not shown)."""
+    slots: dict[str, str] = {}
+    left_out: dict[str, int] = {}
+    for section in sections:
+        slots[section.slot] = cut(section.text, section.most) if section.ends else _first_lines(section)
+        if len(section.text) > section.most:
+            left_out[section.slot] = len(section.text) - section.most
+    return slots, left_out
+
+
+def _first_lines(section: Section) -> str:
+    if len(section.text) <= section.most:
+        return section.text
+    kept = section.text[: section.most].rpartition("\n")[0] or section.text[: section.most]
+    return f"{kept}\n[... {section.text[len(kept) :].count(chr(10))} more lines are cut ...]"
+
+
+def tokens(characters: int) -> int:
+    return round(characters / CHARS_PER_TOKEN)

@@ -1,0 +1,132 @@
+"""What does not change in a run: the task with its operators and buffers, the device, the library's header, the form of
+an answer. It stands first in every prompt, so that providers' caches hold it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from foundry.agents.brief import Brief
+from foundry.agents.prompt import render, template
+from foundry.agents.situation import COSTLY_KINDS
+from foundry.agents.words.task_words import describe_task, reference
+from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.authored.planning import authored_buffers
+from foundry.knowledge.library.authored.printing import element_type
+from foundry.knowledge.library.cuda.launches import max_shared_bytes
+from foundry.knowledge.library.ir.kernels import Buffer
+from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
+from foundry.knowledge.roofline import allowed_precision
+
+MOST_OPERATORS = 24
+MOST_BUFFERS = 40
+RULES = {
+    "fair": "The dominant operations run in the candidate's own kernels; exact algebra; TF32 as eager may use it.",
+    "open": "System speed: vendor GEMM and convolution calls and declared approximations are allowed and labelled.",
+    "strict": "IEEE float32 only: no TF32, relaxed maths, graphs or shape locks; prepared weights track the weights.",
+}
+
+
+def contract(target: str) -> str:
+    """What a candidate for this target must be, and the forms in which an answer may give it."""
+    language = "CUDA" if target == "cuda" else "C++"
+    return render("contract", {"language": language, "files": template(f"contract_{target}")})
+
+
+def standing_words(brief: Brief) -> dict[str, str]:
+    """The slots of a step's prompt that are the same at every step of a run."""
+    task, device = brief.task, brief.device
+    return {
+        "task": task.name,
+        "target": device.target,
+        "instructions": f"The user says: {task.options.instructions}\n" if task.options.instructions else "",
+        "asked": describe_task(task, brief.graphs),
+        "reference": reference(task),
+        "operators": operators(brief),
+        "buffers": buffers(brief.graph, device.target),
+        "device": describe_device(device),
+        "policy": task.options.policy,
+        "rules": RULES[task.options.policy],
+        "contract": contract(device.target),
+        "header": template(f"header_{device.target}"),
+    }
+
+
+def operators(brief: Brief) -> str:
+    """One line an operator: what it gives, its work, and what moving its operands would take alone; then the whole."""
+    graph = brief.graph
+    if graph is None:
+        return "The reference could not be captured: no operators are known."
+    lines = [_operator(op, graph) for op in graph.ops[:MOST_OPERATORS]]
+    if len(graph.ops) > MOST_OPERATORS:
+        kinds = Counter(op.kind for op in graph.ops[MOST_OPERATORS:])
+        lines.append(f"- and {', '.join(f'{count} {kind}' for kind, count in kinds.most_common(8))}")
+    costly = sum(op.outputs[0].spec.numel for op in graph.ops if op.kind in COSTLY_KINDS)
+    whole = f"In all {graph.flops / 1e6:.4g} MFLOP"
+    whole += f" and {costly / 1e6:.4g} million exponentials, logarithms, roots or divisions" if costly else ""
+    whole += f"; inputs, parameters and outputs are {graph.min_bytes / 1e6:.4g} MB, moved once."
+    precision = allowed_precision(graph, brief.task.options.policy)
+    floor_ms = brief.device.floor_ms(graph.flops, graph.min_bytes, precision)
+    return "\n".join([*lines, whole + (f" Roofline floor: {floor_ms:.4g} ms." if floor_ms else "")])
+
+
+def _operator(op: Op, graph: OpGraph) -> str:
+    values = graph.values
+    moved = sum(values[name].spec.nbytes for name in op.reads if name in values)
+    moved += sum(value.spec.nbytes for value in op.outputs)
+    spec = op.outputs[0].spec
+    work = f", {op.flops / 1e6:.4g} MFLOP" if op.flops else ""
+    read = ", ".join(op.reads[:4])
+    return f"- {op.name} = {op.kind}({read}): {spec.dtype} {list(spec.shape)}{work}, {moved / 1e6:.4g} MB alone"
+
+
+def buffers(graph: OpGraph | None, target: str) -> str:
+    """What a kernel may be given, by name and C++ type."""
+    if graph is None:
+        return "None are known, because the reference could not be captured: only a whole file can be given."
+    try:
+        found = authored_buffers(graph)
+    except CannotLower as error:
+        return f"None: {error}. Only a whole file can be given."
+    lines = [_buffer(buffer, target) for buffer in found.values()]
+    return "\n".join(
+        [*lines[:MOST_BUFFERS], *([f"- and {len(lines) - MOST_BUFFERS} more"] * (len(lines) > MOST_BUFFERS))]
+    )
+
+
+def _buffer(buffer: Buffer, target: str) -> str:
+    kind = element_type(buffer, target)
+    roles = {
+        "input": f"const {kind}*, input {buffer.source}",
+        "parameter": f"const {kind}*, parameter {buffer.source}",
+        "output": f"{kind}*, output, to be written",
+    }
+    role = roles.get(buffer.role, f"{kind}*, new value of {buffer.source}, to be written")
+    layout = "" if buffer.strides == contiguous_strides(buffer.shape) else f", strides {list(buffer.strides)}"
+    return f"- `{buffer.name}`: {role} {list(buffer.shape)}{layout}"
+
+
+def describe_device(device: Device) -> str:
+    """Who it is, what it was measured to reach, and the limits that decide about tiles."""
+    who = "multiprocessors" if device.target == "cuda" else "threads"
+    cache_mb = device.cache_bytes / 1e6
+    lines = [f"{device.name} ({device.arch}), {device.cores} {who}, {cache_mb:.4g} MB of last-level cache"]
+    if device.target == "cuda":
+        shared = max_shared_bytes(device.arch) // 1024
+        lines.append(
+            f"a multiprocessor has 65,536 registers (255 a thread at most), 2,048 threads and {shared + 1} KB of "
+            f"shared memory ({shared} KB a block); a thread loads 16 bytes at once"
+        )
+    else:
+        registers = 32 if device.vector_bytes == 64 else 16
+        lines.append(f"{registers} vector registers of {device.vector_bytes} bytes")
+    if device.ceilings:
+        top = device.ceilings
+        rates = f"TF32 {top.tf32_flops_per_s / 1e9:.4g}, 16-bit floats {top.half_flops_per_s / 1e9:.4g} GFLOP/s, "
+        lines.append(
+            f"measured here: copy {top.copy_bytes_per_s / 1e9:.4g} GB/s, in cache "
+            f"{top.cache_bytes_per_s / 1e9:.4g} GB/s, float32 products {top.ieee_flops_per_s / 1e9:.4g} GFLOP/s, "
+            f"{rates if device.target == 'cuda' else ''}one launch or parallel region {1e3 * top.launch_ms:.3g} us"
+        )
+    lines += [f"{name}: {device.facts[name]}" for name in ("compiler",) if name in device.facts]
+    return "\n".join(f"- {line}" for line in lines)

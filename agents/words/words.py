@@ -1,0 +1,251 @@
+"""A brief in the words of the prompts: what fills their slots, each within its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from foundry.agents.brief import Brief, Example
+from foundry.agents.judgement import AuditEvidence
+from foundry.agents.prompt import render
+from foundry.agents.situation import Situation
+from foundry.agents.words.authored import authored_words
+from foundry.agents.words.findings import attempt_line, brief_words, measured
+from foundry.agents.words.sections import Prompt, Section, fit, tokens
+from foundry.agents.words.source import show
+from foundry.agents.words.standing import RULES, standing_words
+from foundry.agents.words.task_words import describe_task, reference
+from foundry.knowledge.cards import cards
+from foundry.knowledge.thought import Diagnosis, Move
+
+MOST_MOVES = 24
+EXAMPLE_CHARS = 3_200
+MOST_VALUES = 12  # of a tunable that are spelt out
+# What a step along a coordinate of the archive is in a kernel.
+ADVICE: Mapping[tuple[str, str], str] = {
+    ("d_mem", "up"): "move data better: wider vectors, tiles in cache or shared memory, register blocking, prefetch",
+    ("d_mem", "down"): "a simpler memory path did better: fewer staging levels",
+    ("d_algo", "up"): "change the algorithm: fuse passes, reformulate, apply an exact rewrite",
+    ("d_algo", "down"): "the more direct algorithm did better: undo a reformulation",
+    ("d_sync", "up"): "let threads cooperate more: split reductions over threads or blocks",
+    ("d_sync", "down"): "less synchronisation did better: give each thread work of its own",
+}
+# Characters that a section may take; together below 12,000 tokens.
+BUDGETS: Mapping[str, int] = {
+    "asked": 1_600,
+    "reference": 5_000,
+    "operators": 2_400,
+    "buffers": 2_000,
+    "diagnosis": 5_000,
+    "card": 1_600,
+    "kernels": 2_400,
+    "moves": 2_600,
+    "attempts": 2_400,
+    "experience": 5_000,
+    "directives": 1_200,
+    "hints": 800,
+    "others": 7_000,
+    "source": 17_000,
+}
+_BOTH_ENDS = frozenset({"reference", "diagnosis", "source"})
+
+
+def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
+    """The user message that asks an expert for its next step; `moves` are those it may choose by number."""
+    standing = standing_words(brief)
+    words = {
+        **standing,
+        "where": _where(brief),
+        "diagnosis": _diagnosis(diagnosis, brief),
+        "card": _card(diagnosis, brief.device.target),
+        "kernels": _kernels(brief),
+        "moves": "\n".join(f"{number}: {_move(move)}" for number, move in enumerate(moves)) or "none",
+        "attempts": _attempts(brief),
+        "experience": _experience(brief),
+        "directives": _directives(brief),
+        "hints": _hints(brief),
+        "others": "\n\n".join(_example(example) for example in brief.examples) or "none yet",
+        "source": _parent(brief),
+    }
+    return _fitted("step", words, set(standing))
+
+
+def _attempts(brief: Brief) -> str:
+    lines = [f"- {attempt_line(item.candidate, item.proposal, item.records)}" for item in brief.attempts]
+    return "\n".join(lines) or "nothing yet"
+
+
+def _fitted(name: str, words: Mapping[str, str], standing: set[str]) -> Prompt:
+    parts = [Section(slot, text, BUDGETS.get(slot, len(text)), slot in _BOTH_ENDS) for slot, text in words.items()]
+    slots, left_out = fit(parts)
+    text = render(name, slots)
+    sizes = {slot: tokens(len(part)) for slot, part in slots.items() if part}
+    begins = text.find("\n## Where we are\n")
+    return Prompt(text, max(0, begins) if standing else 0, sizes, left_out)
+
+
+def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> Prompt:
+    """The user message that asks why a candidate failed."""
+    words = {
+        "parent": brief.parent.candidate.id,
+        "task": brief.task.name,
+        "failure": diagnosis.failure or "",
+        "evidence": _evidence(diagnosis, brief),
+        "card": _card(diagnosis, brief.device.target),
+        "asked": describe_task(brief.task, brief.graphs),
+        "reference": reference(brief.task),
+        "source": _parent(brief),
+    }
+    return _fitted("diagnose", words, set())
+
+
+def judge_prompt(evidence: AuditEvidence) -> str:
+    """The user message that asks the auditor for an opinion."""
+    timing, audit = evidence.evaluation.timing, evidence.evaluation.audit
+    found = [*(audit.gates if audit else ()), *evidence.ruling.gates]
+    gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in found]
+    return render(
+        "judge",
+        {
+            "candidate": evidence.evaluation.candidate.id,
+            "task": evidence.task.name,
+            "claim": f"a speedup of {timing.speedup:.2f}" if timing else "to be correct",
+            "policy": evidence.task.options.policy,
+            "rules": RULES[evidence.task.options.policy],
+            "gates": "\n".join(gates) or "none ran",
+            "numbers": evidence.ruling.judgement,
+            "asked": describe_task(evidence.task, evidence.graphs),
+            "reference": reference(evidence.task),
+            "source": show(evidence.text),
+        },
+    )
+
+
+def _where(brief: Brief) -> str:
+    """Where the search stands: the parent beside the best kernel, both with eager's time in the same turns."""
+    parent = brief.parent
+    lines = [f"Island {brief.island}, role {brief.role}, step {brief.step}."]
+    lines.append(f"The parent is {parent.candidate.id}: {measured(parent)}.")
+    best = brief.elites[0] if brief.elites else None
+    if best is None:
+        lines.append("No kernel is correct yet.")
+    elif best.candidate.id == parent.candidate.id:
+        lines.append("It is the best kernel of this island.")
+    elif best.timing and parent.timing and _overlap(best.timing.speedup_ci95, parent.timing.speedup_ci95):
+        lines.append(f"The best of this island is {best.candidate.id}, not clearly another speed: {measured(best)}.")
+    else:
+        lines.append(
+            f"The best of this island is {best.candidate.id}: {measured(best)}. The parent was drawn beside it."
+        )
+    return "\n".join(lines)
+
+
+def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    return one[0] <= other[1] and other[0] <= one[1]
+
+
+def _parent(brief: Brief) -> str:
+    """The parent in the form in which an answer may change it."""
+    recipe = brief.lowered.recipe if brief.lowered else None
+    if recipe is not None and recipe.authored is not None:
+        return f"Replacements are made in this code.\n{authored_words(recipe)}"
+    return f"Its file. Replacements are made in it as it stands here.\n```python\n{show(brief.parent_text)}\n```"
+
+
+def _example(example: Example) -> str:
+    """Another kernel of this run, as its author wrote it or as the library's kernels stand in its file."""
+    candidate = example.evaluation.candidate
+    head = f"{candidate.id}, {example.why}: {measured(example.evaluation)}"
+    if candidate.recipe is not None and candidate.recipe.authored is not None:
+        return f"{head}\n{authored_words(candidate.recipe)}"
+    return f"{head}\n```\n{_kernels_of(show(example.text))[:EXAMPLE_CHARS]}\n```"
+
+
+def _kernels_of(shown: str) -> str:
+    """What stands between the quotes of SOURCE, or the whole file where there is none."""
+    _, found, rest = shown.partition('SOURCE = r"""')
+    return rest.partition('"""')[0].strip() if found else shown
+
+
+def _diagnosis(diagnosis: Diagnosis, brief: Brief) -> str:
+    what = diagnosis.failure or diagnosis.limiter or "unknown"
+    where = f" in {diagnosis.kernel}" if diagnosis.kernel else ""
+    return f"{what}{where}: {_evidence(diagnosis, brief)}\nRecommended action: {diagnosis.action}"
+
+
+def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
+    """The evidence, and of a file that does not compile all that its compiler said."""
+    said = brief.parent.build.errors
+    if diagnosis.failure != "compile_error" or not said:
+        return diagnosis.evidence
+    return f"{diagnosis.evidence}\n```\n{said}\n```"
+
+
+def _card(diagnosis: Diagnosis, target: str) -> str:
+    """The playbook's card, without what concerns the other target."""
+    name = diagnosis.failure or diagnosis.limiter
+    if not name:
+        return ""
+    other = "- CUDA:" if target == "cpu" else "- CPU:"
+    kept: list[str] = []
+    drops = False
+    for line in cards()[name].body.splitlines():
+        drops = line.startswith(other) or (drops and line.startswith("  "))
+        kept += [] if drops else [line]
+    text = "\n".join(f"#{line}" if line.startswith("## ") else line for line in kept)
+    return f"<playbook-card>\n{text}\n</playbook-card>"
+
+
+def _kernels(brief: Brief) -> str:
+    situation = Situation(brief)
+    if not situation.kernels:
+        return "None are known: the parent is a whole file."
+    lines = []
+    for kernel in situation.kernels.values():
+        share = situation.shares[kernel.name]
+        lines.append(
+            f"- {kernel.name} ({kernel.template}): {', '.join(kernel.ops)}; {kernel.flops / 1e6:.4g} MFLOP, "
+            f"{kernel.traffic_bytes / 1e6:.4g} MB, about {100 * share:.0f} % of the time"
+        )
+        lines += [
+            f"  - {item.name} = {kernel.choices.get(item.name, item.default)} of "
+            f"{', '.join(map(str, item.values[:MOST_VALUES]))} [{item.aspect}] {item.meaning}"
+            for item in kernel.tunables
+        ]
+    return "\n".join(lines)
+
+
+def _move(move: Move) -> str:
+    if move.kind == "set":  # its meaning stands with the tunable
+        return f"set {move.name} of {move.kernel} from {move.was} to {move.value} [{move.aspect}]"
+    return f"{move.kind} {move.name} [{move.aspect}] {move.reason}"
+
+
+def _experience(brief: Brief) -> str:
+    """What earlier runs did and what came of it, and the best kernel that an author wrote for such a graph."""
+    lines = [
+        f"- x{hit.record.id} ({hit.why}): {brief_words(hit.record.text or hit.record.move)}"
+        + (f"; {hit.record.lift:.2f}x of its parent" if hit.record.lift is not None else f"; {hit.record.outcome}")
+        for hit in brief.hits[:8]
+    ]
+    lines += [
+        f"- move {item.move}: {item.lift:.2f}x over {item.tries} tries, {item.wins} wins" for item in brief.lifts[:8]
+    ]
+    own = brief.lowered.recipe.authored if brief.lowered else None
+    written = [hit for hit in brief.hits if hit.record.recipe and hit.record.recipe.authored not in (None, own)]
+    for hit in sorted(written, key=lambda hit: -(hit.record.child_speedup or 0.0))[:1]:
+        assert hit.record.recipe is not None
+        lines.append(f"The kernel of x{hit.record.id}:\n{authored_words(hit.record.recipe)}")
+    return "\n".join(lines) or "nothing yet"
+
+
+def _directives(brief: Brief) -> str:
+    here = [item for item in brief.directives if item.island in (None, brief.island)]
+    return "\n".join(f"- d{item.id} to {item.to}: {item.text}" for item in here) or "none"
+
+
+def _hints(brief: Brief) -> str:
+    still = brief.stagnant_generations
+    lines = [f"- stagnating: no improvement in {still} generations"] if still else []
+    for hint in brief.hints:
+        lines.append(f"- kernels near this one gained by this: {ADVICE[hint.coordinate, hint.direction]}")
+    return "\n".join(lines) or "none"
