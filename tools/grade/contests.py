@@ -51,7 +51,8 @@ def _hold_once(judge: Worker, runners: Runners, holds: Holds, message: Message, 
     quiet = "compile max-autotune" in message["rivals"]
     try:
         with holds.alone() if quiet else holds.shared(), runners.links(workers) as handles:
-            ready, _ = judge.request({**message, "do": "ready_contest"}, handles, timeout_s=CONTEST_S, tick=tick)
+            asked = {**message, "do": "ready_contest"}
+            ready, _ = judge.request(asked, handles, timeout_s=CONTEST_S, tick=tick, pause=holds.pause)
         if ready.keys() & {"lost", "failed", "error"}:
             return ready
         with holds.alone():

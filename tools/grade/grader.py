@@ -249,11 +249,12 @@ class Grader:
         """Judges the correctness of one candidate, in a process of its own."""
         message: Message = {"do": "verify", "stage": stage, "text": text, "eager_ms": baseline.eager_ms}
         message["told_by"] = baseline.told_by
-        with self._judges.one() as judge, (holds or Holds()).shared():
-            start = time.monotonic()
+        holds = holds or Holds()
+        with self._judges.one() as judge, holds.shared():
+            start = time.monotonic() - holds.waited_s
             message["load_limit_s"] = self._load_limit(text, build)
-            answer, ended = self._with_candidate(judge, message, self._runners.take(text))
-            seconds = time.monotonic() - start
+            answer, ended = self._with_candidate(judge, message, self._runners.take(text), holds)
+            seconds = time.monotonic() - holds.waited_s - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=problem_of(answer, ended), seconds=seconds)
         self._notes.operators[digest_of(text)] = answer["operators"]
@@ -317,6 +318,7 @@ class Grader:
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
         message["load_limit_s"] = self._load_limit(text, build)
         candidates: list[Worker] = []
+        holds = holds or Holds()
 
         def tick() -> None:
             for candidate in candidates:
@@ -324,10 +326,11 @@ class Grader:
                     candidate.end()
 
         try:
-            with self._judges.one() as judge, (holds or Holds()).shared():
+            with self._judges.one() as judge, holds.shared():
                 candidates += [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
                 with self._runners.links(candidates) as handles:
-                    answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+                    asked = {**self._limits, **message}
+                    answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
         finally:
@@ -429,7 +432,7 @@ class Grader:
             return self._load_limit_s
         return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
-    def _with_candidate(self, judge: Worker, message: Message, candidate: Worker) -> tuple[Message, str]:
+    def _with_candidate(self, judge: Worker, message: Message, candidate: Worker, holds: Holds) -> tuple[Message, str]:
         """Asks the judge about a candidate; returns its answer and how the candidate's process ended.
 
         A candidate that breaks a limit is killed, and the judge answers then, because its link closes.
@@ -444,7 +447,8 @@ class Grader:
 
         try:
             with self._runners.links([candidate]) as handles:
-                answer, _ = judge.request({**self._limits, **message}, handles, timeout_s=JUDGE_S, tick=tick)
+                asked = {**self._limits, **message}
+                answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
         except WorkerDied as died:
             answer = {"failed": ["crash", f"the judge {died}"]}
         except ChannelClosed:  # it was gone before it could be linked

@@ -144,7 +144,8 @@ class PairedRun:
         try:
             with self._runners.links(workers) as handles:
                 asked = {**self._message, **fields, "do": do}
-                answer, _ = self._judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick)
+                pause = self._holds.pause
+                answer, _ = self._judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=pause)
         except WorkerDied as died:
             return {"failed": ["crash", f"the judge {died}"]}
         except ChannelClosed:  # a runner was gone before it could be linked: hardly the one that was just forked

@@ -24,6 +24,7 @@ class Holds:
     ) -> None:
         self._lock, self._on_cpu, self._is_over = lock, on_cpu, is_over
         self._is_whole = False
+        self._leave: Callable[[], float] | None = None  # and come back, while a GPU is shared
         self.waited_s = 0.0
 
     @contextlib.contextmanager
@@ -51,6 +52,16 @@ class Holds:
         with self._held(fcntl.LOCK_EX):
             yield
 
+    @property
+    def pause(self) -> Callable[[], None] | None:
+        """While a GPU is shared: lets those in who wait to time something, and returns when they are done. A long
+        request calls it between two of its steps."""
+        leave = self._leave
+        return None if leave is None else lambda: self._wait_outside(leave)
+
+    def _wait_outside(self, leave: Callable[[], float]) -> None:
+        self.waited_s += leave()
+
     def count(self, answer: Message) -> None:
         """Adds the device's work that an answer tells of."""
         if self._lock is not None:
@@ -62,6 +73,10 @@ class Holds:
             yield
             return
         asked = time.monotonic()
-        with self._lock.held(kind, self._is_over):
+        with self._lock.held(kind, self._is_over) as leave:
             self.waited_s += time.monotonic() - asked
-            yield
+            self._leave = leave if kind == fcntl.LOCK_SH and not self._on_cpu else None
+            try:
+                yield
+            finally:
+                self._leave = None

@@ -106,23 +106,52 @@ class DeviceLock:
             yield
 
     @contextlib.contextmanager
-    def held(self, kind: int, is_over: Callable[[], bool]) -> Iterator[None]:
-        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Raises FoundryError once `is_over` says that
-        nobody waits for it any more."""
+    def held(self, kind: int, is_over: Callable[[], bool]) -> Iterator[Callable[[], float]]:
+        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Gives a function that lets those in who wait to
+        be alone: it leaves, waits for its turn again and returns the seconds that took, 0.0 if nobody waits. Raises
+        FoundryError once `is_over` says that nobody waits for it any more."""
         asked = time.monotonic()
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+        def let_others() -> float:
+            if not self._is_wanted():
+                return 0.0
+            left = time.monotonic()
+            fcntl.flock(room, fcntl.LOCK_UN)
+            self._enter(room, kind, is_over)
+            away_s = time.monotonic() - left
+            self.use.add(waited_s=away_s, shared_s=-away_s)
+            return away_s
+
         try:
-            with self._threads:
-                gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
-                    _wait_for(gate, fcntl.LOCK_EX, is_over)
-                    _wait_for(room, kind, is_over)
-                finally:
-                    os.close(gate)
+            self._enter(room, kind, is_over)
             with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
-                yield
+                yield let_others
         finally:
             os.close(room)
+
+    def _enter(self, room: int, kind: int, is_over: Callable[[], bool]) -> None:
+        with self._threads, self._open_gate() as gate:
+            _wait_for(gate, fcntl.LOCK_EX, is_over)
+            _wait_for(room, kind, is_over)
+
+    def _is_wanted(self) -> bool:
+        """Whether somebody stands in the gate: only who wants to be alone stays there."""
+        with self._open_gate() as gate:
+            try:
+                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _open_gate(self) -> Iterator[int]:
+        """The gate's file; closing it gives up the lock."""
+        gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            yield gate
+        finally:
+            os.close(gate)
 
     @contextlib.asynccontextmanager
     async def _held(self, kind: int) -> AsyncIterator[None]:
@@ -132,12 +161,9 @@ class DeviceLock:
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             async with self._queue:  # first come, first served in this process
-                gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                try:
+                with self._open_gate() as gate:
                     await _acquire(gate, fcntl.LOCK_EX)
                     await _acquire(room, kind)
-                finally:
-                    os.close(gate)
             with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
                 yield
         finally:

@@ -31,6 +31,7 @@ _F_ADD_SEALS = 1033
 _F_SEAL_SHRINK, _F_SEAL_GROW, _F_SEAL_WRITE = 0x2, 0x4, 0x8
 
 Message = dict[str, Any]
+MAY_PAUSE, PAUSE = "may_pause", "pause"  # keys of a request whose worker may ask to wait, and of that question
 
 
 class ChannelClosed(Exception):

@@ -29,7 +29,16 @@ from foundry.knowledge.errors import FoundryError, MissingTool
 from foundry.knowledge.home import foundry_home
 from foundry.tools.process import child as process
 from foundry.tools.process import sandbox
-from foundry.tools.process.channel import Channel, ChannelClosed, ChannelGarbled, ChannelTimeout, Message, close_all
+from foundry.tools.process.channel import (
+    MAY_PAUSE,
+    PAUSE,
+    Channel,
+    ChannelClosed,
+    ChannelGarbled,
+    ChannelTimeout,
+    Message,
+    close_all,
+)
 from foundry.tools.process.child import POLL_S, Limits
 from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS
 from foundry.tools.process.sandbox import Sandbox
@@ -130,24 +139,33 @@ class Worker:
         *,
         timeout_s: float | None = None,
         tick: Callable[[], None] = lambda: None,
+        pause: Callable[[], None] | None = None,
     ) -> tuple[Message, list[int]]:
-        """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile.
+        """Sends one message and waits for its answer, reading the worker's usage and calling `tick` meanwhile. With
+        `pause` the worker may ask between two of its steps whether it should wait; that time is not counted.
 
         Raises WorkerDied when the worker ends first, breaks a limit or sends no message; it is gone then.
         """
         seconds = self.limits.wall_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + seconds
         try:
-            self.channel.send(message, handles)
-            while not self.channel.ready(POLL_S):
-                tick()
-                if reason := self.excess():
-                    self.end()
-                    raise WorkerDied("crash", reason)
-                if time.monotonic() > deadline:
-                    self.end()
-                    raise WorkerDied("timeout", f"did not finish in {seconds:g} s")
-            return self.channel.receive(0.0)
+            self.channel.send(message if pause is None else {**message, MAY_PAUSE: True}, handles)
+            while True:
+                while not self.channel.ready(POLL_S):
+                    tick()
+                    if reason := self.excess():
+                        self.end()
+                        raise WorkerDied("crash", reason)
+                    if time.monotonic() > deadline:
+                        self.end()
+                        raise WorkerDied("timeout", f"did not finish in {seconds:g} s")
+                answer, extra = self.channel.receive(0.0)
+                if pause is None or PAUSE not in answer:
+                    return answer, extra
+                asked = time.monotonic()
+                pause()
+                deadline += time.monotonic() - asked
+                self.channel.send({})
         except (ChannelClosed, ChannelTimeout) as error:
             raise WorkerDied("crash", self.end()) from error
         except ChannelGarbled as error:

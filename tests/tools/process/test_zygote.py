@@ -37,6 +37,12 @@ def echo(channel, message, handles):
     channel.send({**message, "pid": os.getpid(), "key": os.environ.get("SECRET_KEY"), "cwd": os.getcwd(),
         "gpus": [os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES")]})
 
+def rest(channel, message, handles):
+    for _ in range(3):
+        channel.send({"pause": True})
+        assert channel.receive() == ({}, [])
+    channel.send({"may": message["may_pause"]})
+
 def hang(channel, message, handles):
     import signal
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -156,6 +162,17 @@ def test_bad_workers_cost_one_request(zygote: Zygote, job: str, outcome: str, ev
     if job != "eat":
         assert time.monotonic() - start < QUICK.wall_s + 1.0
     assert fork(zygote).request({"do": "echo"})[0]["do"] == "echo"
+
+
+def test_a_worker_may_wait_between_its_steps_and_that_time_is_not_its_own(zygote: Zygote) -> None:
+    waits: list[float] = []
+
+    def pause() -> None:
+        waits.append(time.monotonic())
+        time.sleep(0.3)  # three of them are more than the request may take
+
+    answer, _ = fork(zygote).request({"do": "rest"}, timeout_s=0.5, pause=pause)
+    assert answer == {"may": True} and len(waits) == 3
 
 
 def test_a_flood_of_output_is_bounded(zygote: Zygote) -> None:

@@ -7,6 +7,8 @@ import math
 import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -15,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from foundry.knowledge.device import Device
+from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.protocol.statistics import (
     EFFORTS,
@@ -175,6 +178,32 @@ async def test_readers_share_and_a_writer_is_alone_and_not_starved(tmp_path: Pat
     assert ["r1", "r2"] in seen and ["writer"] in seen
     assert all(group == ["writer"] or "writer" not in group for group in seen)
     assert order.index("writer") <= 4  # readers that came later did not all pass it
+
+
+def test_who_shares_the_gpu_lets_a_timing_in_between_two_steps(tmp_path: Path) -> None:
+    sharing, timing = (Holds(DeviceLock(DEVICE, tmp_path)) for _ in range(2))
+    told: list[str] = []
+
+    def time_it() -> None:
+        with timing.alone():
+            told.append("timed")
+            assert timing.pause is None  # nobody comes in while something is timed
+
+    with sharing.shared():
+        assert sharing.pause is not None
+        sharing.pause()
+        assert sharing.waited_s < 0.1  # nobody waited
+        other = threading.Thread(target=time_it)
+        other.start()
+        while not told:  # as between the commands of a verification
+            sharing.pause()
+            time.sleep(0.001)
+        told.append("went on")
+    other.join()
+    assert told == ["timed", "went on"] and sharing.pause is None
+    on_cpu = Holds(DeviceLock(DEVICE, tmp_path), on_cpu=True)
+    with on_cpu.shared():
+        assert on_cpu.pause is None  # what waits there would still spin on the cores
 
 
 async def test_a_cancelled_wait_lets_the_lock_go(tmp_path: Path) -> None:

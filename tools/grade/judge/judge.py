@@ -10,7 +10,7 @@ import ctypes
 import gc
 import itertools
 import os
-import random
+import secrets
 import statistics
 import time
 import warnings
@@ -29,11 +29,11 @@ from foundry.tools.grade.judge.cases import Case, Trial, cases_of
 from foundry.tools.grade.judge.contest import Entered, RivalLost, enter, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.foreign import answer_by
-from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, PreparedGroup, TimedInputs, check_scheduling
 from foundry.tools.grade.judge.repeated_calls import check_computes_again
 from foundry.tools.grade.judge.telling import Telling, find_telling
-from foundry.tools.process.channel import Channel, Message, close_all
+from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
@@ -60,7 +60,8 @@ _WITHOUT_GPU_KERNELS = Gate(
 class Judge:
     """The grader of one task. A search verifies and times candidates on its first case."""
 
-    def __init__(self, message: Message) -> None:
+    def __init__(self, message: Message, breaks: Breaks) -> None:
+        self.breaks = breaks
         self._task = codec.decode(Task, message["task"])
         self._device = codec.decode(Device, message["device"])
         self._seeds = Seeds(int(message["seed"]))
@@ -181,7 +182,7 @@ class Judge:
             group.timed,
             self._cache,
             effort_of(stage, self._device.target),
-            seed=_any_seed(),
+            seed=secrets.randbits(31),
             alone=group.alone,
             check=message.get("check", "none"),
         )
@@ -412,7 +413,7 @@ class Judge:
             packed,
             specs,
             errors,
-            lambda: case.inputs(_any_seed(), telling),
+            lambda: case.inputs(secrets.randbits(31), telling),
             is_changeable,
             scalable=not case.limited,
             rotatable=not case.has_structure(),
@@ -448,17 +449,13 @@ class Judge:
 
     def _link(self, handle: int, run_limit_s: float, load_limit_s: float = 60.0, side: str = "candidate") -> RunnerLink:
         limits = {"load_limit_s": load_limit_s, "run_limit_s": run_limit_s}
-        return RunnerLink(os.dup(handle), **limits, side=side, device=self._place)
+        return RunnerLink(os.dup(handle), **limits, side=side, device=self._place, pause=self.breaks.offer)
 
     def _run_limit(self, message: Message) -> float:
         """Seconds one forward may take: a multiple of the baseline's time, with a floor."""
         if "run_limit_s" in message:
             return float(message["run_limit_s"])
         return max(RUN_LIMIT_S, RUN_LIMIT_FACTOR * float(message.get("eager_ms", 0.0)) / 1e3)
-
-
-def _any_seed() -> int:
-    return random.SystemRandom().getrandbits(31)
 
 
 def serve(control: Channel) -> None:
@@ -469,17 +466,19 @@ def serve(control: Channel) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # IEEE unless asked otherwise
     warnings.simplefilter("ignore")
     judge: Judge | None = None
+    breaks = Breaks(control)
     answer: Message
     while True:
         message, handles = control.receive()
         start = time.perf_counter()
+        breaks.are_allowed = bool(message.get(MAY_PAUSE))
         try:
             if message["do"] == "warm":
                 torch.cuda.current_blas_handle()  # type: ignore[no-untyped-call]  # makes the context too
                 answer = {}
             elif message["do"] == "open":
                 torch.set_num_threads(int(message["threads"]))
-                judge = Judge(message)
+                judge = Judge(message, breaks)
                 answer = {}
             else:
                 request: Callable[[Message, list[int]], Message] = getattr(judge, message["do"])

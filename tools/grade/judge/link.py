@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from foundry.tools.grade.judge.carriers import Sent, carrier_for
 from foundry.tools.grade.judge.cases import Case
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import (
+    PAUSE,
     Channel,
     ChannelClosed,
     ChannelGarbled,
@@ -52,6 +53,7 @@ OUTCOMES: dict[str, Outcome] = {
 SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
 ANSWER_BYTES = 16 << 20
 LINES = 20  # of evidence from a runner
+BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 CALLS_IN_A_LIMIT = 30.0  # of the baseline's
 
 
@@ -87,9 +89,33 @@ class RunnerFailed(Exception):
         return {"failed": [self.outcome, self.evidence], "side": self.side, "gate": self.gate}
 
 
+class Breaks:
+    """Where a request that shares the GPU lets others time: between two commands, when nothing of it is under way.
+
+    A proof needs the GPU alone for some tenths of a second at a time. Without breaks it would wait for the whole
+    verification of each kernel that other islands, or other runs, examine on the same GPU. `are_allowed`: the main
+    process answers the offers.
+    """
+
+    def __init__(self, control: Channel) -> None:
+        self._control = control
+        self.are_allowed = False
+        self._last = 0.0
+
+    def offer(self) -> None:
+        """Asks the main process, every now and then, and goes on when it answers: at once if nobody waits."""
+        if not self.are_allowed or time.monotonic() - self._last < BREAK_S:
+            return
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # its own work on a truth would go on
+            torch.cuda.synchronize()
+        self._control.send({PAUSE: True})
+        self._control.receive()
+        self._last = time.monotonic()
+
+
 class RunnerLink:
     """Commands of the judge to a runner. `run_limit_s` is the time a single forward may take, `device` the kind of
-    device that its tensors lie on."""
+    device that its tensors lie on; `pause` is called before each command."""
 
     def __init__(
         self,
@@ -99,8 +125,9 @@ class RunnerLink:
         run_limit_s: float,
         side: str = "candidate",
         device: str = "cpu",
+        pause: Callable[[], None] = lambda: None,
     ) -> None:
-        self._side = side
+        self._side, self._pause = side, pause
         self._channel = Channel.from_handle(handle)
         self._channel.ask_for_senders()
         self._runner = 0  # its process, known from its first answer
@@ -123,6 +150,7 @@ class RunnerLink:
         process wrote ahead of time, or one too many, does not pass. A candidate whose process works on while it has
         nothing to do fails too: a call is over when it returns.
         """
+        self._pause()
         start = time.perf_counter()
         number = secrets.randbits(60)
         if message["do"] in _FORWARDS:
