@@ -1,0 +1,113 @@
+"""A model writes a kernel with two tunables for an operator that the library has no template for: the whole way on this
+machine, and found again by a run that has no model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer
+
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.request import RunLimits, SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.solve import solve
+
+pytestmark = pytest.mark.slow
+TASK = """import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.cdist(x, y, p=1.0)
+
+
+def get_inputs():
+    return [torch.randn(512, 64), torch.randn(256, 64)]
+
+
+def get_init_inputs():
+    return []
+"""
+CODE = """
+static void distances(const float* x, const float* y, float* out) {
+#pragma omp parallel for schedule(static) collapse(2)
+  for (long block = 0; block < x_d0; block += ROWS)
+    for (long other = 0; other < y_d0; other += COLUMNS)
+      for (long i = block; i < block + ROWS; ++i)
+        for (long j = other; j < other + COLUMNS; ++j) {
+          float total = 0;
+#pragma omp simd reduction(+ : total)
+          for (long k = 0; k < x_d1; ++k) total += math::abs(x[i * x_d1 + k] - y[j * x_d1 + k]);
+          out[i * y_d0 + j] = total;
+        }
+}
+"""
+HEAD = {
+    "rationale": "blocks of both stay in the first-level cache",
+    "expected": "below half of eager's time",
+    "measure": "ms",
+    "launches": [{"kernel": "distances", "args": ["x", "y", "out"]}],
+    "tunables": {"ROWS": {"values": [4, 16, 64], "default": 4}, "COLUMNS": {"values": [8, 32, 128], "default": 8}},
+    "constraints": ["x_d0 % ROWS == 0", "y_d0 % COLUMNS == 0"],
+}
+WRONG = CODE.replace("float total = 0;", "float total = nothing;")
+
+
+def author(request: dict[str, Any]) -> Reply:
+    """First a kernel that does not compile, then its repair, then nothing more."""
+    asked = str(request["messages"][-1]["content"])
+    if "nothing" in asked and "was not declared" in asked and "## Where we are" in asked:
+        assert "float total = nothing;" in asked, "the parent's code is shown"
+        edit = "<<<<<<< SEARCH\n          float total = nothing;\n=======\n          float total = 0;\n>>>>>>> REPLACE"
+        return answer(
+            f'```json\n{{"rationale": "the name was wrong", "expected": "it compiles"}}\n```\n```\n{edit}\n```'
+        )
+    if "The parent is c0" in asked:
+        return answer(f"```json\n{json.dumps(HEAD)}\n```\n```cpp\n{WRONG}```")
+    return answer("I have nothing more.")
+
+
+async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "distances.py").write_text(TASK)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    server = ScriptedServer([author]).start()
+    request = SolveRequest(
+        str(tmp_path / "distances.py"),
+        target="cpu",
+        islands=1,
+        limits=RunLimits(evaluations=4, minutes=2.0),
+        finalists=1,
+        rivals=(),
+        store=str(tmp_path / "store"),
+        runs=str(tmp_path / "runs"),
+        model="scripted-1",
+        base_url=server.url,
+    )
+    try:
+        summary = await solve(request)
+    finally:
+        server.stop()
+    assert summary.verdict == "accepted", summary
+    run = RunDirectory.inspect(Path(summary.run))
+    winner = run.evaluation(summary.candidate).candidate
+    assert winner.origin == "model" and winner.recipe is not None and winner.recipe.authored is not None
+    events = EventLog(run.database, reading=True).read()
+    (tuned,) = [event for event in events if event.name == "tuned"]
+    assert tuned.data["tried"] >= 1 and tuned.data["failed"] == 0
+    made = [item.candidate.recipe for item in run.decisions() if item.candidate.recipe is not None]
+    numbers = {json.dumps(recipe.choices) for recipe in made if recipe.authored == winner.recipe.authored}
+    assert len(numbers) > 1, "nobody but the author chose numbers"
+    thoughts = [event for event in events if event.kind == "expert" and "sections" in event.data]
+    assert thoughts and thoughts[0].data["standing"] > 1000 and not thoughts[0].data["cut"]
+    run.close()
+
+    again = await solve(replace(request, model=None, base_url=None))
+    found = RunDirectory.inspect(Path(again.run))
+    first = found.decisions()[0].candidate
+    assert again.verdict == "accepted" and first.proposal.startswith("recalled x") and first.origin == "model"
+    assert first.recipe is not None and first.recipe.authored == winner.recipe.authored
+    found.close()
