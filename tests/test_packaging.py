@@ -57,9 +57,10 @@ def test_wheel_and_sdist_install_only_foundry(built: Path, tmp_path: Path) -> No
     (sdist,) = built.glob("*.tar.gz")
     for archive in (wheel, sdist):
         home = tmp_path / archive.suffix.strip(".")
-        venv.create(home / "venv", with_pip=True)
+        venv.create(home / "venv")  # without a pip of its own, which takes longer to install than Foundry
         python = home / "venv/bin/python"
-        pip = run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", archive, cwd=home)
+        install = ("install", "--quiet", "--no-deps", "--no-build-isolation", archive)
+        pip = run(sys.executable, "-m", "pip", "--python", python, *install, cwd=home)
         if archive == sdist and pip.returncode != 0:
             # Building needs setuptools, which a bare venv lacks; the wheel above was built from this sdist.
             assert "setuptools" in pip.stdout + pip.stderr
