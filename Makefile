@@ -7,6 +7,9 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
+# The tests start hundreds of Python processes: each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: solve test test-all lint environment check-tools clean
 
 solve: $(VENV)/.run-ready
