@@ -12,7 +12,7 @@ from foundry.knowledge.candidate import Baseline, Evaluation
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Hit, MoveLift
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.opgraph import OpGraph
+from foundry.knowledge.opgraph import OperatorRun, OpGraph
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, Directive, Proposal, Role
 
@@ -73,6 +73,7 @@ class Brief:
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+    ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does

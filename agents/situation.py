@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from foundry.agents.brief import Brief
-from foundry.knowledge.candidate import Choice, Profile, Timing
+from foundry.knowledge.candidate import REFERENCE, Choice, Profile, Timing
 from foundry.knowledge.device import Ceilings
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
 from foundry.knowledge.library.lowered import plan_name
@@ -84,7 +84,9 @@ class Situation:
         """What the candidate's kernels move, intermediate values included; the graph's least where unknown."""
         if self.kernels:
             return sum(kernel.traffic_bytes for kernel in self.kernels.values())
-        return self.brief.graph.min_bytes if self.brief.graph else 0
+        if self.brief.graph is None:
+            return sum(row.traffic_bytes for row in self.brief.ran) if self.is_reference else 0
+        return self.brief.graph.min_bytes
 
     @cached_property
     def least_bytes(self) -> int:
@@ -97,7 +99,9 @@ class Situation:
     def flops(self) -> int:
         if self.brief.lowered:
             return self.brief.lowered.flops
-        return self.brief.graph.flops if self.brief.graph else 0
+        if self.brief.graph is None:
+            return sum(row.flops for row in self.brief.ran) if self.is_reference else 0
+        return self.brief.graph.flops
 
     @cached_property
     def bandwidth(self) -> float | None:
@@ -141,7 +145,14 @@ class Situation:
     def launches(self) -> int:
         if self.profile and self.profile.launches > 0:
             return self.profile.launches
+        if self.is_reference:
+            return max(1, sum(row.calls for row in self.brief.ran))
         return max(1, len(self.kernels))
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether the parent is the task's own module, which PyTorch runs operator by operator."""
+        return self.brief.parent.candidate.id == REFERENCE
 
     @property
     def launch_ms(self) -> float:

@@ -128,6 +128,17 @@ class Op:
 
 
 @dataclass(frozen=True)
+class OperatorRun:
+    """What PyTorch ran of one operator in one forward. `ms`: its own time, 0 where nobody saw it."""
+
+    name: str  # "aten::mm"
+    calls: int
+    flops: int
+    traffic_bytes: int
+    ms: float = 0.0
+
+
+@dataclass(frozen=True)
 class OpGraph:
     """Inputs, state and constants, operators in execution order, and what forward returns."""
 

@@ -138,6 +138,8 @@ def _roofline(situation: Situation) -> _Found:
     bandwidth = _fraction(situation.achieved_bytes_per_s, situation.bandwidth)
     arithmetic = _fraction(situation.achieved_flops_per_s, situation.flops_ceiling)
     evidence = _rates(situation, bandwidth, arithmetic)
+    if situation.brief.graph is None:
+        evidence = "; ".join(part for part in (_slowest_operators(situation), evidence) if part)
     if situation.arithmetic_ms > situation.memory_ms:
         return "compute", evidence
     if situation.candidate_ms is None or bandwidth >= SATURATED:
@@ -151,11 +153,26 @@ def _roofline(situation: Situation) -> _Found:
     return "memory_latency", evidence
 
 
+def _slowest_operators(situation: Situation) -> str:
+    """What PyTorch runs in a task that no tracer could follow, by its own profiler."""
+    rows, whole_ms = situation.brief.ran, sum(row.ms for row in situation.brief.ran)
+    if not rows:
+        return "the reference could not be traced, and nothing was seen of its operators"
+    shown = [
+        f"{row.name.removeprefix('aten::')} {row.calls}x" + (f" {100 * row.ms / whole_ms:.0f} %" if whole_ms else "")
+        for row in rows[:5]
+    ]
+    calls = sum(row.calls for row in rows)
+    return f"the reference, which could not be traced, runs {calls} operators one by one: {', '.join(shown)}"
+
+
 def _fraction(achieved: float | None, ceiling: float | None) -> float:
     return achieved / ceiling if achieved and ceiling else 0.0
 
 
 def _rates(situation: Situation, bandwidth: float, arithmetic: float) -> str:
+    if not situation.traffic_bytes:
+        return "" if situation.candidate_ms is None else f"{situation.candidate_ms:.4g} ms"
     moved = f"{situation.traffic_bytes / 1e6:.4g} MB moved, {situation.flops / 1e6:.4g} MFLOP"
     if situation.achieved_bytes_per_s is None or situation.bandwidth is None:
         return (
@@ -182,6 +199,8 @@ def _floor(situation: Situation) -> str:
 
 def _action(limiter: Limiter, situation: Situation, *, named_by_profiler: bool) -> str:
     """The profiler's or the card's action, made concrete where the numbers single one thing out."""
+    if situation.is_reference and limiter in ("memory_bandwidth", "memory_latency", "launch_overhead"):
+        return "Fuse: write one kernel for operators that follow each other; what lies between stays in registers."
     surplus = situation.traffic_bytes - situation.least_bytes
     if limiter in ("memory_bandwidth", "launch_overhead") and len(situation.kernels) > 1 and surplus > 0:
         return (

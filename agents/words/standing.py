@@ -56,7 +56,7 @@ def operators(brief: Brief) -> str:
     """One line an operator: what it gives, its work, and what moving its operands would take alone; then the whole."""
     graph = brief.graph
     if graph is None:
-        return "The reference could not be captured: no operators are known."
+        return _operators_that_ran(brief)
     lines = [_operator(op, graph) for op in graph.ops[:MOST_OPERATORS]]
     if len(graph.ops) > MOST_OPERATORS:
         kinds = Counter(op.kind for op in graph.ops[MOST_OPERATORS:])
@@ -68,6 +68,18 @@ def operators(brief: Brief) -> str:
     precision = allowed_precision(graph, brief.task.options.policy)
     floor_ms = brief.device.floor_ms(graph.flops, graph.min_bytes, precision)
     return "\n".join([*lines, whole + (f" Roofline floor: {floor_ms:.4g} ms." if floor_ms else "")])
+
+
+def _operators_that_ran(brief: Brief) -> str:
+    """What PyTorch was seen to run, where no tracer could follow the reference."""
+    if not brief.ran:
+        return "The reference could not be captured: no operators are known."
+    lines = [
+        f"- {row.name}: {row.calls} calls, {row.ms:.3g} ms, {row.flops / 1e6:.4g} MFLOP, "
+        f"{row.traffic_bytes / 1e6:.4g} MB"
+        for row in brief.ran
+    ]
+    return "\n".join(["The reference could not be captured; PyTorch runs, by its profiler:", *lines])
 
 
 def _operator(op: Op, graph: OpGraph) -> str:

@@ -31,7 +31,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.algebra.rewrites import as_labelled
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
@@ -59,12 +59,13 @@ FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
 @dataclass(frozen=True)
 class Intake:
     """Inputs, outputs and graphs of a task. `graphs`: one for each case (own shapes, extra shapes, dtypes); if the task
-    could not be captured there are none, and `capture_note` says why."""
+    could not be captured there are none, `capture_note` says why, and `ran` what PyTorch ran instead."""
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
     graphs: list[OpGraph]
     capture_note: str
+    ran: list[OperatorRun] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -362,6 +363,7 @@ class LocalWorkbench:
             outputs=[decode_record(TensorSpec, item) for item in checked["outputs"]],
             graphs=[decode_record(OpGraph, item) for item in captured["graphs"]],
             capture_note=captured["note"],
+            ran=[decode_record(OperatorRun, item) for item in captured.get("ran", [])],
         )
 
     def _begin(self, text: str, stage: Stage) -> None:

@@ -10,13 +10,14 @@ import torch
 
 from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
-from foundry.knowledge.opgraph import OpGraph, TensorSpec
+from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Channel, Message
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.gpu_plan import Sizes
 from foundry.tools.task.loading import LoadedTask
+from foundry.tools.task.ran import operators_ran
 
 HOLLOW_BYTES = 32 << 20
 codec.prepare(Task)  # 30 ms of each process that reads a task; the warm process imports this module once
@@ -70,8 +71,18 @@ def _capture(task: Task, device: torch.device) -> Message:
         for loaded in _cases(task):
             graphs.append(codec.to_plain(operator_graph(loaded, device)))
     except CannotCapture as error:
-        return {"graphs": [], "note": str(error)}
-    return {"graphs": graphs, "note": ""}
+        return {"graphs": [], "note": str(error), "ran": [codec.to_plain(row) for row in _ran(task, device)]}
+    return {"graphs": graphs, "note": "", "ran": []}
+
+
+def _ran(task: Task, device: torch.device) -> list[OperatorRun]:
+    """What a task without a graph runs; nothing where that cannot be seen either."""
+    loaded = loading.load(task)
+    model, inputs = loaded.build_model(0).to(device), loaded.inputs(0, device)
+    try:
+        return operators_ran(lambda: model(*inputs))
+    except Exception:  # whatever the user's model raises here, it raised in no check: the task goes on without
+        return []
 
 
 def operator_graph(loaded: LoadedTask, device: torch.device) -> OpGraph:
