@@ -54,8 +54,9 @@ TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call, as it can be made: `text` is a whole file. `problem`: why it cannot be made, in one line; it counts all
-    the same. `id` and `arguments` are the model's own words, for its endpoint."""
+    """One call, as it can be made: `text` is a whole file, `recipe` a kernel that the library prints. `problem`: why it
+    cannot be made, in one line; it counts all the same. `id` and `arguments` are the model's own words, for its
+    endpoint."""
 
     name: str
     text: str = ""
@@ -64,11 +65,13 @@ class ToolCall:
     problem: str = ""
     id: str = ""
     arguments: str = ""
+    recipe: Recipe | None = None
 
     @property
     def digest(self) -> str:
         """Of the question, whoever asks it and however."""
         asked = [self.name, self.text, self.candidate, self.query, self.problem]
+        asked += [self.recipe.digest] if self.recipe else []
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 

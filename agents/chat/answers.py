@@ -73,24 +73,17 @@ class ScratchAnswer(BaseModel):
         return str(value) if isinstance(value, int) else value
 
 
-class ProposalAnswer(BaseModel):
-    """One step: a choice among the listed moves, edits of the parent, a kernel with its launches, a whole file, or the
-    kernel that a tool was called with."""
+class KernelForm(BaseModel):
+    """The ways in which a model gives a kernel: a whole file, edits of the parent, or code with its launches."""
 
     model_config = ConfigDict(extra="ignore")
-    rationale: str = Field("", description="why, with the numbers of the evidence")
-    expected: str = Field("", description="the expected effect, measurable")
-    moves: list[int] = Field(default_factory=list, description="numbers of listed moves; [] when not used")
-    edits: list[EditAnswer] = Field(default_factory=list, description="edits of the parent's file; [] when not used")
     source: str = Field("", description='a whole candidate file; "" when not used')
-    measure: str = Field("", description="what to measure to see whether it came true")
-    code: str = Field("", description='device code of a kernel, usually in a fence instead; "" when not used')
+    edits: list[EditAnswer] = Field(default_factory=list, description="replacements in the parent as it is shown")
+    code: str = Field("", description='code of a kernel, in an answer usually in a fence; "" when not used')
     launches: list[LaunchAnswer] = Field(default_factory=list, description="launches of the code, in order")
     tunables: dict[str, TunableAnswer] | None = Field(None, description="integers that the tuner may choose, by name")
     constraints: list[str] | None = Field(None, description="conditions on the tunables")
     scratch: dict[str, ScratchAnswer] | None = Field(None, description="memory between launches, by name")
-    draft: int = Field(0, description="number of the tool call whose kernel this is; 0 when not used")
-    cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
 
     @field_validator("tunables", mode="before")
     @classmethod
@@ -99,6 +92,17 @@ class ProposalAnswer(BaseModel):
         if not isinstance(value, dict):
             return value
         return {name: {"values": item} if isinstance(item, list) else item for name, item in value.items()}
+
+
+class ProposalAnswer(KernelForm):
+    """One step: a kernel in one of its forms, a choice among the listed moves, or the kernel of a tool call."""
+
+    rationale: str = Field("", description="why, with the numbers of the evidence")
+    expected: str = Field("", description="the expected effect, measurable")
+    measure: str = Field("", description="what to measure to see whether it came true")
+    moves: list[int] = Field(default_factory=list, description="numbers of listed moves; [] when not used")
+    draft: int = Field(0, description="number of the tool call whose kernel this is; 0 when not used")
+    cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
 
 
 class DiagnosisAnswer(BaseModel):
@@ -148,15 +152,15 @@ def parse(text: str, kind: type[AnswerT]) -> AnswerT:
             first = error.errors()[0]
             problem = f"{'.'.join(map(str, first['loc'])) or 'the object'}: {first['msg']}"
             continue
-        return _with_fences(answer, text) if isinstance(answer, ProposalAnswer) else answer
+        return with_fences(answer, text) if isinstance(answer, ProposalAnswer) else answer
     if issubclass(kind, ProposalAnswer):
-        answer = _with_fences(kind.model_validate({"rationale": FENCE.sub("", text).strip()[:2000]}), text)
+        answer = with_fences(kind.model_validate({"rationale": FENCE.sub("", text).strip()[:2000]}), text)
         if answer.source or answer.code or answer.edits:
             return answer
     raise AnswerError(problem)
 
 
-def _with_fences(answer: AnswerT, text: str) -> AnswerT:
+def with_fences(answer: AnswerT, text: str) -> AnswerT:
     """A proposal with the code that stands beside its JSON."""
     if not isinstance(answer, ProposalAnswer):
         return answer

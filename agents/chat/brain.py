@@ -153,7 +153,7 @@ class ChatModelBrain:
     def _step(self, reply: ModelReply, may_call: bool, request: _Request, menu: Menu) -> Proposal | ToolRequest:
         """A reply that proposes a step or calls tools; raises AnswerError."""
         brief, left = menu.brief, self.client.options.tool_calls - len(request.talk.calls)
-        called = read_request(reply, request.tools, left, brief.parent_text) if request.tools else None
+        called = read_request(reply, request.tools, left, brief) if request.tools else None
         if called is None:
             return proposal_of(_parsed(reply, ProposalAnswer), menu, self.name)
         if not may_call:

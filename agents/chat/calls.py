@@ -15,8 +15,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from foundry.agents.chat.answers import AnswerError, EditAnswer, documents
-from foundry.agents.chat.fences import fenced_kernel
+from foundry.agents.brief import Brief
+from foundry.agents.chat.answers import (
+    AnswerError,
+    KernelForm,
+    ProposalAnswer,
+    documents,
+    with_fences,
+)
+from foundry.agents.chat.authoring import authored_parent, authored_recipe
 from foundry.agents.chat.proposal import file_of
 from foundry.agents.ledger import TokenUsage
 from foundry.agents.prompt import render
@@ -52,12 +59,9 @@ class ModelReply:
     calls: tuple[RawCall, ...] = ()
 
 
-class KernelArguments(BaseModel):
-    """Which kernel: a whole file, or edits of the parent's, or a candidate. None of them: the parent."""
+class KernelArguments(KernelForm):
+    """Which kernel, as an answer gives one, or a candidate. None of them: the parent."""
 
-    model_config = ConfigDict(extra="ignore")
-    source: str = Field("", description="a whole candidate file")
-    edits: list[EditAnswer] = Field(default_factory=list, description="edits of the parent's file")
     candidate: str = Field("", description='the id of a candidate of this run, such as "c7"')
 
 
@@ -108,7 +112,7 @@ def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def read_request(reply: ModelReply, offered: Sequence[str], left: int, parent_text: str) -> ToolRequest | None:
+def read_request(reply: ModelReply, offered: Sequence[str], left: int, brief: Brief) -> ToolRequest | None:
     """The calls of a reply, those in its text where the endpoint reports none; at most `left` of them, but one where
     none is left. None where it makes no call."""
     native = bool(reply.calls)
@@ -116,7 +120,7 @@ def read_request(reply: ModelReply, offered: Sequence[str], left: int, parent_te
     if not asked:
         return None
     said = "" if native else reply.text
-    calls = tuple(_as_call(call, offered, parent_text, said) for call in asked)
+    calls = tuple(_as_call(call, offered, brief, said) for call in asked)
     tokens = reply.usage.prompt_tokens + reply.usage.answer_tokens
     return ToolRequest(calls, reply.text[:ECHO_CHARS], tokens, native)
 
@@ -132,29 +136,41 @@ def _calls_in(text: str) -> list[RawCall]:
     return []
 
 
-def _as_call(raw: RawCall, offered: Sequence[str], parent_text: str, said: str) -> ToolCall:
+def _as_call(raw: RawCall, offered: Sequence[str], brief: Brief, said: str) -> ToolCall:
     call = ToolCall(raw.name[:NAME_CHARS], id=raw.id, arguments=raw.arguments[:ECHO_CHARS])
     try:
         if raw.name not in offered:
             raise AnswerError(f"there is no tool {raw.name[:NAME_CHARS]!r} here; there are {', '.join(offered)}")
-        return _with_arguments(call, raw, parent_text, said)
+        return _with_arguments(call, raw, brief, said)
     except AnswerError as error:
         return replace(call, problem=" ".join(str(error).split())[:PROBLEM_CHARS])
 
 
-def _with_arguments(call: ToolCall, raw: RawCall, parent_text: str, said: str) -> ToolCall:
+def _with_arguments(call: ToolCall, raw: RawCall, brief: Brief, said: str) -> ToolCall:
     """The call with what it is about; raises AnswerError."""
     given = _validated(ARGUMENTS[TOOLS[raw.name].takes], raw.arguments)
     match given:
         case KernelArguments():
-            source = given.source or ("" if given.edits or given.candidate else fenced_kernel(said))
-            if source or given.edits:
-                return replace(call, text=file_of(source, given.edits, parent_text))
-            return replace(call, candidate=given.candidate.strip())
+            return _with_kernel(call, given, brief, said)
         case CandidateArguments():
             return replace(call, candidate=given.candidate.strip())
         case QueryArguments():
             return replace(call, query=" ".join(given.query.split())[:PROBLEM_CHARS])
+    return call
+
+
+def _with_kernel(call: ToolCall, given: KernelArguments, brief: Brief, said: str) -> ToolCall:
+    """The call with the kernel that its arguments, and the fences beside them, mean; raises AnswerError."""
+    if given.candidate and not (given.source or given.edits or given.code):
+        return replace(call, candidate=given.candidate.strip())
+    answer = ProposalAnswer.model_validate(given.model_dump(exclude={"candidate"}))
+    answer = with_fences(answer, said)
+    if answer.code and not (given.code or given.launches or authored_parent(brief)):
+        answer = answer.model_copy(update={"code": ""})  # an illustration beside a call about the parent
+    if (recipe := authored_recipe(answer, brief)) is not None:
+        return replace(call, recipe=recipe)
+    if answer.source or answer.edits:
+        return replace(call, text=file_of(answer.source, answer.edits, brief.parent_text))
     return call
 
 

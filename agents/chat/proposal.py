@@ -92,6 +92,8 @@ def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
         if fresh is None:
             raise AnswerError("these numbers have been tried already: choose another step")
         return replace(proposal, recipe=fresh, moves=answered.moves)
+    if call.recipe is not None:
+        return replace(proposal, recipe=call.recipe)
     if not call.text:
         raise AnswerError(f"draft: call {number} was given no kernel of yours")
     return replace(proposal, source=_check_new(call.text, menu.brief))

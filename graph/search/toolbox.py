@@ -81,6 +81,11 @@ class _Kernel:
 
 async def _kernel(call: ToolCall, brief: Brief, services: Services) -> _Kernel:
     """The kernel that a call names; raises UsageError."""
+    if call.recipe is not None:
+        lowered = await services.lower(call.recipe)
+        digest, target = services.run.keep(lowered.source), services.device.target
+        written = Candidate("draft", brief.island, brief.generation, target, "model", digest, lowered.recipe)
+        return _Kernel(written, lowered.source, lowered)
     if call.text:
         digest = services.run.keep(call.text)
         made = Candidate("draft", brief.island, brief.generation, services.device.target, "model", digest)

@@ -13,7 +13,10 @@ from tests.knowledge.library.test_authored import CPU, TASK, softmax
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
 from foundry.agents.chat.authoring import authored_recipe
+from foundry.agents.chat.calls import ModelReply, RawCall, read_request
 from foundry.agents.chat.fences import replacements
+from foundry.agents.ledger import TokenUsage
+from foundry.agents.talk import ToolCall
 from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
 from foundry.knowledge.library.lower import lower
@@ -113,3 +116,28 @@ def test_replacements_that_are_cut_off_are_none() -> None:
     assert replacements("<<<<<<< SEARCH\na\n=======\nb\n") == []
     assert replacements("<<<<<<< SEARCH\na\n=======\n>>>>>>> REPLACE\n" * 2) == [("a", "")] * 2
     assert replacements("=======\n>>>>>>> REPLACE\n" + "x\n" * 9) == []
+
+
+def asked(brief: Brief, arguments: dict[str, Any], text: str = "") -> ToolCall:
+    reply = ModelReply(text, TokenUsage(1, 1), 0.0, False, 1, (RawCall("1", "check", json.dumps(arguments)),))
+    if text:
+        reply = replace(reply, calls=(), text=json.dumps({"tool": "check", "arguments": arguments}) + "\n" + text)
+    request = read_request(reply, ("check",), 6, brief)
+    assert request is not None
+    (call,) = request.calls
+    return call
+
+
+def test_a_tool_is_called_with_such_a_kernel(brief: Brief) -> None:
+    fields = {name: HEAD[name] for name in ("launches", "tunables", "constraints")}
+    for call in (
+        asked(brief, {**fields, "code": authored.CPU_CODE}),
+        asked(brief, fields, f"```cpp\n{authored.CPU_CODE}```"),
+    ):
+        assert call.recipe is not None and call.recipe.authored == WANTED and not call.problem
+    parent = with_parent(brief, authored.CPU)
+    edited = asked(parent, {"edits": [{"old": "const float scale = 1 /", "new": "const float scale = 1.0f /"}]})
+    assert edited.recipe is not None and edited.recipe.authored != authored.CPU
+    assert edited.digest != asked(parent, {}).digest
+    assert "`launches` is missing" in asked(brief, {"code": authored.CPU_CODE}).problem
+    assert not asked(brief, {}, "```cpp\nfloat x = 1; { x; }\n```").problem, "a snippet beside a call is no kernel"
