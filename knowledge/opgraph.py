@@ -111,7 +111,7 @@ class Op:
         """`aten.add.Tensor` -> `add`."""
         return self.target.split(".")[1]
 
-    @property
+    @cached_property
     def reads(self) -> list[str]:
         found: list[str] = []
 

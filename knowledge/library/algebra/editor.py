@@ -129,7 +129,7 @@ class Editor:
         """The graph with `result` as the only result of `op` that is read, in the shape and dtype that it had."""
         value, spec = self.op.outputs[0], self.op.outputs[0].spec
         last = self.view(self.cast(result, spec.dtype), spec.shape)
-        at = self.graph.ops.index(self.op)
+        at = next(index for index, other in enumerate(self.graph.ops) if other is self.op)
         ops = [*self.graph.ops[:at], *self.new, *self.graph.ops[at + 1 :]]
         if self.new and self.new[-1].name == last.ref:  # keeps the name, by which people and recipes know the value
             ops[at + len(self.new) - 1] = replace(

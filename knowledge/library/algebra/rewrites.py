@@ -6,7 +6,7 @@ candidate's error. A candidate that uses one carries the label "algebra:NAME", s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.algebra.pools import average_of_columns, average_of_convolution, pool_of_pool
@@ -75,20 +75,24 @@ def as_labelled(graph: OpGraph, labels: Collection[str]) -> OpGraph:
 
 
 def _exhaust(graph: OpGraph, rewrites: Collection[Rewrite]) -> tuple[OpGraph, tuple[str, ...]]:
+    """The graph after passes over its operators until one changes nothing, and the rewrites that changed it."""
+    steps = [(rewrite.name, step) for rewrite in rewrites for step in rewrite.steps]
     applied: dict[str, None] = {}
-    for _ in range(_MOST_STEPS):
-        found = next(_changes(graph, rewrites), None)
+    made, at, unchanged = 0, 0, 0
+    while unchanged < len(graph.ops) and made < _MOST_STEPS:
+        found = _change(graph, graph.ops[at % len(graph.ops)], steps)
         if found is None:
-            break
+            at, unchanged = at + 1, unchanged + 1
+            continue
         name, graph = found
         applied[name] = None
+        made, unchanged = made + 1, 0
     return graph, tuple(applied)
 
 
-def _changes(graph: OpGraph, rewrites: Collection[Rewrite]) -> Iterator[tuple[str, OpGraph]]:
-    for op in graph.ops:
-        for rewrite in rewrites:
-            for step in rewrite.steps:
-                changed = step(graph, op)
-                if changed is not None:
-                    yield rewrite.name, changed
+def _change(graph: OpGraph, op: Op, steps: Sequence[tuple[str, Step]]) -> tuple[str, OpGraph] | None:
+    for name, step in steps:
+        changed = step(graph, op)
+        if changed is not None:
+            return name, changed
+    return None
