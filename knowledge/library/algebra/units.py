@@ -63,8 +63,8 @@ def _fill(editor: Editor, number: float) -> OpGraph:
 
 
 def fold_constants(graph: OpGraph, op: Op) -> OpGraph | None:
-    """Numbers of neighbouring operators join, what changes nothing goes: x * 1, x + 0, x * a * b, x + a + b,
-    relu(relu(x)), clamp(clamp(x)). At most one rounding less."""
+    """Numbers of neighbouring operators join, what changes nothing goes: x * 1, x + 0, dropout in evaluation,
+    x * a * b, x + a + b, relu(relu(x)), clamp(clamp(x)). At most one rounding less."""
     editor = Editor(graph, op)
     source = op.args[0] if op.args else None
     spec = op.outputs[0].spec
@@ -92,6 +92,8 @@ def _number(op: Op) -> float | None:
 
 
 def _is_neutral(op: Op) -> bool:
+    if op.kind == "dropout":
+        return len(op.args) == 3 and op.args[2] is False
     number = _number(op)
     return (op.kind in ("mul", "div") and number == 1) or (op.kind in ("add", "sub") and number == 0)
 

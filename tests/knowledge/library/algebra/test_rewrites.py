@@ -222,6 +222,7 @@ def test_numbers_of_neighbours_join() -> None:
         ("mul.Tensor", [3.0]),
         ("div.Tensor", [1.5]),
         ("mul.Tensor", [1]),
+        ("dropout.default", [0.5, False]),
         ("add.Tensor", [2.0]),
         ("sub.Tensor", [0.5]),
         ("relu.default", []),
