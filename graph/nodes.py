@@ -193,7 +193,7 @@ async def _in_order(recipes: Sequence[Recipe], services: Services) -> list[Recip
     """Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another precision than
     the fastest comes first there."""
     is_ieee = services.device.present and (await services.measure.baseline()).is_ieee
-    return sorted(recipes, key=lambda recipe: is_ieee and not any("precision" in it for it in recipe.choices.values()))
+    return sorted(recipes, key=lambda recipe: is_ieee and not recipe.names_precision)
 
 
 async def _recall_winners(services: Services) -> list[FirstText]:

@@ -105,6 +105,11 @@ class Recipe:
         return "library" if self.authored is None else "model"
 
     @property
+    def names_precision(self) -> bool:
+        """Whether a product is asked for in another precision than the fastest, which is every printer's default."""
+        return any("precision" in chosen for chosen in self.choices.values())
+
+    @property
     def digest(self) -> str:
         known = asdict(self)
         if self.authored is None:
