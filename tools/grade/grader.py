@@ -68,6 +68,9 @@ CAPTURE_S, BASELINE_S = 150.0, 180.0
 LOAD_S = 60.0  # a file whose library is built already; a second on a quiet machine, over 20 on a crowded one
 SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
+AUDITED = 3  # processes of the audit's own runs
+STOCKED_AT_ONCE = 3
+HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
 LANES = 2  # judges: one evaluation that hangs does not stop the others
 # What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
 _SELF_BUILDING = re.compile(
@@ -133,6 +136,7 @@ class Grader:
             threads=thread_count(device),
             tf32=self._tf32 == "all",
             on_gpu=device.target == "cuda",
+            await_dying=zygote.await_dying,
         )
         self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._closed = False
@@ -194,7 +198,7 @@ class Grader:
         first processes that it times and checks get their contexts meanwhile."""
         with self._judges.one() as judge, ThreadPoolExecutor(1) as beside:
             first = {REFERENCE: 1, CANDIDATE: 1}
-            ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._plan.waiting)
+            ready = beside.submit(self._runners.make_ready, _ANY_CANDIDATE, first, self._waiting)
             ask_about_task(judge, {"do": "prepare"}, BASELINE_S)
             ready.result()
         self._runners.dismiss(_ANY_CANDIDATE)
@@ -273,7 +277,19 @@ class Grader:
     def make_ready(self, text: str, stage: Stage) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         groups = effort_of(stage, self._device.target).min_groups
-        self._runners.make_ready(text, {REFERENCE: groups, kind_of(text): groups + 1}, self._plan.waiting)
+        audited = 0 if stage == "screen" else AUDITED
+        self._runners.make_ready(text, {REFERENCE: groups, kind_of(text): groups + 1 + audited}, self._waiting)
+
+    def stock(self) -> bool:
+        """Makes some processes ready for a proof to come; whether there were any to make."""
+        groups = effort_of("final", self._device.target).min_groups
+        wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
+        return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE)
+
+    @property
+    def _waiting(self) -> int:
+        """Processes that may wait with a context: each takes memory of the host too."""
+        return min(self._plan.waiting, machine_memory_bytes() // HOST_BYTES)
 
     def dismiss(self, text: str) -> None:
         """Ends what was made ready for a candidate that is not timed."""
@@ -316,6 +332,7 @@ class Grader:
     ) -> tuple[list[Gate], Message]:
         """The audit's own runs of a candidate, each in a fresh process: gates, and what its process was seen to do."""
         message: Message = {"do": "ablate", "text": text, "policy": policy, "eager_ms": baseline.eager_ms}
+        message["is_quick"] = not compiles_itself(text)
         message["load_limit_s"] = self._load_limit(text, build)
         candidates: list[Worker] = []
         holds = holds or Holds()

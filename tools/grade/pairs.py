@@ -102,6 +102,7 @@ class PairedRun:
 
     def _time(self, number: int) -> tuple[Message, str]:
         order = self._groups[number].order
+        self._runners.rest()
         with self._holds.alone():
             answer = self._ask("time", group=number, **order)
             self._holds.count(answer)
@@ -125,6 +126,7 @@ class PairedRun:
             return self._ask("ready", workers, sides=[list(item) for item in sides])
 
     def _ask_alone(self, number: int) -> Message:
+        self._runners.rest()
         with self._holds.alone():
             answer = self._ask("alone", group=number)
             self._holds.count(answer)

@@ -16,7 +16,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,8 +48,19 @@ def kind_of(text: str) -> str:
 class Runners:
     """The runner processes of one task on one device. Thread-safe."""
 
-    def __init__(self, fork: Fork, scratch: Path, *, memory_bytes: int, threads: int, tf32: bool, on_gpu: bool) -> None:
+    def __init__(
+        self,
+        fork: Fork,
+        scratch: Path,
+        *,
+        memory_bytes: int,
+        threads: int,
+        tf32: bool,
+        on_gpu: bool,
+        await_dying: Callable[[], None],
+    ) -> None:
         self._fork, self._scratch, self._memory_bytes, self._on_gpu = fork, scratch, memory_bytes, on_gpu
+        self._await_dying = await_dying
         self._options: Message = {"threads": threads, "tf32": tf32, "device": "cuda" if on_gpu else "cpu"}
         self._numbers = itertools.count()
         self._waiting: dict[str, list[Worker]] = {}  # ready and unused, by kind
@@ -80,7 +91,42 @@ class Runners:
         when they have their contexts. No more than `most` wait at a time, for all candidates together."""
         if not self._on_gpu:
             return
-        missing = self._missing(text, Counter(wanted), most)
+        now = time.monotonic()
+        with self._guard:
+            stale = [other for other, since in self._since.items() if now - since > STALE_S]
+        for other in stale:
+            self.dismiss(other)
+        with self._guard:
+            self._asked[text], self._since[text] = Counter(wanted), now
+            missing = self._missing(wanted, most)
+        self._start(missing, text)
+
+    def stock(self, text: str, wanted: Mapping[str, int], most: int, at_once: int) -> bool:
+        """Lets so many wait for whatever comes next, besides those for candidates under way, and makes some of them
+        ready; whether there were any to make."""
+        if not self._on_gpu:
+            return False
+        with self._guard:
+            missing = self._missing(wanted, most, besides=Counter(wanted), at_once=at_once)
+        self._start(missing, text)
+        return bool(missing)
+
+    def _missing(
+        self, kinds: Iterable[str], most: int, *, besides: Counter[str] | None = None, at_once: int = 1 << 30
+    ) -> list[str]:
+        """The kind of each process that is to be started now; they count as starting. The caller is alone."""
+        all_asked = sum(self._asked.values(), besides or Counter[str]())
+        missing: list[str] = []
+        for kind in kinds:
+            known = len(self._waiting.get(kind, ())) + self._starting[kind]
+            missing += [kind] * max(0, all_asked[kind] - known)
+        free = most - self._starting.total() - sum(map(len, self._waiting.values()))
+        missing = missing[: max(0, min(free, at_once))]
+        self._starting.update(missing)
+        return missing
+
+    def _start(self, missing: Sequence[str], text: str) -> None:
+        """Starts processes and returns when they have their contexts."""
         try:
             made = [(kind, self.fresh("" if kind == REFERENCE else text)) for kind in missing]
             ready = {id(worker) for worker in self._warmed([worker for _, worker in made], time.monotonic() + READY_S)}
@@ -93,25 +139,6 @@ class Runners:
                     self._waiting.setdefault(kind, []).append(worker)
             else:
                 self.bury(worker)
-
-    def _missing(self, text: str, wanted: Counter[str], most: int) -> list[str]:
-        """The kind of each process that is to be started now; they count as starting."""
-        now = time.monotonic()
-        with self._guard:
-            stale = [other for other, since in self._since.items() if now - since > STALE_S]
-        for other in stale:
-            self.dismiss(other)
-        with self._guard:
-            self._asked[text], self._since[text] = wanted, now
-            all_asked = sum(self._asked.values(), Counter[str]())
-            missing: list[str] = []
-            for kind in wanted:
-                known = len(self._waiting.get(kind, ())) + self._starting[kind]
-                missing += [kind] * max(0, all_asked[kind] - known)
-            free = most - self._starting.total() - sum(map(len, self._waiting.values()))
-            missing = missing[: max(0, free)]
-            self._starting.update(missing)
-        return missing
 
     def _warmed(self, workers: Sequence[Worker], deadline: float) -> Iterator[Worker]:
         """The workers that report before `deadline` that they are ready."""
@@ -196,9 +223,9 @@ class Runners:
             for link in links:
                 link.close()
 
-    def discard(self, worker: Worker) -> str:
-        """Ends a process with its directory; returns how it had ended."""
-        ended = worker.end()
+    def discard(self, worker: Worker, *, waits: bool = True) -> str:
+        """Ends a process with its directory; returns how it had ended, if it `waits` for that."""
+        ended = worker.end(waits=waits)
         if worker.directory is not None:
             shutil.rmtree(worker.directory, ignore_errors=True)
         return ended
@@ -213,7 +240,12 @@ class Runners:
 
     def bury(self, worker: Worker) -> None:
         """Discards a process while something else goes on: a GPU's context takes a tenth of a second to end."""
-        self._undertaker.submit(self.discard, worker)
+        self._undertaker.submit(self.discard, worker, waits=False)
+
+    def rest(self) -> None:
+        """Returns when no process ends any more that was buried until now: so that none does beside a timing."""
+        if self._on_gpu:
+            self._undertaker.submit(self._await_dying).result()
 
     def close(self) -> None:
         """Waits for the last burial."""

@@ -47,11 +47,13 @@ START_S = 120.0  # import torch from a cold disk
 ANSWER_S = 60.0  # of the warm process, which may be importing the largest module
 TRIAL_S = 60.0  # of a sandbox with a GPU in it, on which many may be starting just then
 ERROR_BYTES = 1 << 20  # what a worker writes beyond this is dropped
+DYING_POLL_S = 0.004
 FOLDER_POLL_S = 0.5  # how often the size of a worker's folders is read
 # From the whole sandbox downwards; what a machine lacks anyway makes some of these the same.
 _LEFT_OUT: tuple[frozenset[str], ...] = (
     frozenset(),
     frozenset({NETWORK}),
+    frozenset({FILES, SIGNALS}),
     frozenset({NETWORK, FILES, SIGNALS}),
 )
 ALWAYS = ("session", "limits", "environment")  # isolation that needs nothing of the kernel's newer means
@@ -185,11 +187,12 @@ class Worker:
         self._next_look = time.monotonic() + FOLDER_POLL_S
         return next((said for folder in self._watched if (said := process.folder_excess(folder, self.limits))), "")
 
-    def end(self) -> str:
-        """Kills the worker and all it started; returns how it had ended: `was killed by SIGSEGV: ...`."""
+    def end(self, *, waits: bool = True) -> str:
+        """Kills the worker and all it started; returns how it had ended: `was killed by SIGSEGV: ...`. Without `waits`
+        nobody needs to know that, and the kernel takes its time."""
         with self._lock:
             if not self._ended:
-                self._ended = self._zygote.end(self.pid)
+                self._ended = self._zygote.end(self.pid, waits=waits)
                 if last := self.last_words():
                     self._ended += f": {last}"
                 self.channel.close()
@@ -425,12 +428,18 @@ class Zygote:
         watched = sandbox.writable if sandbox else ()
         return Worker(self, int(answer["pid"]), ours, errors, limits, directory, watched, folder_locks)
 
-    def end(self, pid: int) -> str:
-        """Kills a worker's tree; returns how the worker ended, in words."""
+    def end(self, pid: int, *, waits: bool = True) -> str:
+        """Kills a worker's tree; returns how the worker ended, in words, where it `waits` until it is gone."""
         try:
-            return str(self._ask({"op": "end", "pid": pid})["ended"])
+            return str(self._ask({"op": "end" if waits else "kill", "pid": pid})["ended"])
         except FoundryError:  # the zygote is gone, and its workers with it
             return "ended with the worker process"
+
+    def await_dying(self) -> None:
+        """Returns when the kernel has let go of all workers that were killed without waiting, or holds on to them."""
+        with contextlib.suppress(FoundryError):
+            while self._ask({"op": "dying"})["count"]:
+                time.sleep(DYING_POLL_S)
 
     def is_alive(self, pid: int) -> bool:
         return bool(self._ask({"op": "state", "pid": pid})["alive"])

@@ -53,7 +53,7 @@ class GpuPlan:
     pairs: int = 2
     keeps_trials: bool = True
     slots: int = 16
-    waiting: int = 12
+    waiting: int = 18
 
     def needed(self, sizes: Sizes) -> int:
         """Bytes at the worst moment."""

@@ -38,7 +38,9 @@ def runners(warm: Zygote, tmp_path: Path) -> Iterator[Runners]:
     ) -> Worker:
         return warm.fork("ready_entry:serve", limits, directory=folder, folder_locks=locks)
 
-    made = Runners(fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, on_gpu=True)
+    made = Runners(
+        fork, tmp_path, memory_bytes=1 << 30, threads=1, tf32=False, on_gpu=True, await_dying=warm.await_dying
+    )
     yield made
     made.dismiss_all()
     made.close()
@@ -92,3 +94,23 @@ def test_who_is_under_way_does_not_lose_its_processes_to_another(runners: Runner
     runners.make_ready(PLAIN, {REFERENCE: 1, CANDIDATE: 1}, 12)
     runners.make_ready(OTHER, {REFERENCE: 1, CANDIDATE: 1}, 12)
     assert waiting(runners) == 4
+
+
+def test_who_rests_waits_for_those_that_were_buried(runners: Runners) -> None:
+    workers = [runners.take() for _ in range(3)]
+    folders = [worker.directory for worker in workers]
+    for worker in workers:
+        assert runners.part_from(worker, is_well=True) == ""
+    runners.rest()
+    assert not any(Path(f"/proc/{worker.pid}").exists() or worker.alive for worker in workers)
+    assert not any(folder is not None and folder.exists() for folder in folders)
+
+
+def test_a_stock_is_made_a_few_at_a_time_besides_what_candidates_need(runners: Runners) -> None:
+    wanted = {REFERENCE: 2, CANDIDATE: 3}
+    assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 3
+    assert runners.stock(PLAIN, wanted, 12, 3) and waiting(runners) == 5
+    assert not runners.stock(PLAIN, wanted, 12, 3)
+    runners.make_ready(OTHER, {REFERENCE: 2, CANDIDATE: 2}, 12)
+    assert waiting(runners) == 5, "a candidate takes what is there"
+    assert runners.stock(PLAIN, wanted, 8, 9) and waiting(runners) == 8, "and no more wait than may"
