@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -40,6 +43,8 @@ CALLS = 2  # of an ablated forward that are judged: the first, and one after man
 PURPOSES = ("observe", "silent", "undone")  # of the runners, in this order
 PATIENCE = 5.0  # times the limit of one forward: two calls, one of them traced
 
+_DRAWING = threading.Lock()  # PyTorch's and Python's seeds are the whole process's
+
 
 @dataclass
 class _Without:
@@ -51,13 +56,27 @@ class _Without:
 
 
 def audit_runs(
-    links: Mapping[str, RunnerLink], case: Case, trial: Trial, load: Message, *, policy: Policy
+    links: Mapping[str, RunnerLink], case: Case, trial: Trial, load: Message, *, policy: Policy, at_once: bool
 ) -> tuple[list[Gate], Message]:
     """Gates of the observed run and of the ablated ones, and what was observed.
 
-    `links` are fresh runners by purpose: "observe", "silent", "undone".
+    `links` are fresh runners by purpose: "observe", "silent", "undone". With `at_once` the three run beside each other,
+    which takes a second on a GPU, most of it small steps one after another; nobody else is let in meanwhile.
     """
-    watched = links["observe"]
+    case.state("seeded")  # packed once for all three
+    ways = ("silent", "undone") if policy != "open" else ()
+    with ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
+        work = [partial(_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
+        begun = [beside.submit(one) for one in work] if at_once else []
+        seen, gates = _watch(links["observe"], case, trial, load, policy)
+        runs = [one.result() for one in begun] or [one() for one in work]
+    if runs:
+        gates += _ablation_gates(*runs)
+    return gates, seen
+
+
+def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy) -> tuple[Message, list[Gate]]:
+    """What was observed, and the gates of what that process did and of its answers."""
     seen, gates = _observed(watched, case, trial, load)
     on_cpu = load["device"] == "cpu"
     if seen:
@@ -75,10 +94,7 @@ def audit_runs(
             ways = (ELSEWHERE, FEWER_ROWS) if on_cpu else (FEWER_ROWS, ELSEWHERE)
             gates += [_fewer_gate(way, watched, trial, seen) for way in ways]
     _part_from(watched)
-    if policy != "open":
-        runs = {way: _without(links[way], case, trial, {**load, "ablate": way}) for way in ("silent", "undone")}
-        gates += _ablation_gates(runs["silent"], runs["undone"])
-    return gates, seen
+    return seen, gates
 
 
 def _part_from(link: RunnerLink) -> None:
@@ -103,7 +119,8 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
     """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
     for seed in PUBLIC_SEEDS:
         try:
-            trial = replace(case.public_trial(seed), buffers=known.buffers)
+            with _DRAWING:
+                trial = replace(case.public_trial(seed), buffers=known.buffers)
         except TaskError:
             continue
         try:
@@ -196,12 +213,14 @@ def _fewer_gate(name: str, link: RunnerLink, trial: Trial, seen: Message) -> Gat
 def _prepare(link: RunnerLink, case: Case, trial: Trial, load: Message) -> bool:
     """Model and inputs; whether the model's parameters and buffers are the reference's."""
     link.load(load)
-    link.build(0, case)
+    with _DRAWING:
+        link.build(0, case)
     problem = link.state(0, case, "seeded")
     link.inputs(SLOT, 0, trial.inputs)
     return not problem
 
 
+@torch.no_grad()  # whether gradients are kept is a thread's own affair
 def _without(link: RunnerLink, case: Case, trial: Trial, load: Message) -> _Without:
     """Calls of forward in a process where the candidate's native code does nothing: the one with most right counts."""
     run = _Without()

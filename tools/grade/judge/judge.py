@@ -37,7 +37,7 @@ from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
-from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
+from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -112,7 +112,6 @@ class Judge:
             degenerate=telling.degenerate,
             coincidence=telling.coincidence,
             told_by=telling.told_by,
-            is_ieee=all(map(is_ieee, trial.of_baseline, trial.specs)),
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
         plain = codec.to_plain(baseline)
@@ -288,14 +287,13 @@ class Judge:
         """The audit's runs: of the candidate while it is watched, and without its native code."""
         from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
 
-        limit_s, load_limit_s = self._run_limit(message), float(message["load_limit_s"])
-        links = {
-            purpose: self._link(handle, limit_s, load_limit_s)
-            for purpose, handle in zip(PURPOSES, handles, strict=False)
-        }
+        limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
+        links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, handles, strict=False)}
+        at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
+        self.breaks.are_allowed &= not at_once
         load = {"text": message["text"], "device": self._place}
         try:
-            gates, seen = audit_runs(links, self._case(), self._as_given(), load, policy=message["policy"])
+            gates, seen = audit_runs(links, self._case(), self._as_given(), load, policy=policy, at_once=at_once)
         finally:
             for link in links.values():
                 link.close()
