@@ -10,7 +10,7 @@ from foundry.knowledge.candidate import Baseline, Build
 from foundry.knowledge.device import Device
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.sanitizing import under_tool
+from foundry.tools.grade.replay import means_under, under_tool
 from foundry.tools.machine.holds import Holds
 from foundry.tools.profiling import nsight
 from foundry.tools.profiling.gather import Seen, plain_kernel, seen_launches
@@ -49,7 +49,7 @@ def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[s
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.target, COUNT_S, means)
+    done = under_tool(argv, task, text, device.target, COUNT_S, means_under((str(ncu),), tuple(means)))
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

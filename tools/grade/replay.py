@@ -1,39 +1,167 @@
-"""A kernel file's forward, twice, in a process of its own: NVIDIA's tools start the program that they watch.
+"""A kernel file called in a process that a vendor's tool starts and watches, as compute-sanitizer and ncu do: the
+process, and the program in it.
 
-python -m foundry.tools.grade.replay FOLDER     with task.json, kernel.py and device.txt in it
+python -m foundry.tools.grade.replay FOLDER     with task.json and device.txt in it; kernel.py once `go` says so
+
+Starting Python, torch and the tool takes seconds, and none of it needs the file. So a process may be started before it
+is known which kernel it will call: it waits for the file and touches no device until then.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+import tempfile
+import time
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from foundry.knowledge import codec
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.task import Task
+from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.process.channel import close_all
+from foundry.tools.process.child import Finished, Limits, run_command
+from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
+from foundry.tools.process.sandbox import OPEN_TOOL, confine_tool
+from foundry.tools.process.zygote import ALLOWED
 
 FORWARDS = 2  # the first may build or tune
 SEED = 7
+SMALLEST = b"smallest"  # says `go` where one forward at the smallest of the task's shapes is wanted
+GO, KERNEL = "go", "kernel.py"
+LIFE_S = 86_400.0  # of a process, the most of it waiting
+TRIAL_S = 20.0
+# What is left out for the program that a tool watches, and taken in for it, from the least to all. Without a network of
+# its own it is not confined.
+_TRIED: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
+    (frozenset(), ()),
+    (frozenset({SYSCALLS}), (OPEN_TOOL,)),
+    (frozenset({SYSCALLS}), ()),
+    (frozenset({SYSCALLS, FILES, SIGNALS}), ()),
+    (frozenset(MEANS), ()),
+)
+_OURS = (sys.executable, "-c", "from foundry.tools.process.sandbox import gpu_answers; print('works', gpu_answers())")
+
+
+@functools.cache
+def means_under(tool: tuple[str, ...], means: tuple[str, ...], ours: tuple[str, ...] = _OURS) -> tuple[str, ...]:
+    """By which of the means a program can be confined that this tool watches: tried once on a program of ours, which
+    prints `works True`. What no candidate takes part in, none can talk its way out of. The caller shares the device."""
+    for left_out, instead in _TRIED:
+        kept = (*(name for name in means if name not in left_out), *(instead if SYSCALLS in means else ()))
+        with tempfile.TemporaryDirectory(prefix="foundry-trial-") as name:
+            asked = prepare_folders("", Path(name)).sandbox
+            environment = {key: value for key, value in os.environ.items() if key in ALLOWED}
+            argv, limits = confine_tool(tool, ours, asked, kept), Limits(wall_s=TRIAL_S)
+            if "works True" in run_command(argv, limits, cwd=Path(name), env=environment).output:
+                return kept
+    return means  # it does not work in any case
+
+
+class Replaying:
+    """One process under a tool, for one kernel file. It is confined by `means`; a tool that does not work under them is
+    never run without: whether it worked is known from its output alone, and the candidate writes there too.
+
+    `text`: a file that compiles itself must be known from the beginning, because it has a build folder of its own.
+    """
+
+    def __init__(
+        self, tool: Sequence[str], task: Task, target: TargetName, means: Collection[str], *, text: str = ""
+    ) -> None:
+        self._room = tempfile.TemporaryDirectory(prefix="foundry-replay-")
+        self.folder = folder = Path(self._room.name)
+        (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
+        (folder / "device.txt").write_text(target)
+        os.mkfifo(folder / GO)
+        self._go = os.open(folder / GO, os.O_RDWR | os.O_CLOEXEC)
+        self._end = ""  # why it has to end
+        self._deadline = float("inf")
+        own = prepare_folders(text, folder)
+        self._locks = own.locks
+        environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
+        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
+        watched = [sys.executable, "-m", "foundry.tools.grade.replay", str(folder)]
+        argv = confine_tool(tool, watched, own.sandbox, means)
+        limits = Limits(wall_s=LIFE_S, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="replay")
+        self._done = self._thread.submit(run_command, argv, limits, cwd=folder, env=environment, stop=self._reason)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it can still be given a file."""
+        return not self._done.done()
+
+    def finish(self, text: str, seconds: float, *, smallest: bool = False) -> Finished:
+        """Gives it the kernel file and waits for its end, at most so long. With `smallest` it calls the kernel once, at
+        the smallest of the shapes that the task declares."""
+        (self.folder / KERNEL).write_text(text, encoding="utf-8")
+        self._end, self._deadline = f"did not finish in {seconds:g} s", time.monotonic() + seconds
+        os.write(self._go, (SMALLEST if smallest else b"") + b"\n")
+        return self._done.result()
+
+    def close(self) -> None:
+        """Ends it, whatever it does."""
+        self._deadline, self._end = 0.0, self._end or "was not needed"
+        self._thread.shutdown(wait=True)
+        os.close(self._go)
+        close_all(self._locks)
+        self._room.cleanup()
+
+    def _reason(self) -> str:
+        return self._end if time.monotonic() > self._deadline else ""
+
+
+def under_tool(
+    tool: Sequence[str],
+    task: Task,
+    text: str,
+    target: TargetName,
+    seconds: float,
+    means: Collection[str],
+) -> Finished:
+    """Runs a tool around the replay of a kernel file, confined by `means`."""
+    replaying = Replaying(tool, task, target, means, text=text)
+    try:
+        return replaying.finish(text, seconds)
+    finally:
+        replaying.close()
 
 
 def replay(folder: Path) -> None:
-    """Builds the task's inputs and the candidate's model as a benchmark does, and calls it."""
+    """Builds the task's inputs and the candidate's model as a benchmark does, and calls it. What needs no kernel file
+    is done before there is one."""
     import torch
 
     from foundry.knowledge import codec
     from foundry.knowledge.task import Task
     from foundry.tools.grade.runner.models import candidate_maker
-    from foundry.tools.task import loading
+    from foundry.tools.task import bundle, loading
 
+    with (folder / GO).open("rb") as go:
+        is_smallest = go.readline().strip() == SMALLEST
     task = codec.decode(Task, (folder / "task.json").read_text(encoding="utf-8"))
     device = torch.device((folder / "device.txt").read_text().strip())
-    loaded = loading.load(task, overrides=task.overrides)
+    shapes = [task.overrides, *(task.options.extra_shapes if is_smallest else ())]
+    cases = [loading.load(task, overrides=shape) for shape in shapes]
+    sizes = [sum(item.nbytes for item in bundle.tensors_in(case.inputs(SEED, device))) for case in cases]
+    at = sizes.index(min(sizes))
+    loaded = cases[at]
     get_init_inputs = getattr(loaded.module, "get_init_inputs", list)
-    make = candidate_maker((folder / "kernel.py").read_text(encoding="utf-8"), str(folder / "candidate.py"))
+    make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     model = make({"seed": SEED}, get_init_inputs()).to(device)
     with torch.no_grad():
         inputs = loaded.inputs(SEED, device)
-        for _ in range(FORWARDS):
+        for _ in range(1 if is_smallest else FORWARDS):
             model(*inputs)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    print("replayed", flush=True)
+    print(
+        "replayed" + (f" at {', '.join(f'{name}={size}' for name, size in shapes[at].items())}" if at else ""),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

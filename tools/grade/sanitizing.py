@@ -1,35 +1,34 @@
 """compute-sanitizer on a kernel that is about to be called a winner: reads and writes outside of memory, and races in
 shared memory, which no comparison of outputs has to show.
 
-The tool starts the program itself and speaks with it over a socket, so both are confined together, by what this machine
-allows. Where the tool does not work so confined, its check is not decided and says so. Only text that was found
-correct, and that the audit found clean, is given to it.
+The tool starts the program itself and speaks with it over a socket. The program is confined by those means with which
+the tool watches a program of our own here. Where it does not work so with a candidate, its check is not decided and
+says so. Only text that was found correct is given to it.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import tempfile
+import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
-from foundry.knowledge import codec
 from foundry.knowledge.candidate import Audit, Gate
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
-from foundry.tools.grade.folders import prepare_folders
-from foundry.tools.process.channel import close_all
-from foundry.tools.process.child import Finished, Limits, run_command
-from foundry.tools.process.sandbox import confine_tool
-from foundry.tools.process.zygote import ALLOWED
+from foundry.tools.grade.folders import compiles_itself
+from foundry.tools.grade.replay import Replaying, means_under
+from foundry.tools.process.child import Finished
+from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
+from foundry.tools.process.sandbox import OPEN_TOOL
 from foundry.tools.targets.disassembly import tool_path
 
-CHECKS = ("memcheck", "racecheck")
-SECONDS = 90.0  # of each
+SECONDS = {"memcheck": 45.0, "racecheck": 20.0}
+CHECKS = tuple(SECONDS)
+# The tool follows every access to shared memory: a product of 4096 cubed takes many thousand times as long. Races hang
+# on a kernel's barriers and not on how many blocks it has, so one call at the smallest declared shape is looked at.
+AT_SMALLEST = frozenset({"racecheck"})
 _SUMMARY = re.compile(r"^=+ (?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", re.M)
 _FINDING = re.compile(
     r"^=+ ((?:Invalid|Misaligned|Error: |Warning: Race|Program hit|Out-of-range|Stack|Malloc).*)$", re.M
@@ -39,49 +38,78 @@ _OF_TOOL = re.compile(
 )
 
 
-def sanitize(
-    task: Task, text: str, target: TargetName, *, means: Collection[str] = (), at_once: bool = False
-) -> list[Gate]:
-    """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code. With
-    `at_once` the checks run beside each other: most of their time goes into starting Python and the tool."""
-    tool = tool_path("compute-sanitizer")
-    if target != "cuda":
-        return []
-    if tool is None:
-        return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
+class Sanitizer:
+    """The checks of one task's winners. Their processes may be started before a winner is known."""
 
-    def gate(check: str) -> Gate:
-        argv = [str(tool), "--tool", check, "--print-limit", "5"]
-        return read_check(check, under_tool(argv, task, text, target, SECONDS, means))
+    def __init__(self, task: Task, target: TargetName) -> None:
+        self._task, self._target = task, target
+        self._tool = tool_path("compute-sanitizer") if target == "cuda" else None
+        self._means: tuple[str, ...] | None = None  # that confine what is checked
+        self._waiting: dict[str, Replaying] = {}  # by check
+        self._is_closed = False
+        self._guard = threading.Lock()
 
-    with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
-        return list(pool.map(gate, CHECKS))
+    @property
+    def confines(self) -> bool:
+        """Whether what it checks is as confined as any candidate, but for its network and sockets."""
+        means = {*(self._means or ())}
+        return {NETWORK, FILES} <= means and bool({SYSCALLS, OPEN_TOOL} & means)
+
+    def try_out(self, means: Collection[str]) -> None:
+        """Finds out by which of the means the tool's programs can be confined here; the caller shares the device."""
+        if self._tool:
+            self._means = means_under((str(self._tool),), tuple(means))
+
+    def begin(self) -> None:
+        """Starts what waits for the next winner; none of it touches a GPU before it has one."""
+        with self._guard:
+            for check in CHECKS if self._means is not None and not self._is_closed else ():
+                known = self._waiting.get(check)
+                if known is None or not known.is_waiting:
+                    self._waiting[check] = Replaying(self._argv(check), self._task, self._target, self._means or ())
+                    if known is not None:
+                        known.close()
+
+    def check(self, text: str, means: Collection[str], *, at_once: bool) -> list[Gate]:
+        """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code.
+        With `at_once` the checks run beside each other."""
+        if self._target != "cuda":
+            return []
+        if self._tool is None:
+            return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
+        if self._means is None:
+            self.try_out(means)
+        with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
+            return list(pool.map(lambda check: self._gate(check, text), CHECKS))
+
+    def _gate(self, check: str, text: str) -> Gate:
+        with self._guard:
+            waiting = None if compiles_itself(text) else self._waiting.pop(check, None)
+        if waiting is None or not waiting.is_waiting:
+            if waiting is not None:
+                waiting.close()
+            waiting = Replaying(self._argv(check), self._task, self._target, self._means or (), text=text)
+        try:
+            return read_check(check, waiting.finish(text, SECONDS[check], smallest=check in AT_SMALLEST))
+        finally:
+            waiting.close()
+
+    def _argv(self, check: str) -> list[str]:
+        return [str(self._tool), "--tool", check, "--print-limit", "5"]
+
+    def close(self) -> None:
+        """Ends what waits."""
+        with self._guard:
+            self._is_closed = True
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        for one in waiting:
+            one.close()
 
 
 def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:
     """The audit with more gates; a failed one vetoes like any other."""
     return replace(audit, clean=audit.clean and all(gate.passed for gate in gates), gates=(*audit.gates, *gates))
-
-
-def under_tool(
-    tool: Sequence[str], task: Task, text: str, target: TargetName, seconds: float, means: Collection[str]
-) -> Finished:
-    """Runs a tool around the replay of a kernel file, confined by `means`. A tool that does not work under them is
-    never run without: whether it worked is known from its output alone, and the candidate writes there too."""
-    with tempfile.TemporaryDirectory(prefix="foundry-replay-") as name:
-        folder = Path(name)
-        (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
-        (folder / "kernel.py").write_text(text, encoding="utf-8")
-        (folder / "device.txt").write_text(target)
-        own = prepare_folders(text, folder)
-        environment = {key: value for key, value in os.environ.items() if key in ALLOWED} | own.environment
-        environment["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"  # each tensor a block of its own: what lies beyond shows
-        argv = confine_tool([*tool, sys.executable, "-m", "foundry.tools.grade.replay", name], own.sandbox, means)
-        limits = Limits(wall_s=seconds, memory_bytes=64 << 30, cpu_s=3600, folder_bytes=2 << 30)
-        try:
-            return run_command(argv, limits, cwd=folder, env=environment)
-        finally:
-            close_all(own.locks)
 
 
 def has_looked(output: str) -> bool:
@@ -100,6 +128,7 @@ def read_check(check: str, done: Finished) -> Gate:
         return Gate(check, True, f"not decided: compute-sanitizer could not run it ({words[:160]})")
     count = int(summary[1] or summary[2])
     if not count:
-        return Gate(check, True, "compute-sanitizer found nothing")
+        where = re.search(r"^replayed (at .*)$", done.output, re.M)
+        return Gate(check, True, f"compute-sanitizer found nothing {where[1] if where else ''}".rstrip())
     first = _FINDING.search(done.output)
     return Gate(check, False, f"compute-sanitizer found {count}: {first[1].strip()[:200] if first else 'see its log'}")

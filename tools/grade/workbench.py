@@ -38,7 +38,7 @@ from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.answers import decode_record, digest_of, no_timing
 from foundry.tools.grade.grader import Allowance, Grader, thread_count
 from foundry.tools.grade.observing import count, observe
-from foundry.tools.grade.sanitizing import sanitize, with_gates
+from foundry.tools.grade.sanitizing import Sanitizer, with_gates
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
 from foundry.tools.machine.holds import Holds
@@ -145,6 +145,9 @@ class LocalWorkbench:
         self._intake: asyncio.Future[Intake] | None = None
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._baseline: asyncio.Future[Baseline] | None = None
+        self._sanitizer = Sanitizer(task, device.target)
+        self._timings = 0  # under way
+        self._stocking: asyncio.Future[None] | None = None
 
     @property
     def notes(self) -> BenchNotes:
@@ -196,12 +199,29 @@ class LocalWorkbench:
             await self.build(text)
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
         self._begin(text, stage)
+        if stage != "screen":
+            self._threads.submit(self._sanitizer.begin)
         verdict = await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
         if not verdict.correct:
             await self._give_up(text)
         return verdict
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
+        is_winner = verdict.correct and verdict.stage == "final"
+        # What is as confined as any candidate need not wait until the audit found the text clean.
+        is_beside = is_winner and self._sanitizer.confines and self._is_small(await self.intake())
+        beside = asyncio.ensure_future(self.sanitize(text)) if is_beside else None
+        try:
+            found = await self._audit(text, build, verdict, policy)
+        finally:
+            gates = await beside if beside else []
+        if is_winner and found.clean:
+            found = with_gates(found, gates if beside else await self.sanitize(text))
+        if not found.clean:
+            await self._give_up(text)
+        return found
+
+    async def _audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
         from foundry.tools.audit import audit, heavier, needs_watching
 
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
@@ -218,7 +238,7 @@ class LocalWorkbench:
             if launches := seen_launches(seen.get("kernels", ())):
                 self._grader.notes.seen[digest_of(text)] = Seen(launches=launches)
         label = (await self.baseline()).label if verdict.correct else ""
-        found = await self._in_thread(
+        return await self._in_thread(
             lambda: audit(
                 text,
                 build,
@@ -231,11 +251,6 @@ class LocalWorkbench:
                 accuracy=verdict.accuracy_class,
             )
         )
-        if found.clean and verdict.stage == "final":
-            found = with_gates(found, await self.sanitize(text))
-        if not found.clean:
-            await self._give_up(text)
-        return found
 
     async def time(self, text: str, build: Build, stage: Stage, *, incumbent_ms: float | None = None) -> Timing:
         if not self.device.present:
@@ -251,9 +266,15 @@ class LocalWorkbench:
             return self._grader.time(text, build, stage, baseline, holds=self._holds())
 
         self._begin(text, stage)
-        if begun := self._readying.pop(text, None):
-            await begun
-        return await self._in_thread(work)
+        self._timings += 1
+        try:
+            if begun := self._readying.pop(text, None):
+                await begun
+            return await self._in_thread(work)
+        finally:
+            self._timings -= 1
+            if stage == "screen":
+                self._look_ahead()
 
     async def profile(self, text: str, build: Build, audit: Audit, timing: Timing, lowered: Lowered | None) -> Profiled:
         from foundry.tools.grade.coordinates import read_coordinates
@@ -286,12 +307,14 @@ class LocalWorkbench:
     async def sanitize(self, text: str) -> list[Gate]:
         if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
             return []
-        known, means = await self.intake(), self.notes.isolation
+        is_small, means = self._is_small(await self.intake()), self.notes.isolation
         async with self._lock.shared():
-            is_small = sum(spec.nbytes for spec in (*known.inputs, *known.outputs)) < SMALL_BYTES
-            return await self._in_thread(
-                lambda: sanitize(self._task, text, self.device.target, means=means, at_once=is_small)
-            )
+            return await self._in_thread(lambda: self._sanitizer.check(text, means, at_once=is_small))
+
+    @staticmethod
+    def _is_small(known: Intake) -> bool:
+        """Whether several calls at once fit any GPU."""
+        return sum(spec.nbytes for spec in (*known.inputs, *known.outputs)) < SMALL_BYTES
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
         """Where the time of a candidate's forward goes, kernel by kernel, and what the hardware `counted`; `profile`
@@ -314,8 +337,9 @@ class LocalWorkbench:
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
         self._is_closed = True
-        await asyncio.gather(*self._readying.values(), return_exceptions=True)
-        await self._in_thread(self._grader.close)
+        begun = [*self._readying.values(), *([self._stocking] if self._stocking else [])]
+        await asyncio.gather(*begun, return_exceptions=True)
+        await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline) if request is not None]
         await asyncio.gather(*asked, return_exceptions=True)  # nobody waits for what ended with its process
         self._threads.shutdown(wait=True)
@@ -353,7 +377,9 @@ class LocalWorkbench:
     async def _take_in(self) -> Intake:
         async with self._lock.shared():  # the truth of large inputs keeps a device busy, and another run may be timing
             if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
-                checked, captured = await asyncio.gather(self._check(), self._in_thread(self._grader.capture))
+                tried = self._in_thread(lambda: self._sanitizer.try_out(self.notes.isolation))
+                capture = self._in_thread(self._grader.capture)
+                checked, captured, _ = await asyncio.gather(self._check(), capture, tried)
             else:
                 checked = await self._in_thread(self._grader.check)
                 ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
@@ -370,6 +396,19 @@ class LocalWorkbench:
         """Starts the processes that will time a candidate, while it is compiled and checked."""
         if self.device.target == "cuda" and self.device.present and text not in self._readying:
             self._readying[text] = asyncio.ensure_future(self._make_ready(text, stage))
+
+    def _look_ahead(self) -> None:
+        """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times."""
+        if self.device.target == "cuda" and not self._is_closed and (self._stocking is None or self._stocking.done()):
+            self._stocking = asyncio.ensure_future(self._stock())
+
+    async def _stock(self) -> None:
+        is_missing = True
+        while is_missing and not self._timings and not self._is_closed:
+            async with self._lock.shared():
+                is_missing = await self._in_thread(self._grader.stock)
+        if not self._is_closed:
+            await self._in_thread(self._sanitizer.begin)
 
     async def _give_up(self, text: str) -> None:
         """A candidate is not timed: what was started for it serves the next one, or ends."""

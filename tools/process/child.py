@@ -14,7 +14,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,8 +204,10 @@ def run_command(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     confined_to: Path | None = None,
+    stop: Callable[[], str] = lambda: "",
 ) -> Finished:
-    """Runs a command to its end or its limits, standard output and error together, and leaves nothing behind.
+    """Runs a command to its end or its limits, standard output and error together, and leaves nothing behind. It is
+    killed too once `stop` gives a reason.
 
     With `confined_to` it reads no more than its own installation, writes to that folder only, and has no network, as
     far as the kernel can do it. Blocking, at most `limits.wall_s` and a moment. Raises FileNotFoundError when the
@@ -225,7 +227,7 @@ def run_command(
         for kind, value in _resource_limits(limits).items():
             with contextlib.suppress(OSError):
                 resource.prlimit(child.pid, kind, (value, value))
-        reason = _watch(child, limits, output, start + limits.wall_s, confined_to)
+        reason = _watch(child, limits, output, start + limits.wall_s, confined_to, stop)
         kill_tree(child.pid)
         returncode = child.wait()
         text = os.pread(output, OUTPUT_BYTES, 0).decode(errors="replace")
@@ -235,7 +237,14 @@ def run_command(
     return Finished(returncode, text, time.monotonic() - start, reason)
 
 
-def _watch(child: subprocess.Popen[bytes], limits: Limits, output: int, deadline: float, folder: Path | None) -> str:
+def _watch(
+    child: subprocess.Popen[bytes],
+    limits: Limits,
+    output: int,
+    deadline: float,
+    folder: Path | None,
+    stop: Callable[[], str],
+) -> str:
     """Waits for the child; returns why it has to be killed, or "" when it ended."""
     handle = os.pidfd_open(child.pid)
     try:
@@ -247,7 +256,7 @@ def _watch(child: subprocess.Popen[bytes], limits: Limits, output: int, deadline
                 return ""
             if os.fstat(output).st_size > OUTPUT_BYTES:
                 return f"wrote more than {OUTPUT_BYTES >> 20} MB of output"
-            if reason := excess(child.pid, limits) or (folder and folder_excess(folder, limits)):
+            if reason := stop() or excess(child.pid, limits) or (folder and folder_excess(folder, limits)):
                 return reason
     finally:
         os.close(handle)

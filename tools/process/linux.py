@@ -61,20 +61,23 @@ class Orders:
 
     `readable`: files and folders with all below, to read, list and execute; `openable`: the same without listing;
     `writable`: everything but devices; `devices`: read, write, ioctl. `temporary` is the folder that is seen as /tmp;
-    it must be empty. `files` off leaves the file system open,
+    it must be empty. `hidden`: folders that are seen empty. `files` off leaves the file system open,
     `capabilities` on leaves them. `program` is a seccomp filter in hexadecimal. With `loopback` the programs inside may
-    speak with each other over a network that ends here.
+    speak with each other over a network that ends here. With `thread_names` a process may name its threads through
+    /proc, as NVIDIA's driver does when it starts: error 304 of CUDA otherwise.
     """
 
     namespaces: bool = True
     loopback: bool = False
     capabilities: bool = False
     files: bool = True
+    thread_names: bool = False
     readable: tuple[str, ...] = ()
     openable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     temporary: str = ""
+    hidden: tuple[str, ...] = ()
     program: str = ""
 
 
@@ -95,7 +98,7 @@ def confine(orders: Orders) -> Confinement:
         if NETWORK in done.active:
             if orders.loopback:
                 _attempt(done, LOOPBACK, _raise_loopback)
-            _attempt(done, MEMORY, _private_shared_memory)
+            _attempt(done, MEMORY, lambda: _private_shared_memory(orders.hidden))
             if MEMORY in done.active and orders.temporary:
                 _attempt(done, TEMPORARY, lambda: _private_temporary_files(orders))
     with contextlib.suppress(OSError):
@@ -191,12 +194,14 @@ def _raise_loopback() -> None:
         _succeed(libc.ioctl(plug.fileno(), ctypes.c_ulong(_SIOCSIFFLAGS), request), "ioctl")
 
 
-def _private_shared_memory() -> None:
-    """A small /dev/shm of our own: nothing to fill the machine's memory with, and no message to a later process."""
+def _private_shared_memory(hidden: tuple[str, ...]) -> None:
+    """A small /dev/shm of our own: nothing to fill the machine's memory with, and no message to a later process. The
+    same for folders that are hidden."""
     place = os.path.realpath(SHARED_MEMORY).encode()
     _succeed(libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount")
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)
-    _succeed(libc.mount(b"tmpfs", place, b"tmpfs", flags, SHARED_MEMORY_OPTIONS), "mount")
+    for path in (place, *(os.path.realpath(folder).encode() for folder in hidden if os.path.isdir(folder))):
+        _succeed(libc.mount(b"tmpfs", path, b"tmpfs", flags, SHARED_MEMORY_OPTIONS), "mount")
 
 
 def _private_temporary_files(orders: Orders) -> None:
@@ -253,7 +258,7 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
     if abi == 0:
         _succeed(-1, "landlock")
     everything = max(rights for version, rights in _ALL_FILES.items() if version <= abi)
-    tcp = _TCP if abi >= 4 and LOOPBACK not in done.active else 0
+    tcp = _TCP if abi >= 4 and not orders.loopback else 0
     attributes = struct.pack("=QQQ", everything, tcp, _SCOPES if abi >= 6 else 0)
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     rules = _succeed(
@@ -269,7 +274,7 @@ def _restrict_files(orders: Orders, own: tuple[str, ...], done: Confinement) -> 
         ):
             for path in paths:
                 _allow(rules, path, rights & everything)
-        _allow_own_process(rules)
+        _allow_own_process(rules, everything & (_WRITE_FILE | _TRUNCATE) if orders.thread_names else 0)
         _succeed(libc.syscall(_SYS_LANDLOCK_RESTRICT, rules, ctypes.c_uint32(0)), "landlock")
     finally:
         os.close(rules)
@@ -297,11 +302,13 @@ def _add_rule(rules: int, handle: int, rights: int) -> None:
     libc.syscall(_SYS_LANDLOCK_ADD, rules, ctypes.c_int(1), rule, ctypes.c_uint32(0))
 
 
-def _allow_own_process(rules: int) -> None:
-    """/proc/self of this process only. Its folder stays open: the rule holds for the folder's entry in the kernel's
-    cache, which may be dropped and made anew while nobody holds it."""
-    with contextlib.suppress(OSError):
-        _add_rule(rules, os.open("/proc/self/", os.O_PATH | os.O_CLOEXEC), _READ_FILE | _READ_DIR)
+def _allow_own_process(rules: int, of_threads: int) -> None:
+    """/proc/self of this process only, and more rights to its threads' files. The folders stay open: a rule holds for
+    the folder's entry in the kernel's cache, which may be dropped and made anew while nobody holds it."""
+    for path, rights in (("/proc/self/", _READ_FILE | _READ_DIR), ("/proc/self/task/", of_threads)):
+        if rights:
+            with contextlib.suppress(OSError):
+                _add_rule(rules, os.open(path, os.O_PATH | os.O_CLOEXEC), rights)
 
 
 # ---------------------------------------------------------------- seccomp

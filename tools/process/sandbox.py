@@ -25,18 +25,21 @@ from typing import Any
 from foundry import tools
 from foundry.tools.process import linux
 from foundry.tools.process.channel import Channel
-from foundry.tools.process.linux import FILES, MEANS, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
+from foundry.tools.process.linux import FILES, MEANS, MEMORY, NETWORK, SIGNALS, SYSCALLS, Confinement, Orders
 from foundry.tools.process.seccomp import Form, program
 
 LAUNCHER = str(Path(linux.__file__).resolve())
 PROBE_S = 20.0
 ALL_USABLE = 2
+OPEN_TOOL = "seccomp without sockets"  # for a tool, in place of the usual filter
+NOBODY = 0x7FFFFFFF  # no process has this number: who may signal it may signal its own group only
 ENTERED: list[Confinement] = []  # what this process is confined by, once it is
 NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
 
+_SOCKETS, _DRIVER_IN_RUN = ("/run",), "/run/opengl-driver"  # where services listen; NixOS keeps more there
 _SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
-    *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", "/run/opengl-driver"),
+    *("/opt/cuda", "/opt/intel", "/opt/nvidia", "/opt/rh", _DRIVER_IN_RUN),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/localtime"),
     *("/etc/ssl/openssl.cnf", "/etc/crypto-policies", "/etc/pki/tls/openssl.cnf"),
 )
@@ -74,7 +77,7 @@ def enter(sandbox: Sandbox, means: Collection[str] = MEANS) -> Confinement:
 
 
 def _orders(sandbox: Sandbox, means: Collection[str]) -> Orders:
-    guarded = 0 if SIGNALS in means else os.getpid()
+    guarded = 0 if SIGNALS in means else NOBODY if "tool" in sandbox.form else os.getpid()
     filtered = program(sandbox.form, only_signals_to=guarded).hex() if SYSCALLS in means else ""
     if sandbox.form == "task":
         alone = NETWORK in means and not filtered
@@ -107,11 +110,11 @@ def report(channel: Channel) -> None:
         needed.append(str(sys.modules["torch"].__file__))
     works = 0
     if all(os.access(path, os.R_OK) for path in needed):
-        works = ALL_USABLE if not NVIDIA_CONTROL.exists() or _gpu_answers() else 1
+        works = ALL_USABLE if not NVIDIA_CONTROL.exists() or gpu_answers() else 1
     channel.send({"active": ENTERED[-1].active, "refused": ENTERED[-1].refused, "works": works})
 
 
-def _gpu_answers() -> bool:
+def gpu_answers() -> bool:
     """Whether the driver starts in this process and gives it a context on the first device."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -153,18 +156,31 @@ def confine_command(argv: Sequence[str], folder: Path, *, path: str | None = Non
         devices=_DEVICES,
         program=program("candidate").hex() if SYSCALLS in means else "",
     )
-    return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders)), *argv]
+    return [*_launched(orders), *argv]
 
 
-def confine_tool(argv: Sequence[str], asked: Sandbox, means: Collection[str]) -> list[str]:
-    """The command line of a tool that starts the program that it watches: both are confined as that program would be,
-    by those `means` that work around candidates here, but for TCP between the two. Without a network of their own they
-    are not confined."""
+def confine_tool(tool: Sequence[str], watched: Sequence[str], asked: Sandbox, means: Collection[str]) -> list[str]:
+    """The command line of a tool that starts a program and watches it. The program is confined as it would be without
+    the tool, by those `means` that work around candidates here, but for TCP to the tool; both have a network, shared
+    memory and temporary files of their own. Only the program has rules about files and system calls: those of files
+    hold for one process's folder in /proc, and it must be the one that names its threads. Without a network of their
+    own the two are not confined."""
     if NETWORK not in means:
-        return list(argv)
-    own = [*_parts_of(argv[0]), str(Path(argv[0]).resolve().parent)]
-    orders = _orders(replace(asked, form="tool", readable=(*asked.readable, *own)), means)
-    return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(replace(orders, loopback=True))), *argv]
+        return [*tool, *watched]
+    own = [part for path in tool[:1] for part in (*_parts_of(path), str(Path(path).resolve().parent))]
+    form: Form = "open tool" if OPEN_TOOL in means else "tool"
+    kept = {*means, SYSCALLS} if OPEN_TOOL in means else means
+    orders = _orders(replace(asked, form=form, readable=(*asked.readable, *own)), kept)
+    hidden = () if Path(_DRIVER_IN_RUN).exists() else _SOCKETS
+    around = replace(orders, loopback=True, files=False, program="", hidden=hidden)
+    private = (linux.SHARED_MEMORY, linux.TEMPORARY_FILES) if MEMORY in means else ()
+    inside = replace(orders, namespaces=False, loopback=True, writable=(*orders.writable, *private))
+    return [*_launched(around), *tool, *_launched(inside), *watched]
+
+
+def _launched(orders: Orders) -> list[str]:
+    """What a command line begins with that is confined."""
+    return [sys.executable, "-I", "-S", LAUNCHER, json.dumps(asdict(orders))]
 
 
 def prepare_gpu() -> None:
@@ -193,6 +209,7 @@ def _candidate_orders() -> Orders:
         readable=tuple(_distinct([*_SYSTEM, *_python(), *_narrow([*tools, *_cuda_homes(), *libraries]), *_MACHINE])),
         writable=("/dev/shm",) if gpu else (),
         devices=(*_DEVICES, *gpu),
+        thread_names=bool(gpu),
     )
 
 

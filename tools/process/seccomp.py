@@ -1,9 +1,10 @@
 """The system calls that a confined process may not make, as a seccomp program of classic BPF.
 
-Three forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
+Four forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
 that nobody has read, which in addition cannot look at, slow down or signal other processes, cannot leave the group in
 which it is killed, and cannot change the kernel's view of itself. `tool`: a candidate and the program that watches it,
-which speak over a network of their own. Refused calls fail with EPERM; a few that honest
+which speak over a network of their own. `open tool`: the same with sockets of
+every kind, for tools that need them. Refused calls fail with EPERM; a few that honest
 tools make in passing do nothing and report success.
 """
 
@@ -16,7 +17,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-Form = Literal["task", "candidate", "tool"]
+Form = Literal["task", "candidate", "tool", "open tool"]
 
 # Numbers on x86-64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: no such call.
 _ADMINISTRATION: dict[str, tuple[int, int]] = {
@@ -134,13 +135,16 @@ def program(form: Form, *, only_signals_to: int = 0) -> bytes:
     architecture, column = found
     refused = _Filter(column)
     refused.always(_ADMINISTRATION.values(), errno.EPERM)
-    # A tool may connect, so it gets no sockets that lead to services of this machine.
-    refused.only_argument(_SOCKET, 0, [_AF_INET] if form == "tool" else [_AF_UNIX])
+    if form != "open tool":  # a tool may connect, so it gets no sockets that lead to services of this machine
+        refused.only_argument(_SOCKET, 0, [_AF_INET] if form == "tool" else [_AF_UNIX])
     if form != "task":
-        calls = {name: numbers for name, numbers in _OTHER_PROCESSES.items() if form != "tool" or name != "connect"}
+        is_tool = form in ("tool", "open tool")
+        calls = {name: numbers for name, numbers in _OTHER_PROCESSES.items() if not is_tool or name != "connect"}
         refused.always(calls.values(), errno.EPERM)
         refused.always(_WITHOUT_EFFECT.values(), 0)
-        refused.candidate_rules()
+        refused.new_namespaces()
+        if form != "open tool":
+            refused.candidate_rules()
         if only_signals_to:
             for numbers in _SIGNALS.values():
                 refused.only_argument(numbers, 0, [0, only_signals_to])
@@ -175,13 +179,15 @@ class _Filter:
             body += [(_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW)]
         self._rule(numbers, [*body, _refuse(errno.EPERM)])
 
+    def new_namespaces(self) -> None:
+        self._rule(_CLONE, [(_LOAD, 0, 0, _low(0)), (_BITS, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()])
+        # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
+        self._rule(_CLONE3, [_refuse(errno.ENOSYS)])
+
     def candidate_rules(self) -> None:
         for numbers in _OWN_ONLY.values():
             self.only_argument(numbers, 0, [0])
         self.only_argument(_PERSONALITY, 0, [_ANY_PERSONALITY])
-        self._rule(_CLONE, [(_LOAD, 0, 0, _low(0)), (_BITS, 0, 1, _NEW_NAMESPACES), _refuse(errno.EPERM), _allow()])
-        # Its flags are in memory, which a filter cannot read: the C library falls back to clone.
-        self._rule(_CLONE3, [_refuse(errno.ENOSYS)])
         address = _low(4)
         self._rule(
             _SENDTO,

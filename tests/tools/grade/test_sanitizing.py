@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Timing, Verdict
 from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
-from foundry.tools.grade.sanitizing import read_check, sanitize, under_tool, with_gates
+from foundry.tools.grade.replay import Replaying, means_under, under_tool
+from foundry.tools.grade.sanitizing import Sanitizer, read_check, with_gates
 from foundry.tools.process.child import Finished
-from foundry.tools.process.linux import FILES, NETWORK
-from foundry.tools.process.sandbox import available
+from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
+from foundry.tools.process.sandbox import OPEN_TOOL, available
 from foundry.tools.targets.disassembly import tool_path
 from foundry.tools.task.file import read_task
 
@@ -35,7 +37,7 @@ CASES = {
         "Race reported between",
     ),
     "refused": ("memcheck", HEAD + "========= Error: Device not supported\n", "", True, "Device not supported"),
-    "slow": ("memcheck", HEAD, "did not finish in 90 s", True, "not decided: under compute-sanitizer it did not"),
+    "slow": ("memcheck", HEAD, "did not finish in 45 s", True, "not decided: under compute-sanitizer it did not"),
     "silent": ("memcheck", "", "", True, "it said nothing"),
 }
 
@@ -101,10 +103,47 @@ def test_a_kernel_under_a_tool_runs_once_and_only_confined(tmp_path: Path) -> No
     assert "replayed" not in done.output and list(marks.iterdir()) == []
 
 
+def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_needed(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nN = 64\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+        "def get_inputs():\n  return [torch.rand(N)]\n"
+    )
+    (tmp_path / "task.toml").write_text("extra_shapes = [{ N = 128 }, { N = 16 }]\n")
+    text = "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n    print(x.numel())\n"
+    task, means = read_task(path), available().active
+    used, late, unused = made = [Replaying([], task, "cpu", means) for _ in range(3)]
+    try:
+        unused.close()
+        assert late.is_waiting and late.finish(text, 0.01).reason == "did not finish in 0.01 s"
+        done = used.finish(text, 60.0, smallest=True)
+    finally:
+        used.close()
+        late.close()
+    assert not any(one.is_waiting or one.folder.exists() for one in made)
+    assert done.output.splitlines() == ["16", "replayed at N=16"], "once, at the smallest of the declared shapes"
+    looked = f"{HEAD}replayed at N=16\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
+    assert read_check("racecheck", Finished(0, looked, 1.0)).evidence == "compute-sanitizer found nothing at N=16"
+
+
+def test_a_tool_is_tried_with_a_program_of_ours(tmp_path: Path) -> None:
+    """It gets the most means under which that program works; where it works in no case, all."""
+    active = tuple(available().active)
+    if {NETWORK, SYSCALLS} - {*active}:
+        pytest.skip("this machine confines no tool")
+    plug = "import socket; socket.socket(socket.AF_UNIX); print('works', True)"
+    assert means_under((), active, (sys.executable, "-c", "print('works', True)")) == active
+    fewer = tuple(name for name in active if name != SYSCALLS)
+    assert means_under((), active, (sys.executable, "-c", plug)) == (*fewer, OPEN_TOOL)
+    tracing = "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0; print('works', True)"
+    assert means_under((), active, (sys.executable, "-c", tracing)) == fewer
+    assert means_under((), active, (sys.executable, "-c", "raise OSError")) == active
+
+
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text("import torch\nclass Model(torch.nn.Module):\n  def forward(self, x): ...\ndef get_inputs(): ...\n")
-    assert sanitize(read_task(path), "", "cpu") == []
+    assert Sanitizer(read_task(path), "cpu").check("", (), at_once=True) == []
 
 
 @pytest.mark.gpu
@@ -132,6 +171,7 @@ class ModelNew(torch.nn.Module):
 """
     pytest.importorskip("triton")
     for size, passed in (("1", True), ("8", False)):
-        gates = {gate.gate: gate for gate in sanitize(read_task(path), text.replace("SIZE", size), "cuda")}
+        found = Sanitizer(read_task(path), "cuda").check(text.replace("SIZE", size), (), at_once=False)
+        gates = {gate.gate: gate for gate in found}
         assert gates["memcheck"].passed is passed, gates["memcheck"].evidence
         assert "not decided" not in gates["memcheck"].evidence

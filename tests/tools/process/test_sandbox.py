@@ -16,10 +16,20 @@ import pytest
 
 from foundry.tools.process import sandbox
 from foundry.tools.process.child import Limits, run_command
-from foundry.tools.process.linux import CAPABILITIES, FILES, MEANS, NETWORK, SIGNALS, SYSCALLS, TEMPORARY, Orders
+from foundry.tools.process.linux import (
+    CAPABILITIES,
+    FILES,
+    MEANS,
+    MEMORY,
+    NETWORK,
+    SIGNALS,
+    SYSCALLS,
+    TEMPORARY,
+    Orders,
+)
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.seccomp import program
-from foundry.tools.process.zygote import Worker, Zygote
+from foundry.tools.process.zygote import ALWAYS, Worker, Zygote
 
 ENTRIES = """
 import ctypes, os, resource, signal, socket, subprocess, sys, time
@@ -358,7 +368,7 @@ def test_a_library_that_a_link_inside_an_installation_leads_to_is_readable(tmp_p
 TOOL = """
 import json, socket, subprocess, sys
 server = socket.create_server(("127.0.0.1", 0))
-child = subprocess.Popen([sys.executable, sys.argv[1], str(server.getsockname()[1]), sys.argv[2]])
+child = subprocess.Popen([*sys.argv[1:], str(server.getsockname()[1])])
 print(server.accept()[0].makefile().readline())
 child.wait()
 """
@@ -370,13 +380,15 @@ def attempt(work):
         return "done"
     except OSError as error:
         return error.strerror
+secret, port = sys.argv[1:]
 found = {
-    "secret": attempt(lambda: open(sys.argv[2]).read()),
+    "secret": attempt(lambda: open(secret).read()),
+    "maps": attempt(lambda: open("/proc/self/maps").read()),
     "outside": attempt(lambda: socket.create_connection(("192.0.2.1", 53), timeout=2.0)),
     "service": attempt(lambda: socket.socket(socket.AF_UNIX)),
     "own": attempt(lambda: open("mine", "w").close()),
 }
-plug = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+plug = socket.create_connection(("127.0.0.1", int(port)))
 plug.sendall((json.dumps(found) + chr(10)).encode())
 """
 
@@ -390,10 +402,52 @@ def test_a_tool_and_what_it_watches_reach_each_other_and_nothing_else(tmp_path: 
     (scratch / "tmp").mkdir(parents=True)
     for name, text in (("tool.py", TOOL), ("watched.py", WATCHED)):
         (scratch / name).write_text(text)
-    argv = [sys.executable, str(scratch / "tool.py"), str(scratch / "watched.py"), str(tmp_path / "receipt.json")]
+    tool = [sys.executable, str(scratch / "tool.py")]
+    watched = [sys.executable, str(scratch / "watched.py"), str(tmp_path / "receipt.json")]
     asked = Sandbox("candidate", writable=(str(scratch),), temporary=str(scratch / "tmp"))
-    done = run_command(sandbox.confine_tool(argv, asked, HERE), Limits(wall_s=20), cwd=scratch)
+    done = run_command(sandbox.confine_tool(tool, watched, asked, HERE), Limits(wall_s=20), cwd=scratch)
     found = json.loads(done.output.splitlines()[0])
-    assert found["own"] == "done", found
+    assert found["own"] == found["maps"] == "done", found
     assert found["secret"] in ("Permission denied", "No such file or directory")
     assert found["outside"] == "Network is unreachable" and found["service"] == "Operation not permitted"
+
+
+@NEEDS[MEMORY]
+def test_a_hidden_folder_is_seen_empty(tmp_path: Path) -> None:
+    (tmp_path / "socket").write_text("")
+    orders = Orders(files=False, hidden=(str(tmp_path), "/no/such/folder"))
+    argv = [sys.executable, "-I", "-S", sandbox.LAUNCHER, json.dumps(asdict(orders)), "ls", "-A", str(tmp_path)]
+    done = run_command(argv, Limits(wall_s=20))
+    assert (done.returncode, done.output) == (0, "") and (tmp_path / "socket").exists()
+
+
+NAMING = """
+import os, threading
+go = threading.Event()
+thread = threading.Thread(target=go.wait)
+thread.start()
+for path in (f"/proc/self/task/{thread.native_id}/comm", "/proc/self/oom_score_adj", f"/proc/{os.getppid()}/task"):
+    try:
+        with open(path, "r+") as file:
+            file.write("named")
+        print("written")
+    except OSError as error:
+        print(error.strerror)
+go.set()
+"""
+
+
+@NEEDS[FILES]
+def test_only_threads_of_its_own_can_be_named_by_a_process_whose_driver_does_so() -> None:
+    for is_allowed, said in ((False, "Permission denied"), (True, "written")):
+        orders = Orders(readable=(*sandbox._SYSTEM, *sandbox._python()), thread_names=is_allowed)
+        argv = [sys.executable, "-I", "-S", sandbox.LAUNCHER, json.dumps(asdict(orders)), sys.executable, "-c", NAMING]
+        done = run_command(argv, Limits(wall_s=20))
+        assert done.output.splitlines()[:2] == [said, "Permission denied"], done.output
+        assert done.output.splitlines()[2] != "written"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not sandbox.NVIDIA_CONTROL.exists(), reason="there is no GPU")
+def test_a_gpu_takes_nothing_from_the_sandbox(zygote: Zygote) -> None:
+    assert {*zygote.isolation} == {*ALWAYS, *HERE}
