@@ -15,6 +15,7 @@ from foundry.agents.words.source import show
 from foundry.agents.words.standing import RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.cards import cards
+from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 24
@@ -223,7 +224,7 @@ def _move(move: Move) -> str:
 def _experience(brief: Brief) -> str:
     """What earlier runs did and what came of it, and the best kernel that an author wrote for such a graph."""
     lines = [
-        f"- x{hit.record.id} ({hit.why}): {brief_words(hit.record.text or hit.record.move)}"
+        f"- x{hit.record.id} ({hit.why}): {_lesson(hit.record)}"
         + (f"; {hit.record.lift:.2f}x of its parent" if hit.record.lift is not None else f"; {hit.record.outcome}")
         for hit in brief.hits[:8]
     ]
@@ -231,11 +232,21 @@ def _experience(brief: Brief) -> str:
         f"- move {item.move}: {item.lift:.2f}x over {item.tries} tries, {item.wins} wins" for item in brief.lifts[:8]
     ]
     own = brief.lowered.recipe.authored if brief.lowered else None
-    written = [hit for hit in brief.hits if hit.record.recipe and hit.record.recipe.authored not in (None, own)]
-    for hit in sorted(written, key=lambda hit: -(hit.record.child_speedup or 0.0))[:1]:
-        assert hit.record.recipe is not None
-        lines.append(f"The kernel of x{hit.record.id}:\n{authored_words(hit.record.recipe)}")
+    written = [
+        (hit.record.child_speedup or 0.0, hit.record.id, hit.record.recipe)
+        for hit in brief.hits
+        if hit.record.recipe
+        and hit.record.recipe.authored not in (None, own)
+        and hit.record.target == brief.device.target
+    ]
+    for _, name, recipe in sorted(written, key=lambda item: -item[0])[:1]:
+        lines.append(f"The kernel of x{name}:\n{authored_words(recipe)}")
     return "\n".join(lines) or "nothing yet"
+
+
+def _lesson(record: ExperienceRecord) -> str:
+    """What was done and what came of it; on which task and device says why it was recalled."""
+    return brief_words(record.text.removeprefix(f"{record.task} on ").partition(": ")[2] or record.text or record.move)
 
 
 def _directives(brief: Brief) -> str:

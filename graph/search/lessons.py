@@ -17,6 +17,8 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Move
 
+RATIONALE_CHARS = 160
+
 
 def query(graph: OpGraph, device: Device, limiter: str = "", text: str = "") -> Query:
     """What to recall for a graph on a device, sharper with the parent's limiter or failure."""
@@ -79,9 +81,11 @@ def lessons(
     child: Sequence[Evaluation],
     kernels: Sequence[KernelSummary],
     is_run_best: bool = False,
+    rationale: str = "",
 ) -> list[ExperienceRecord]:
     """One lesson for each key of `filed`; `parent` and `child` are all records of the two candidates. The ids depend
-    on run, step and key only, so that a step executed twice teaches once."""
+    on run, step and key only, so that a step executed twice teaches once. `rationale`: of who wrote a whole
+    kernel, whose move says nothing."""
     asked = query(graph, device)
     latest = child[-1]
     recipe = latest.candidate.recipe
@@ -108,14 +112,16 @@ def lessons(
             recipe=portable(recipe, kernels) if recipe else None,
             source_digest=latest.candidate.source,
             lineage=latest.candidate.parents,
-            text=f"{task} on {device.name}: {_deed(key, share)} {_effect(before, after, latest)}.",
+            text=f"{task} on {device.name}: {_deed(key, share, rationale)} {_effect(before, after, latest)}.",
             share=share,
         )
         for key, share in filed.items()
     ]
 
 
-def _deed(key: str, share: float) -> str:
+def _deed(key: str, share: float, rationale: str) -> str:
+    if key == WHOLE_KERNEL and rationale:
+        return f"a kernel of its own ({' '.join(rationale.split())[:RATIONALE_CHARS]})"
     return key if share == 1.0 else f"{key}, credited with {share:.2f} of its step,"
 
 

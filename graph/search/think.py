@@ -307,6 +307,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
             parent=parent,
             child=records,
             kernels=(await services.lower(candidate.recipe)).kernels if candidate.recipe else (),
+            rationale=decision.proposal.rationale,
         )
     )
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.knowledge.library import authored
 
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import template
 from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
+from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
+from foundry.knowledge.experience.record import ExperienceRecord, Hit
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.opgraph import OpGraph
@@ -160,3 +163,24 @@ def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
     parent = replace(broken, build=replace(broken.build, ok=False, errors=said))
     failed = Diagnosis("c1", "compile_error", None, "author:7:3: error: 'tot' was not declared", "fix it")
     assert said in step_prompt(toy.brief(parent=parent), failed, ()).text
+
+
+def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> None:
+    brief = toy.brief()
+    recipe = Recipe(brief.device.target, authored=authored.CPU)
+    said = "rows on cpu:x: a kernel of its own (one pass) went from 1.00x to 3.00x."
+    record = ExperienceRecord(
+        *("ab12", "r", "2026", "rows", "s", ("softmax",), "2d", brief.device.key, brief.device.target, "", ""),
+        *("source", "correct", 1.0, 3.0, None),
+        recipe=recipe,
+        text=said,
+    )
+    other = replace(record, id="cd34", recipe=Recipe("cpu", authored=authored.PACKED), child_speedup=2.0)
+    away = replace(record, id="ef56", recipe=Recipe("cpu", authored=authored.PACKED), child_speedup=9.0, target="cuda")
+    hits = tuple(Hit(item, 1.0, "same graph") for item in (other, record, away))
+    prompt = step_prompt(replace(brief, hits=hits), WRONG, ()).text
+    assert (
+        "- xab12 (same graph): a kernel of its own (one pass) went from 1.00x to 3.00x.; 3.00x of its parent" in prompt
+    )
+    assert "The kernel of xab12:" in prompt and authored.CPU_CODE.rstrip() in prompt and "GRAIN" in prompt
+    assert "The kernel of xcd34" not in prompt and "The kernel of xef56" not in prompt
