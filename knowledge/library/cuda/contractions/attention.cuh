@@ -91,12 +91,36 @@ template <class P> DEVICE void weights(unsigned (&words)[4], const float (*d)[4]
     }
 }
 
-// Scores of two rows in a lane, two of each in every four, become weights relative to the highest of their row so far, and
-// the rows' states follow: `rescale` is what their sums must be multiplied by. `factor` is what is left to multiply scores
-// by, differences times `unit` are exponents of two. LAZY: a row stays relative to a score that was the highest before, as
-// long as no weight exceeds 2^8 and so nothing has to be multiplied. Everything is found in four independent parts.
-template <bool LAZY = false, int COUNT> DEVICE void weigh(float (&score)[COUNT][4], float factor, float unit, float (&top)[2],
-                                                          float (&total)[2], float (&rescale)[2]) {
+// A row's scores in a lane, two of every eight from place `at` on, become weights relative to the highest so far, and the
+// row's state follows: `rescale` is what its sums must be multiplied by. `factor` is what is left to multiply scores by,
+// differences times `unit` are exponents of two.
+template <int COUNT> DEVICE void weigh(float (&score)[COUNT][4], int at, float factor, float unit, float& top, float& total,
+                                       float& rescale) {
+    float highest = score[0][at];
+#pragma unroll
+    for (int h = 1; h < COUNT * 2; ++h) highest = fmaxf(highest, score[h / 2][at + h % 2]);
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+    highest = fmaxf(highest * factor, top);
+    // While all keys of a row are masked there is nothing to take from its scores.
+    const float shift = highest == -FOUNDRY_INF ? 0.0f : highest;
+    rescale = power_of_two((top - shift) * unit);
+    top = highest;
+    float sum = 0;
+#pragma unroll
+    for (int h = 0; h < COUNT * 2; ++h) {
+        float& weight = score[h / 2][at + h % 2];
+        weight = power_of_two(__fmaf_rn(weight, factor, -shift) * unit);
+        sum += weight;
+    }
+    total = __fmaf_rn(total, rescale, sum);
+}
+
+// The same for both rows of which a lane holds scores, in four independent parts: for a warp that has its multiprocessor's
+// units to itself. LAZY: a row stays relative to a score that was the highest before, as long as no weight exceeds 2^8 and
+// so nothing has to be multiplied.
+template <bool LAZY, int COUNT> DEVICE void weigh_both(float (&score)[COUNT][4], float factor, float unit, float (&top)[2],
+                                                       float (&total)[2], float (&rescale)[2]) {
     float part[4] = {score[0][0], score[0][1], score[0][2], score[0][3]}, shift[2];
 #pragma unroll
     for (int h = 1; h < COUNT; ++h)

@@ -135,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                         if (column >= COLUMNS || (IS_CAUSAL && column > row)) score[i][h / 2][half * 2 + h % 2] = -FOUNDRY_INF;
                     }
                 }
+                mma::weigh(score[i], half * 2, FACTOR, UNIT, top[i][half], total[i][half], rescale[i][half]);
             }
-            mma::weigh(score[i], FACTOR, UNIT, top[i], total[i], rescale[i]);
         }
 
         unsigned weight[ROWS / 16][KEYS / P::DEPTH][4];

@@ -1,5 +1,5 @@
-"""Attention on tensor cores: the kernels stand in `attention_mma.cu`, `attention_wgmma.cu` and `attention_turns.cu`;
-`attention_sum.cu` joins what was computed over different keys."""
+"""Attention on tensor cores: the kernels stand in `attention_mma.cu` and `attention_turns.cu`; `attention_sum.cu` joins
+what was computed over different keys."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from foundry.knowledge.library.ir.kernels import Expr, Load, PrintedKernel
 
 _SUM_WARPS = 4
 _PATH_MEANING = (
-    "turns: the copy engine brings tiles, and warpgroups take turns to multiply from shared memory; wgmma: four warps "
-    "copy and multiply from shared memory; mma: each warp multiplies from its registers"
+    "turns: the copy engine brings tiles, and warpgroups take turns to multiply from shared memory; mma: each warp "
+    "multiplies from its registers"
 )
 _LABELS = {"tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 

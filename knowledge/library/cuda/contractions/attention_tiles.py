@@ -26,7 +26,6 @@ _VALUES: dict[str, dict[str, tuple[int, ...]]] = {
         **{"warp_rows": (16, 32), "warps": (1, 2, 4, 8), "keys": (16, 32, 64, 128)},
         **{"stages": (2, 3), "splits": SPLITS},
     },
-    "wgmma": {"warps": (4, 8, 12), "keys": (64, 128), "splits": SPLITS},
     "turns": {
         **{"warps": (4, 8, 12), "keys": (64, 80, 96, 112, 128, 144, 160, 176, 192), "stages": (2, 3, 4)},
         **{"in_turn": (0, 1), "lazy": (0, 1), "stay": (0, 1), "shared_mask": (0, 1), "splits": SPLITS},
@@ -169,44 +168,14 @@ class MmaAttention(AttentionTiling):
         return {"ROWS": self.warp_rows, "STAGES": self.stages, "PART": self.part, "IS_HELD": is_held}
 
 
-@dataclass(frozen=True)
-class WgmmaAttention(AttentionTiling):
-    """A warpgroup has 64 rows; the tensor cores read 16-bit keys and values from shared memory, 64 elements of a head
-    in a row of it."""
-
-    path = "wgmma"
-    text = "cuda/contractions/attention_wgmma.cu"
-    arch_feature = "a"
-    kits = ("wgmma", "wgmma_sixteen", "attention_wgmma")
-
-    @property
-    def rows(self) -> int:
-        return self.warps * 16
-
-    @property
-    def registers(self) -> int:
-        """Sums, scores, the weights of the tile before; addresses and loops."""
-        return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 40
-
-    @property
-    def shared_bytes(self) -> int:
-        return 2 * (self.rows * self.head + 2 * self.keys * (self.head + self.value_head))
-
-    @property
-    def holes(self) -> dict[str, object]:
-        return {}
-
-    def is_legal(self, arch: str) -> bool:
-        return self.threads * self.registers <= 65536 and self.registers <= 240 and super().is_legal(arch)
-
-
 # Of each thread that copies and of each that multiplies, by the number of warps that multiply.
 REGISTERS = {4: (0, 240), 8: (24, 240), 12: (32, 160)}
 
 
 @dataclass(frozen=True)
 class TurnsAttention(AttentionTiling):
-    """The same with tiles that one thread of a warpgroup of its own asks the copy engine for, ahead of their use."""
+    """A warpgroup has 64 rows; the tensor cores read 16-bit keys and values from shared memory, 64 elements of a head
+    in a row of it. A thread of one more warpgroup asks the copy engine for tiles, ahead of their use."""
 
     stages: int = 2
     in_turn: int = 1
@@ -267,15 +236,11 @@ def _padded(head: int, step: int) -> int:
 
 
 def paths(space: AttentionSpace, precision: str, arch: str) -> tuple[str, ...]:
-    """Ways to multiply, the default first: by warpgroups where the rows fill one and the heads most of whole boxes.
-    With a mask and short heads the products are not what takes the time."""
+    """Ways to multiply, the default first: few rows and few keys leave nothing to copy ahead."""
     kernel = space.kernel
-    if SIZES[precision] != 2 or not has_wgmma(arch):
+    if SIZES[precision] != 2 or not has_wgmma(arch) or not all(boxes(space, which) for which in ("q", "k", "v")):
         return ("mma",)
-    heads = (kernel.head, kernel.value_head)
-    fills = kernel.rows > 64 and sum(_padded(head, 64) for head in heads) * 3 <= 4 * sum(heads)
-    ways = ("wgmma", "mma") if fills and (kernel.mask is None or max(heads) > 64) else ("mma", "wgmma")
-    return (*ways, "turns") if all(boxes(space, which) for which in ("q", "k", "v")) else ways
+    return ("turns", "mma") if kernel.rows > 64 or kernel.columns >= 1024 else ("mma", "turns")
 
 
 def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAttention:
@@ -286,47 +251,49 @@ def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAt
     warps = 4 if kernel.rows > 32 else 2 if kernel.rows > 16 else 1
     if kernel.rows >= 256 and SIZES[precision] == 4 and 64 < max(head, value_head) <= 128:
         warps = 8
-    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 else 32
+    few = kernel.rows <= 16 and SIZES[precision] == 4
+    keys = 64 if max(head, value_head) * SIZES[precision] <= 256 and not few else 32
     found = MmaAttention(head, value_head, precision, warps, keys, warp_rows=32 if wide else 16)
     while not (found.is_legal(device.arch) and found.registers <= 255) and found.keys > 16:
         found = replace(found, keys=found.keys // 2)
     return found
 
 
-def _default_wgmma(space: AttentionSpace, precision: str, device: Device) -> WgmmaAttention:
-    kernel = space.kernel
-    head, value_head = _padded(kernel.head, 64), _padded(kernel.value_head, 64)
-    found = WgmmaAttention(head, value_head, precision, 8, 128)
-    while not found.is_legal(device.arch) and found.keys > 32:
-        found = replace(found, keys=found.keys // 2)
-    return found
-
-
 def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
+    """Measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two; a mask always in
+    tiles; and for few rows, where keys and values are what takes the time, as much of them on its way as fits."""
     kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
         value_head = 96
-    largest = max(head, value_head)
-    warps = 4 if kernel.rows <= 64 else 12 if largest <= 64 else 8
-    keys = 128 if largest <= 64 or kernel.causal or kernel.rows <= 64 else 176
+    warps = 4 if kernel.rows <= 64 else 12 if max(head, value_head) <= 64 and kernel.rows > 128 else 8
+    most = 128 if kernel.causal or kernel.mask is not None or kernel.rows <= 64 else 176
     mask_bytes = ITEM_BYTES[mask.dtype] if mask else 0
-    found = TurnsAttention(head, value_head, precision, warps, keys, mask_bytes=mask_bytes)
-    while not found.is_legal(device.arch) and found.keys > 64:
-        found = replace(found, keys=found.keys - 16)
-    if kernel.rows <= 64:  # keys and values are what takes the time
+    first = TurnsAttention(
+        head, value_head, precision, warps, 128, lazy=int(kernel.mask is None), mask_bytes=mask_bytes
+    )
+    fits = [
+        found
+        for shared_mask in ((1, 0) if mask else (0,))
+        for keys in _VALUES["turns"]["keys"]
+        if (found := replace(first, keys=keys, shared_mask=shared_mask)).is_legal(device.arch) and keys <= most
+    ]
+    # A step costs about as much as multiplying 14 more keys.
+    found = min(fits, key=lambda t: (-t.shared_mask, math.ceil(kernel.columns / t.keys) * (t.keys + 14)))
+    if kernel.rows <= 64:
         found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
     return found
 
 
-_DEFAULTS = {"mma": _default_mma, "wgmma": _default_wgmma, "turns": _default_turns}
+_DEFAULTS = {"mma": _default_mma, "turns": _default_turns}
 
 
 def _split(found: AttentionTiling, kernel: AttentionKernel, device: Device) -> AttentionTiling:
-    """As many parts of the keys as fill the device."""
+    """As many parts of the keys as fill the device: once where blocks stay, a few times over where they go."""
     blocks = math.prod(kernel.batch) * math.ceil(kernel.rows / found.rows)
-    most = (4 if found.warps == 1 else 3) * device.cores
-    splits = [count for count in SPLITS if blocks * count <= most and kernel.columns >= count * max(256, found.keys)]
+    times = 1 if found.path == "turns" else 4 if found.warps == 1 else 3
+    most, least = times * device.cores, 1024 if found.path == "turns" and kernel.rows > 64 else max(256, found.keys)
+    splits = [count for count in SPLITS if blocks * count <= most and kernel.columns >= count * least]
     return replace(found, splits=max([1, *splits]))
 
 

@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     bulk::Barrier* const empty_values = full_values + STAGES;
     bulk::Barrier* const full_queries = empty_values + STAGES;
     bulk::Barrier* const empty_queries = full_queries + 1;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);  // the same in all lanes
 
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -112,6 +112,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
         const int first_row = place.first_row, first_step = place.first_step, end_step = place.end_step;
 @BATCH@
         const bool has_rows = IS_FULL || first_row + warp * 16 < QUERIES;
+        // Steps that the warpgroup's own rows need; others only pass by.
+        const int own_row = first_row + group * 64, seen = IS_CAUSAL ? (own_row + 64 + KEYS - 1) / KEYS : end_step;
+        const int wanted = IS_FULL || own_row < QUERIES ? (seen < end_step ? seen : end_step) : 0;
+        const int own_end = wanted > first_step ? wanted : first_step;
         float acc[1][VALUE / 2] = {}, top[1][2] = {-FOUNDRY_INF, -FOUNDRY_INF}, total[1][2] = {};
         float score[1][KEYS / 8][4], rescale[2] = {1.0f, 1.0f};
         unsigned weight[KEYS / 16][4];
@@ -157,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
                     }
                 }
             }
-            mma::weigh<LAZY>(score[0], FACTOR, UNIT, top[0], total[0], rescale);
+            mma::weigh_both<LAZY>(score[0], FACTOR, UNIT, top[0], total[0], rescale);
         };
         const auto take_weights = [&] {
             if (!has_rows) return;
@@ -165,20 +169,20 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             for (int k = 0; k < KEYS / 16; ++k) mma::weights<mma::@PRECISION@>(weight[k], score[0] + 2 * k);
         };
 
-        if (first_step < end_step) {
-            bulk::await(full_queries, tile_parity);
+        if (first_step < end_step) bulk::await(full_queries, tile_parity), tile_parity ^= 1;
+        if (first_step < own_end) {
             bulk::await(full_keys + stage, parity);
             start_scores();
             wgmma::wait<0>();
             wgmma::hold(wgmma::part<KEYS / 2>(score[0][0]));
             if (!MASK_BYTES) give_back(empty_keys + stage);
-            if (first_step + 1 == end_step) give_back(empty_queries);
+            if (first_step + 1 == own_end) give_back(empty_queries);
             weigh(first_step, masks + stage * MASK_BYTES);
             if (MASK_BYTES) give_back(empty_keys + stage);
             advance(stage, parity);
             take_weights();
         }
-        for (int step = first_step + 1; step < end_step; ++step) {
+        for (int step = first_step + 1; step < own_end; ++step) {
             bulk::await(full_keys + stage, parity);
             if (IN_TURN) bulk::meet(1 + group, 256);
             start_scores();
@@ -188,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             wgmma::wait<1>();
             wgmma::hold(wgmma::part<KEYS / 2>(score[0][0]));
             if (!MASK_BYTES) give_back(empty_keys + stage);
-            if (step + 1 == end_step) give_back(empty_queries);
+            if (step + 1 == own_end) give_back(empty_queries);
             weigh(step, masks + stage * MASK_BYTES);
             if (MASK_BYTES) give_back(empty_keys + stage);
             advance(stage, parity);
@@ -204,12 +208,22 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             }
             take_weights();
         }
-        if (first_step < end_step) {
-            tile_parity ^= 1;
+        if (first_step < own_end) {
             bulk::await(full_values + value_stage, value_parity);
             start_values();
             wgmma::wait<0>();
             wgmma::hold(acc[0]);
+            give_back(empty_values + value_stage);
+            advance(value_stage, value_parity);
+        } else if (first_step < end_step) {
+            give_back(empty_queries);
+        }
+        for (int step = own_end; step < end_step; ++step) {
+            if (IN_TURN && step > first_step) bulk::meet(1 + group, 256), bulk::pass(1 + (group + 1) % GROUPS, 256);
+            bulk::await(full_keys + stage, parity);
+            give_back(empty_keys + stage);
+            advance(stage, parity);
+            bulk::await(full_values + value_stage, value_parity);
             give_back(empty_values + value_stage);
             advance(value_stage, value_parity);
         }

@@ -37,10 +37,6 @@ template <> struct Held<Bfloat16> {
 // COUNT rows of a head in shared memory: boxes of 64 elements side by side, a row of a box being 128 swizzled bytes.
 template <class P, int COUNT> struct Boxes {
     static constexpr int BOX = COUNT * 128;
-    static DEVICE_MEMBER unsigned char* at(unsigned char* tile, int row, int element) {
-        const int byte = element % 64 * 2;
-        return tile + element / 64 * BOX + row * 128 + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
-    }
     // Rows from `row` (a multiple of 8), 16 elements from `k` on: they lie along k.
     static DEVICE_MEMBER unsigned long long along(const unsigned char* tile, int row, int k) {
         return Operand<P, COUNT>::described(tile + k / 64 * BOX, row, k % 64);

@@ -1,10 +1,9 @@
 // acc[pixel, channel] = sum over (tap, input channel) of x * weight on the tensor cores of warpgroups, in tiles of @BM@ pixels
-// times @BN@ channels. A block computes one tile after the other: @COPIERS@ warpgroups copy rows of 128 bytes of (tap, channel),
-// 16 bytes at a time, from the input that @NAME@_pack brought into order, and tiles of weights from @NAME@_weights; each of
+// times @BN@ channels. A block computes one tile after the other: four warps copy rows of 128 bytes of (tap, channel), 16
+// bytes at a time, from the input that @NAME@_pack brought into order, and tiles of weights from @NAME@_weights; each of
 // @TURNS@ warpgroups multiplies every @TURNS@. tile, and stores it while the others multiply.
 extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
     constexpr int BM = @BM@, BN = @BN@, STAGES = @STAGES@, TURNS = @TURNS@, TILES = @TILES@;
-    constexpr int COPIERS = @COPIERS@, APART = COPIERS * 16;  // rows of a tile between two that one thread copies
     constexpr int PHASES = @PHASES@;  // of the last axis, that a tile computes together and stores side by side
     constexpr int WIDE = BN % 128 ? BN : 128;  // columns of one instruction
     constexpr int DRAINED = @DRAINED@;  // steps after which sums leave the tensor cores, which cut off what they add; 0: none
@@ -21,11 +20,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     // Whose turn it is: a warpgroup that did not see a stage's last round would take it for the one it waits for.
     bulk::Barrier* const turns = empty + STAGES;
     bulk::Barrier* const there = turns + TURNS;  // all weights are
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // warp: the same in all lanes
 
     if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; ++stage)
-            bulk::prepare(full + stage, COPIERS * 4 + !KEPT), bulk::prepare(empty + stage, 4);
+        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, KEPT ? 4 : 5), bulk::prepare(empty + stage, 4);
         for (int group = 0; group < TURNS; ++group) bulk::prepare(turns + group, 4);
         bulk::prepare(there, 1);
         bulk::publish();
@@ -47,10 +45,10 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         };
         for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
 @BLOCK@
-            int begin[BM / APART];  // piece of the packed input where a row's window begins
+            int begin[BM / 16];  // piece of the packed input where a row's window begins
 #pragma unroll
-            for (int i = 0; i < BM / APART; ++i) {
-                const int pixel = first_m + thread / 8 + i * APART;
+            for (int i = 0; i < BM / 16; ++i) {
+                const int pixel = first_m + thread / 8 + i * 16;
                 const int m = pixel < @M@ ? pixel : 0;
 @PIXEL@
                 begin[i] = @BEGIN@;
@@ -67,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                                TileB::BYTES, full + stage);
                 }
 #pragma unroll
-                for (int i = 0; i < BM / APART; ++i) {
-                    const int row = thread / 8 + i * APART;
+                for (int i = 0; i < BM / 16; ++i) {
+                    const int row = thread / 8 + i * 16;
                     const long long from = at < 0 ? 0 : (long long)(begin[i] + at) * 16;
                     async::copy<16, @NEAR@>(to + row * 128 + (piece ^ row % 8) * 16, packed + from, at >= 0);
                 }

@@ -27,6 +27,7 @@ from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
 from foundry.knowledge.library.cuda.convolutions.pixel_tiles import (
     KEPT,
+    REGISTERS,
     choose_pixels,
     find_needs,
     together,
@@ -332,7 +333,7 @@ class _ChannelsLast:
             channel_scale = [f"const int channel_exponent = exponents_w[{self._group} * {self.padded_n} + n];"]
             acc = f"pack::scaled({acc}, place[i][r].exponent + channel_exponent)"
         output, exists = self._output()
-        own, most = shape.kinds_of_registers
+        own, most = REGISTERS[shape.turns]
         size, step = packed.size, [axis.in_step for axis in self.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
@@ -346,7 +347,6 @@ class _ChannelsLast:
             "THREADS": shape.threads,
             "MIN_BLOCKS": shape.resident_blocks(find_needs(space, self.precision), self.arch),
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
-            "COPIERS": shape.copiers,
             "KEPT": packed.all_steps if shape.weights == KEPT else 0,
             **{"STAGES": shape.stages, "TILES": self.all_tiles, "PHASES": self.together},
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",

@@ -36,17 +36,11 @@ class PixelTiling:
     turns: int
     stages: int
     weights: str
-    copiers: int = 1
 
     @property
     def threads(self) -> int:
-        """Those of the warpgroups that multiply, and of those that copy."""
-        return (self.turns + self.copiers) * 128
-
-    @property
-    def kinds_of_registers(self) -> tuple[int, int]:
-        """Registers of each thread that copies, and of each that multiplies; 0: as the compiler shares them out."""
-        return _REGISTERS[self.copiers][self.turns]
+        """Those of the warpgroups that multiply, and of the one that copies."""
+        return self.turns * 128 + 128
 
     def shared_bytes(self, steps: int) -> int:
         """Of all steps of a window, whose weights stay in it or come with the input."""
@@ -63,7 +57,7 @@ class PixelTiling:
         if self.weights == KEPT and self.tile_channels < needs.channels:
             return False
         fits = self.shared_bytes(needs.steps) <= max_shared_bytes(arch)
-        return fits and self.registers(needs.sums) <= self.kinds_of_registers[1]
+        return fits and self.registers(needs.sums) <= REGISTERS[self.turns][1]
 
     def resident_blocks(self, needs: Needs, arch: str) -> int:
         """Blocks of a multiprocessor: with one warpgroup that multiplies as many as fit."""
@@ -73,24 +67,19 @@ class PixelTiling:
         return max(1, min(by_registers, max_shared_bytes(arch) // (self.shared_bytes(needs.steps) + 1024)))
 
 
-# By the number of warpgroups that copy and of those that multiply.
-_REGISTERS = {
-    1: {1: (0, 255), 2: (56, 224), 3: (56, 152)},
-    2: {1: (0, 168), 2: (48, 208), 3: (48, 128)},
-}
+# Of each thread that copies and of each that multiplies, by the number of warpgroups that multiply.
+REGISTERS = {1: (0, 255), 2: (56, 224), 3: (56, 152)}
 _VALUES: dict[str, tuple[int, ...]] = {
     "tile_pixels": (64, 128, 256),
     "tile_channels": (*_COLUMNS, 256),
     "turns": (1, 2, 3),
     "stages": (3, 4, 5, 6, 8),
-    "copiers": (1, 2),
 }
 _MEANING = {
     "tile_pixels": ("tile", "output positions of a tile: larger reads weights less often"),
     "tile_channels": ("tile", "output channels of a tile: larger reads the input less often"),
     "turns": ("parallel", "warpgroups that take turns: one stores while others multiply, each with fewer registers"),
     "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
-    "copiers": ("parallel", "warpgroups that copy: two ask for more at a time and leave fewer registers to the others"),
 }
 
 

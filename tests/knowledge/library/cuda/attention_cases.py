@@ -149,23 +149,6 @@ ATTENTION: dict[str, Callable[[], Case]] = {
     "joined_heads": lambda: attention(
         Heads(1, 150, 16, 36, shared=4), mask="added", precision="tf32x3", keys=16, splits=4
     ),
-    "wgmma": lambda: attention(Heads(150, 200, 64, 64), dtype="float16", precision="float16", path="wgmma"),
-    "wgmma_wide": lambda: attention(
-        Heads(70, 140, 96, 120, turned=True), dtype="bfloat16", precision="bfloat16", path="wgmma", keys=64, warps=4
-    ),
-    "wgmma_causal": lambda: attention(
-        Heads(200, 260, 64, 128), causal=True, dtype="float16", precision="float16", path="wgmma", keys=64
-    ),
-    "wgmma_masked": lambda: attention(
-        Heads(20, 150, 20, 7),
-        mask="added",
-        dtype="bfloat16",
-        precision="bfloat16",
-        path="wgmma",
-        splits=2,
-        keys=64,
-        warps=4,
-    ),
     "turns": lambda: attention(
         Heads(200, 200, 64, 64, heads=1), dtype="float16", precision="float16", path="turns", warps=12, lazy=1
     ),
@@ -178,7 +161,7 @@ ATTENTION: dict[str, Callable[[], Case]] = {
         dtype="float16",
         precision="float16",
         path="turns",
-        warps=8,
+        warps=12,
         keys=64,
     ),
     "turns_masked": lambda: attention(

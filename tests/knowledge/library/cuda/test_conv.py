@@ -49,7 +49,7 @@ def test_a_block_computes_one_tile_after_the_other(tmp_path: Path) -> None:
     choices: dict[str, Any] = {"algorithm": PACKED, "precision": "half", "tile_pixels": 64, "stages": 4}
     cases = {
         "turned": conv(2, 20, 16, (9, 10), (3, 3), stride=2, padding=1, transposed=True, turns=3, **choices),
-        "grouped": conv(2, 24, 32, (14, 11), (3, 2), groups=2, turns=2, copiers=2, **choices),
+        "grouped": conv(2, 24, 32, (14, 11), (3, 2), groups=2, turns=2, **choices),
         "gaps": conv(2, 4, 16, (14, 15), (1, 2), stride=3, transposed=True, turns=1, **choices),
     }
     check_emulated(cases, tmp_path, replace(H200, cores=2))
