@@ -146,6 +146,7 @@ class LocalWorkbench:
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._baseline: asyncio.Future[Baseline] | None = None
         self._sanitizer = Sanitizer(task, device.target)
+        self._checks: dict[str, asyncio.Future[list[Gate]]] = {}  # of finalists that are verified, by their text
         self._timings = 0  # under way
         self._stocking: asyncio.Future[None] | None = None
 
@@ -199,7 +200,10 @@ class LocalWorkbench:
             await self.build(text)
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
         self._begin(text, stage)
-        if stage != "screen":
+        if stage == "final" and self._sanitizer.confines and self._is_small(await self.intake()):
+            # What is as confined as any candidate need not wait until a finalist was found correct once more.
+            self._checks[text] = asyncio.ensure_future(self.sanitize(text))
+        elif stage != "screen":
             self._threads.submit(self._sanitizer.begin)
         verdict = await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
         if not verdict.correct:
@@ -207,16 +211,13 @@ class LocalWorkbench:
         return verdict
 
     async def audit(self, text: str, build: Build, verdict: Verdict, policy: Policy) -> Audit:
-        is_winner = verdict.correct and verdict.stage == "final"
-        # What is as confined as any candidate need not wait until the audit found the text clean.
-        is_beside = is_winner and self._sanitizer.confines and self._is_small(await self.intake())
-        beside = asyncio.ensure_future(self.sanitize(text)) if is_beside else None
+        checks = self._checks.pop(text, None)
         try:
             found = await self._audit(text, build, verdict, policy)
         finally:
-            gates = await beside if beside else []
-        if is_winner and found.clean:
-            found = with_gates(found, gates if beside else await self.sanitize(text))
+            gates = await checks if checks else None
+        if verdict.stage == "final" and found.clean:
+            found = with_gates(found, await self.sanitize(text) if gates is None else gates)
         if not found.clean:
             await self._give_up(text)
         return found
@@ -337,7 +338,8 @@ class LocalWorkbench:
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
         self._is_closed = True
-        begun = [*self._readying.values(), *([self._stocking] if self._stocking else [])]
+        begun: list[asyncio.Future[Any]] = [*self._readying.values(), *self._checks.values()]
+        begun += [self._stocking] if self._stocking else []
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline) if request is not None]
@@ -412,10 +414,12 @@ class LocalWorkbench:
 
     async def _give_up(self, text: str) -> None:
         """A candidate is not timed: what was started for it serves the next one, or ends."""
-        begun = self._readying.pop(text, None)
+        begun, checks = self._readying.pop(text, None), self._checks.pop(text, None)
         if begun is not None:
             await begun
             await self._in_thread(lambda: self._grader.dismiss(text))
+        if checks is not None:
+            await checks
 
     async def _make_ready(self, text: str, stage: Stage) -> None:
         """Starts the processes of a timing, whose contexts would disturb another one."""
