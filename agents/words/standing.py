@@ -140,5 +140,5 @@ def describe_device(device: Device) -> str:
             f"{top.cache_bytes_per_s / 1e9:.4g} GB/s, float32 products {top.ieee_flops_per_s / 1e9:.4g} GFLOP/s, "
             f"{rates if device.target == 'cuda' else ''}one launch or parallel region {1e3 * top.launch_ms:.3g} us"
         )
-    lines += [f"{name}: {device.facts[name]}" for name in ("compiler",) if name in device.facts]
+    lines += [f"{name}: {device.facts[name]}" for name in ("caches", "compiler") if device.facts.get(name)]
     return "\n".join(f"- {line}" for line in lines)

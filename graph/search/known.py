@@ -19,10 +19,11 @@ MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused a
 
 
 def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
-    """The first recipe of each structure (what is fused and rewritten)."""
-    found: dict[tuple[frozenset[str], frozenset[str]], Recipe] = {}
+    """The first recipe of each structure (what is fused and rewritten, or what an author wrote)."""
+    found: dict[tuple[frozenset[str], frozenset[str], str], Recipe] = {}
     for recipe in recipes:
-        found.setdefault((frozenset(recipe.materialise), frozenset(recipe.rewrites)), recipe)
+        written = recipe.authored.digest if recipe.authored else ""
+        found.setdefault((frozenset(recipe.materialise), frozenset(recipe.rewrites), written), recipe)
     return list(found.values())[:MOST_STRUCTURES]
 
 

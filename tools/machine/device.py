@@ -168,6 +168,7 @@ def _describe_cpu() -> Device:
         memory_bytes=_memory_bytes(),
         facts={
             "compiler": version_line(str(gxx), "--version"),
+            "caches": _caches(),
             "system": f"{platform.system()} {platform.release()}",
             "torch": torch_version(),
         },
@@ -222,6 +223,15 @@ def _cgroup_folders() -> list[Path]:
     line = next((line for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "0::/")
     own = root / line.removeprefix("0::").lstrip("/")
     return [own, *(parent for parent in own.parents if parent == root or root in parent.parents)]
+
+
+def _caches() -> str:
+    """Each level of one core's data caches, "L1 32K, L2 1024K, L3 32768K"; "" when the system does not say."""
+    found = {}
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        if _read(index / "type").strip() != "Instruction":
+            found[_read(index / "level").strip()] = _read(index / "size").strip()
+    return ", ".join(f"L{level} {size}" for level, size in sorted(found.items()) if level and size)
 
 
 def _last_level_cache_bytes() -> int:
