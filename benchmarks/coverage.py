@@ -177,12 +177,16 @@ async def measure(tasks: dict[str, Task], arguments: argparse.Namespace, rows: l
                 known = [row for row in rows if row.get("work", "short") == work]
                 text = task.source.replace("class Model(", "class ModelNew(")
                 series.append(Series(work, text, known, len(known)))
-                for number in range(arguments.benches):
-                    folder = Path(scratch) / f"{work}-{number}"
-                    folder.mkdir()
-                    bench = await open_workbench(task, device, folder, seed=secrets.randbits(30), zygote=zygote)
-                    series[-1].benches.append(bench)
-                    await bench.baseline()
+
+            async def open_one(one: Series, number: int) -> None:
+                folder = Path(scratch) / f"{one.work}-{number}"
+                folder.mkdir()
+                seed = secrets.randbits(30)
+                bench = await open_workbench(tasks[one.work], device, folder, seed=seed, zygote=zygote)
+                one.benches.append(bench)
+                await bench.baseline()
+
+            await asyncio.gather(*(open_one(one, number) for one in series for number in range(arguments.benches)))
             lines = [(one, bench) for one in series for bench in one.benches for _ in range(at_once)]
             await asyncio.gather(*(one.go_on(bench, arguments, until, out) for one, bench in lines))
         finally:
