@@ -19,6 +19,7 @@ from foundry.tools.targets.disassembly import tool_path
 
 COUNT_S = 240.0
 COUNTED_LAUNCHES = 64
+NCU_TRIAL_S = 8.0  # where a filter keeps it from its program it waits for ever
 
 
 def observe(
@@ -38,6 +39,12 @@ def observe(
     return Seen(float(answer["ms"]), launches, samples.counts, samples.instructions, notes=notes)
 
 
+def counting_means(means: Collection[str]) -> tuple[str, ...]:
+    """By which of the means ncu's program can be confined here; tried once, and the caller shares the device."""
+    ncu = tool_path("ncu")
+    return means_under((str(ncu),), tuple(means), seconds=NCU_TRIAL_S) if ncu else ()
+
+
 def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[str]) -> Seen:
     """Adds what the hardware counts of the kernels that were seen, or a note why it cannot. `means` confine the tool
     and the program that it starts."""
@@ -49,7 +56,7 @@ def count(seen: Seen, task: Task, text: str, device: Device, means: Collection[s
     plain = {plain_kernel(name).split("::")[-1] for name, _, blocks, _ in seen.launches if blocks}
     names = "|".join(sorted(map(re.escape, plain)))
     argv = nsight.arguments(str(ncu), f"^({names})$", launches=COUNTED_LAUNCHES)
-    done = under_tool(argv, task, text, device.target, COUNT_S, means_under((str(ncu),), tuple(means)))
+    done = under_tool(argv, task, text, device.target, COUNT_S, counting_means(means))
     found = nsight.read_counters(done.output)
     problem = f"Nsight Compute {done.reason}" if done.reason else nsight.problem_of(done.output, found)
     return replace(seen, counters=tuple(found), notes=(*seen.notes, problem) if problem else seen.notes)

@@ -47,7 +47,9 @@ _OURS = (sys.executable, "-c", "from foundry.tools.process.sandbox import gpu_an
 
 
 @functools.cache
-def means_under(tool: tuple[str, ...], means: tuple[str, ...], ours: tuple[str, ...] = _OURS) -> tuple[str, ...]:
+def means_under(
+    tool: tuple[str, ...], means: tuple[str, ...], ours: tuple[str, ...] = _OURS, seconds: float = TRIAL_S
+) -> tuple[str, ...]:
     """By which of the means a program can be confined that this tool watches: tried once on a program of ours, which
     prints `works True`. What no candidate takes part in, none can talk its way out of. The caller shares the device."""
     for left_out, instead in _TRIED:
@@ -55,7 +57,7 @@ def means_under(tool: tuple[str, ...], means: tuple[str, ...], ours: tuple[str, 
         with tempfile.TemporaryDirectory(prefix="foundry-trial-") as name:
             asked = prepare_folders("", Path(name)).sandbox
             environment = {key: value for key, value in os.environ.items() if key in ALLOWED}
-            argv, limits = confine_tool(tool, ours, asked, kept), Limits(wall_s=TRIAL_S)
+            argv, limits = confine_tool(tool, ours, asked, kept), Limits(wall_s=seconds)
             if "works True" in run_command(argv, limits, cwd=Path(name), env=environment).output:
                 return kept
     return means  # it does not work in any case

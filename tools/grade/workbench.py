@@ -37,7 +37,7 @@ from foundry.knowledge.ruling import clocks_agree, is_possible
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.grade.answers import decode_record, digest_of, no_timing
 from foundry.tools.grade.grader import Allowance, Grader, thread_count
-from foundry.tools.grade.observing import count, observe
+from foundry.tools.grade.observing import count, counting_means, observe
 from foundry.tools.grade.sanitizing import Sanitizer, with_gates
 from foundry.tools.grade.timed_groups import is_doubtful
 from foundry.tools.machine.ceilings import ceilings, measure_alone
@@ -328,6 +328,8 @@ class LocalWorkbench:
             seen = observe(self._grader, self.device, text, build, baseline, seconds, self._holds())
             if not counted or seen.problem:
                 return seen
+            with self._holds().shared():
+                counting_means(means)  # known from then on
             with self._holds().alone():
                 return count(seen, self._task, text, self.device, means)
 
