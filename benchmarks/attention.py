@@ -164,6 +164,7 @@ CASES: dict[str, Attention] = {
     "decode 128": Attention(8, 16, 1, 8192, 128, "bfloat16"),
     "decode 128, 4 rows": Attention(1, 32, 4, 16384, 128, "float16"),
     "short 64": Attention(64, 12, 197, 197, 64, "float16"),
+    "windows 32": Attention(1024, 8, 49, 49, 32, "float16"),
     "float32 64": Attention(8, 16, 1024, 1024, 64),
     "float32 64, causal": Attention(8, 16, 1024, 1024, 64, causal=True),
     "float32 128": Attention(4, 16, 2048, 2048, 128),
