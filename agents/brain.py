@@ -81,8 +81,9 @@ class Brain(Protocol):
         another time."""
         ...
 
-    async def judge(self, evidence: AuditEvidence) -> Judgement:
-        """The auditor's opinion of a candidate whose records are all accepted; it may add a doubt, which vetoes it."""
+    async def judge(self, evidence: AuditEvidence) -> Judgement | ToolRequest:
+        """The auditor's opinion of a candidate whose records are all accepted; it may add a doubt, which vetoes it. A
+        request comes first where a model wants to call some of `evidence.tools`."""
         ...
 
     async def answer(self, question: str, context: str) -> str:

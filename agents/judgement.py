@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import Ruling
@@ -19,3 +20,5 @@ class AuditEvidence:
     ruling: Ruling
     text: str  # the candidate's file
     graphs: tuple[OpGraph, ...] = ()  # of the task's cases, none when it could not be captured
+    tools: tuple[str, ...] = ()  # those that the auditor may call; only a chat model does
+    talk: Talk = field(default_factory=Talk)  # what it has asked and heard about this candidate

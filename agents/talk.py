@@ -54,24 +54,25 @@ TOOLS: Mapping[str, Tool] = {tool.name: tool for tool in _ALL}
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call, as it can be made: `text` is a whole file, `recipe` a kernel that the library prints. `problem`: why it
-    cannot be made, in one line; it counts all the same. `id` and `arguments` are the model's own words, for its
-    endpoint."""
+    """One call, as it can be made, about a kernel that is a whole file (`text`), or that the library prints (`recipe`;
+    `moves`: the listed steps to it). `problem`: why it cannot be made, in one line; it counts all the same. `id` and
+    `arguments` are the model's own words, for its endpoint."""
 
     name: str
     text: str = ""
+    recipe: Recipe | None = None
+    moves: tuple[Move, ...] = ()
     candidate: str = ""
     query: str = ""
     problem: str = ""
     id: str = ""
     arguments: str = ""
-    recipe: Recipe | None = None
 
     @property
     def digest(self) -> str:
         """Of the question, whoever asks it and however."""
-        asked = [self.name, self.text, self.candidate, self.query, self.problem]
-        asked += [self.recipe.digest] if self.recipe else []
+        recipe = self.recipe.digest if self.recipe else ""
+        asked = [self.name, self.text, recipe, self.candidate, self.query, self.problem]
         return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +38,9 @@ from foundry.knowledge.roofline import floors
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
-FEWEST_SEEDS = 2  # that may be evaluated where the first one is wrong
+FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
+
+FirstText = tuple[str, Recipe | None, str]  # with its reason
 STRICT = (
     "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
     "here can be accepted only when it is a start file's or a chat model's"
@@ -102,14 +106,15 @@ async def baseline(state: RunState, services: Services) -> Update:
 
 
 async def _build_ahead(services: Services) -> None:
-    """Compiles the first candidate while the reference is timed, where that disturbs no clock: it is in the build cache
-    then."""
+    """Compiles what may be the first candidate while the reference is timed, where that disturbs no clock: it is in the
+    build cache then."""
     machine, graphs = services.measure.machine, await services.graphs()
     if machine is None or services.device.target != "cuda" or not graphs:
         return
     with contextlib.suppress(CannotLower):  # the seeds say so
-        for recipe in services.library.seeds(graphs[0], services.device)[:1]:
-            await machine.build((await services.lower(_as_asked(recipe, services))).source)
+        recipes = services.library.seeds(graphs[0], services.device)[:FEWEST_SEEDS]
+        texts = [(await services.lower(_as_asked(recipe, services))).source for recipe in recipes]
+        await asyncio.gather(*map(machine.build, texts))
 
 
 async def recall(state: RunState, services: Services) -> Update:
@@ -125,14 +130,12 @@ async def recall(state: RunState, services: Services) -> Update:
 async def seed(state: RunState, services: Services) -> Update:
     """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
     early; while none is correct, the library's further ones follow one by one."""
-    texts, problem = await _first_texts(services, state.get("lowerable", False))
+    asked, further, problem = await _first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
-    if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in texts):
+    if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in asked):
         services.log.note_once("note", "policy", reason=STRICT)
-    spare = sum(recipe is not None and why == "library" for _, recipe, why in texts) - services.effort.seeds
-    asked, further = (texts[:-spare], texts[-spare:]) if spare > 0 else (texts, [])
-    numbers = iter(range(len(texts)))
+    numbers = itertools.count()
     made = [found for text in asked if (found := _claim(services, next(numbers), *text))]
     if not made:
         if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
@@ -161,34 +164,43 @@ def _is_correct(services: Services, decision: Decision) -> bool:
     return merit([services.evaluation(decision.candidate.id, "screen")]) >= CORRECT
 
 
-async def _first_texts(services: Services, lowerable: bool) -> tuple[list[tuple[str, Recipe | None, str]], str]:
-    """([(text, recipe, reason)], why the library has none or "").
+async def _first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:
+    """(first texts, further ones for where none of these is correct, why the library has none or "").
 
     The order: winners of earlier runs, which were proven on this graph and device; the library's safest; the user's
     starting kernel; the rest of the library's.
     """
-    library: list[tuple[str, Recipe | None, str]] = []
-    problem = ""
+    library: list[FirstText] = []
+    problem, count = "", services.effort.seeds
     if lowerable:
         graphs = await services.graphs()
-        count = max(services.effort.seeds, FEWEST_SEEDS)
         try:
-            for recipe in services.library.seeds(graphs[0], services.device)[:count]:
+            recipes = await _in_order(services.library.seeds(graphs[0], services.device), services)
+            if count == 1 and len(recipes) > 1 and recipes[1].rewrites:  # they may leave little of the work
+                count = 2
+            for recipe in recipes[: max(count, FEWEST_SEEDS)]:
                 lowered = await services.lower(_as_asked(recipe, services))
                 library.append((lowered.source, lowered.recipe, "library"))
         except CannotLower as error:
             problem = "" if library else f"the kernel library cannot write this task: {error}"
     start = services.task.options.start
-    users = [(_read_start(start, services), None, "user")] if start else []
+    users: list[FirstText] = [(_read_start(start, services), None, "user")] if start else []
     recalled = await _recall_winners(services) if await services.graphs() else []
-    return [*recalled, *library[:1], *users, *library[1:]], problem
+    return [*recalled, *library[:1], *users, *library[1:count]], library[count:], problem
 
 
-async def _recall_winners(services: Services) -> list[tuple[str, Recipe | None, str]]:
+async def _in_order(recipes: Sequence[Recipe], services: Services) -> list[Recipe]:
+    """Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another precision than
+    the fastest comes first there."""
+    is_ieee = services.device.present and (await services.measure.baseline()).is_ieee
+    return sorted(recipes, key=lambda recipe: is_ieee and not recipe.names_precision)
+
+
+async def _recall_winners(services: Services) -> list[FirstText]:
     """Recipes that won an earlier run on this graph and device, with kernels named as in this capture."""
     graphs = await services.graphs()
     answer = await services.recall("recall", query(graphs[0], services.device), k=24)
-    found: list[tuple[str, Recipe | None, str]] = []
+    found: list[FirstText] = []
     for hit in winners(answer.hits, graphs[0], services.device, RECALLED_SEEDS):
         recipe = hit.record.recipe
         if recipe is None:

@@ -105,6 +105,11 @@ class Recipe:
         return "library" if self.authored is None else "model"
 
     @property
+    def names_precision(self) -> bool:
+        """Whether a product is asked for in another precision than the fastest, which is every printer's default."""
+        return any("precision" in chosen for chosen in self.choices.values())
+
+    @property
     def digest(self) -> str:
         known = asdict(self)
         if self.authored is None:
@@ -304,6 +309,7 @@ class Baseline:
     degenerate: str = ""  # why the task proves nothing, or ""
     coincidence: str = ""  # which answer without a kernel is right for the inputs as given, or ""
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
+    is_ieee: bool = False  # its float32 outputs are as near to the truth as IEEE arithmetic brings any kernel
 
     @property
     def label(self) -> str:

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 from pydantic import BaseModel
@@ -19,11 +20,11 @@ from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.breaker import Breaker, Permit
-from foundry.agents.chat.calls import ChatMessage, ModelReply, read_request, said_since, tools_words
+from foundry.agents.chat.calls import ChatMessage, Drafting, ModelReply, read_request, said_since, tools_words
 from foundry.agents.chat.client import ChatClient, Patience, Unreachable
 from foundry.agents.chat.endpoint import endpoint_of
 from foundry.agents.chat.options import ChatOptions
-from foundry.agents.chat.proposal import Menu, proposal_of
+from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, proposal_of
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, ModelLedger
@@ -119,25 +120,37 @@ class ChatModelBrain:
             brief.tools if self.client.options.tool_calls else (),
             brief.talk,
         )
+
+        def read(reply: ModelReply, may_call: bool) -> Proposal | ToolRequest:
+            called = self._called(reply, may_call, request, partial(drafted, menu=menu))
+            return called or proposal_of(_parsed(reply, ProposalAnswer), menu, self.name)
+
         try:
-            return await self._ask(request, ProposalAnswer, lambda reply, may: self._step(reply, may, request, menu))
+            return await self._ask(request, ProposalAnswer, read)
         except NoAnswer as lack:
             step = await self.fallback.propose(expert, brief)
             if step is None and lack.retry_s is not None:
                 raise
             return step
 
-    async def judge(self, evidence: AuditEvidence) -> Judgement:
+    async def judge(self, evidence: AuditEvidence) -> Judgement | ToolRequest:
         """The model may add a doubt to the ruling on the records, not take one away."""
         if not evidence.ruling.accepted:
             return Judgement()
-        request = _Request(evidence.evaluation.candidate.id, "auditor", "judge", Prompt(judge_prompt(evidence)))
+        name, tools = evidence.evaluation.candidate.id, evidence.tools if self.client.options.tool_calls else ()
+        request = _Request(name, "auditor", "judge", Prompt(judge_prompt(evidence)), tools, evidence.talk)
+
+        def read(reply: ModelReply, may_call: bool) -> JudgementAnswer | ToolRequest:
+            file = partial(_file_beside, text=evidence.text)
+            called = self._called(reply, may_call, request, file)
+            return called or _require_reason(_parsed(reply, JudgementAnswer))
+
         try:
-            answer = await self._ask(
-                request, JudgementAnswer, lambda reply, _: _require_reason(_parsed(reply, JudgementAnswer))
-            )
+            answer = await self._ask(request, JudgementAnswer, read)
         except NoAnswer:
             return await self.fallback.judge(evidence)
+        if isinstance(answer, ToolRequest):
+            return answer
         doubt = f"{self.name}: {answer.reason}" if answer.doubt else ""
         return Judgement(f"{self.name}: {answer.judgement}", doubt)
 
@@ -150,13 +163,11 @@ class ChatModelBrain:
         except NoAnswer:
             return ""
 
-    def _step(self, reply: ModelReply, may_call: bool, request: _Request, menu: Menu) -> Proposal | ToolRequest:
-        """A reply that proposes a step or calls tools; raises AnswerError."""
-        brief, left = menu.brief, self.client.options.tool_calls - len(request.talk.calls)
-        called = read_request(reply, request.tools, left, brief) if request.tools else None
-        if called is None:
-            return proposal_of(_parsed(reply, ProposalAnswer), menu, self.name)
-        if not may_call:
+    def _called(self, reply: ModelReply, may_call: bool, request: _Request, draft: Drafting) -> ToolRequest | None:
+        """The tool calls of a reply; raises AnswerError where it may make none."""
+        left = self.client.options.tool_calls - len(request.talk.calls)
+        called = read_request(reply, request.tools, left, draft) if request.tools else None
+        if called is not None and not may_call:
             raise AnswerError("it calls a tool, and no call is left")
         return called
 
@@ -223,7 +234,8 @@ class ChatModelBrain:
         options, talk = self.client.options, request.talk
         system = template(experts()[request.expert].prompt)
         if request.tools:
-            system += "\n\n" + tools_words(request.tools, options.tool_calls)
+            proposes = request.purpose == "propose"
+            system += "\n\n" + tools_words(request.tools, options.tool_calls, proposes=proposes)
         messages: list[ChatMessage] = [("system", system), ("human", request.prompt.text), *talk.turns]
         last = talk.turns[-1].request.tokens if talk.turns else 0
         if len(talk.calls) >= options.tool_calls:
@@ -289,6 +301,11 @@ class ChatModelBrain:
                 answer=_answered(replies[-1]) if replies else "",
             )
         )
+
+
+def _file_beside(answer: ProposalAnswer, text: str) -> Drafted:
+    """The whole file that an auditor means, beside that of the candidate."""
+    return Drafted(file_of(answer.source, answer.edits, text))
 
 
 def _names(request: ToolRequest) -> list[str]:

@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from foundry.agents.brief import Brief
-from foundry.agents.chat.answers import (
-    AnswerError,
-    KernelForm,
-    ProposalAnswer,
-    documents,
-    with_fences,
-)
-from foundry.agents.chat.authoring import authored_parent, authored_recipe
-from foundry.agents.chat.proposal import file_of
+from foundry.agents.chat.answers import AnswerError, KernelForm, ProposalAnswer, documents, with_fences
+from foundry.agents.chat.authoring import NO_GRAPH, NO_LAUNCHES
+from foundry.agents.chat.proposal import Drafted
 from foundry.agents.ledger import TokenUsage
 from foundry.agents.prompt import render
 from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
@@ -35,6 +28,8 @@ PROBLEM_CHARS = 300
 _MARKS = re.compile(r"<(?=\s*/?\s*result)", re.IGNORECASE)
 _UNPRINTABLE = re.compile(r"[^\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
+NOTHING = ProposalAnswer.model_validate({})
+Drafting = Callable[[ProposalAnswer], Drafted]
 ChatMessage = tuple[str, str] | Turn  # role ("system", "human", "ai") and text, or calls with their answers
 
 
@@ -60,8 +55,9 @@ class ModelReply:
 
 
 class KernelArguments(KernelForm):
-    """Which kernel, as an answer gives one, or a candidate. None of them: the parent."""
+    """Which kernel: one that an answer could propose, in the same words, or a candidate. Neither: the one at hand."""
 
+    moves: list[int] = Field(default_factory=list, description="numbers of listed moves, made together")
     candidate: str = Field("", description='the id of a candidate of this run, such as "c7"')
 
 
@@ -93,11 +89,16 @@ ARGUMENTS: Mapping[Takes, type[BaseModel]] = {
 }
 
 
-def tools_words(names: Sequence[str], most: int) -> str:
+def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
     """The part of the system prompt that offers tools: the same at every step of an expert."""
+    draft = (
+        " Your answer may then be a head with `draft`: the number of a call whose kernel is your step."
+        if proposes
+        else ""
+    )
     takes = {"kernel": "(a kernel)", "candidate": "(candidate)", "query": "(query)", "nothing": "()"}
     lines = [f"- `{name}` {takes[TOOLS[name].takes]}: {TOOLS[name].meaning}" for name in names]
-    return render("tools", {"calls": str(most), "tools": "\n".join(lines)})
+    return render("tools", {"calls": str(most), "tools": "\n".join(lines), "draft": draft})
 
 
 @cache
@@ -112,15 +113,15 @@ def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
     return found
 
 
-def read_request(reply: ModelReply, offered: Sequence[str], left: int, brief: Brief) -> ToolRequest | None:
+def read_request(reply: ModelReply, offered: Sequence[str], left: int, draft: Drafting) -> ToolRequest | None:
     """The calls of a reply, those in its text where the endpoint reports none; at most `left` of them, but one where
-    none is left. None where it makes no call."""
+    none is left. None where it makes no call. `draft` makes a kernel of arguments; it raises AnswerError."""
     native = bool(reply.calls)
     asked = list(reply.calls or _calls_in(reply.text))[: max(1, left)]
     if not asked:
         return None
     said = "" if native else reply.text
-    calls = tuple(_as_call(call, offered, brief, said) for call in asked)
+    calls = tuple(_as_call(call, offered, draft, said) for call in asked)
     tokens = reply.usage.prompt_tokens + reply.usage.answer_tokens
     return ToolRequest(calls, reply.text[:ECHO_CHARS], tokens, native)
 
@@ -136,22 +137,22 @@ def _calls_in(text: str) -> list[RawCall]:
     return []
 
 
-def _as_call(raw: RawCall, offered: Sequence[str], brief: Brief, said: str) -> ToolCall:
+def _as_call(raw: RawCall, offered: Sequence[str], draft: Drafting, said: str) -> ToolCall:
     call = ToolCall(raw.name[:NAME_CHARS], id=raw.id, arguments=raw.arguments[:ECHO_CHARS])
     try:
         if raw.name not in offered:
             raise AnswerError(f"there is no tool {raw.name[:NAME_CHARS]!r} here; there are {', '.join(offered)}")
-        return _with_arguments(call, raw, brief, said)
+        return _with_arguments(call, raw, draft, said)
     except AnswerError as error:
         return replace(call, problem=" ".join(str(error).split())[:PROBLEM_CHARS])
 
 
-def _with_arguments(call: ToolCall, raw: RawCall, brief: Brief, said: str) -> ToolCall:
+def _with_arguments(call: ToolCall, raw: RawCall, draft: Drafting, said: str) -> ToolCall:
     """The call with what it is about; raises AnswerError."""
     given = _validated(ARGUMENTS[TOOLS[raw.name].takes], raw.arguments)
     match given:
         case KernelArguments():
-            return _with_kernel(call, given, brief, said)
+            return _with_kernel(call, given, draft, said)
         case CandidateArguments():
             return replace(call, candidate=given.candidate.strip())
         case QueryArguments():
@@ -159,19 +160,21 @@ def _with_arguments(call: ToolCall, raw: RawCall, brief: Brief, said: str) -> To
     return call
 
 
-def _with_kernel(call: ToolCall, given: KernelArguments, brief: Brief, said: str) -> ToolCall:
+def _with_kernel(call: ToolCall, given: KernelArguments, draft: Drafting, said: str) -> ToolCall:
     """The call with the kernel that its arguments, and the fences beside them, mean; raises AnswerError."""
-    if given.candidate and not (given.source or given.edits or given.code):
+    if given.candidate.strip():
         return replace(call, candidate=given.candidate.strip())
-    answer = ProposalAnswer.model_validate(given.model_dump(exclude={"candidate"}))
-    answer = with_fences(answer, said)
-    if answer.code and not (given.code or given.launches or authored_parent(brief)):
-        answer = answer.model_copy(update={"code": ""})  # an illustration beside a call about the parent
-    if (recipe := authored_recipe(answer, brief)) is not None:
-        return replace(call, recipe=recipe)
-    if answer.source or answer.edits:
-        return replace(call, text=file_of(answer.source, answer.edits, brief.parent_text))
-    return call
+    plain = ProposalAnswer.model_validate(given.model_dump(exclude={"candidate"}))
+    answer = with_fences(plain, said)
+    if answer == NOTHING:
+        return call
+    try:
+        kernel = draft(answer)
+    except AnswerError as error:
+        if plain == NOTHING and str(error) in (NO_LAUNCHES, NO_GRAPH):
+            return call  # an illustration beside a call about the kernel at hand
+        raise
+    return replace(call, text=kernel.text, recipe=kernel.recipe, moves=kernel.moves)
 
 
 def _validated(kind: type[BaseModel], arguments: str) -> BaseModel:

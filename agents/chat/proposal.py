@@ -81,19 +81,38 @@ def file_of(source: str, edits: Sequence[EditAnswer], parent_text: str) -> str:
     return _check_form(_apply(place_edits(edits, parent_text), parent_text))
 
 
+@dataclass(frozen=True)
+class Drafted:
+    """A kernel that a tool is to be called with: a whole file, or what the library prints."""
+
+    text: str = ""
+    recipe: Recipe | None = None
+    moves: tuple[Move, ...] = ()
+
+
+def drafted(answer: ProposalAnswer, menu: Menu) -> Drafted:
+    """The kernel that an answer would propose; raises AnswerError."""
+    recipe = None if answer.source.strip() else authored_recipe(answer, menu.brief)
+    if recipe is not None:
+        return Drafted(recipe=recipe)
+    if answer.source.strip() or answer.edits:
+        return Drafted(file_of(answer.source, answer.edits, menu.brief.parent_text))
+    moves, chosen = _choose_moves(answer.moves, menu)
+    return Drafted(recipe=chosen, moves=moves)
+
+
 def _take_draft(number: int, proposal: Proposal, menu: Menu) -> Proposal:
     """The proposal with the kernel of a tool call of this step; raises AnswerError."""
     calls = menu.brief.talk.calls
     if not 0 < number <= len(calls):
         raise AnswerError(f"draft: you have made {len(calls)} tool calls, there is no call {number}")
     call, answered = calls[number - 1]
-    if answered.recipe is not None:
-        fresh = fresh_recipe(answered.recipe, menu.brief, menu.library)
+    recipe = answered.recipe or call.recipe
+    if recipe is not None:
+        fresh = fresh_recipe(recipe, menu.brief, menu.library)
         if fresh is None:
-            raise AnswerError("these numbers have been tried already: choose another step")
-        return replace(proposal, recipe=fresh, moves=answered.moves)
-    if call.recipe is not None:
-        return replace(proposal, recipe=call.recipe)
+            raise AnswerError("this has been tried already: choose another step")
+        return replace(proposal, recipe=fresh, moves=answered.moves or call.moves)
     if not call.text:
         raise AnswerError(f"draft: call {number} was given no kernel of yours")
     return replace(proposal, source=_check_new(call.text, menu.brief))

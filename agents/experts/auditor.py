@@ -12,4 +12,5 @@ EXPERT = Expert(
     name="auditor",
     mandate="Decide whether a speedup is genuine kernel work; veto what is not.",
     prompt="auditor",
+    calls=("check", "profile", "sass", "show"),
 )

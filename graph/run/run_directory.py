@@ -326,7 +326,9 @@ class RunDirectory:
         return bool(self.database.run(paid, (text, text)))
 
     def trial_count(self) -> int:
-        return int(self.database.run("SELECT COUNT(*) FROM trials")[0][0])
+        """Texts that the machine worked on for experts that asked, and that are no candidates."""
+        only_tried = "SELECT COUNT(*) FROM trials WHERE text NOT IN (SELECT text FROM claims)"
+        return int(self.database.run(only_tried)[0][0])
 
     def text_count(self) -> int:
         """Texts that the machine worked on, as candidates or for experts that asked: what the budget is about."""

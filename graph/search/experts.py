@@ -10,21 +10,19 @@ from typing import Any
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Brief
-from foundry.agents.talk import Talk, ToolAnswer, ToolCall, ToolRequest, Turn
+from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import PLAYBOOK, Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.state import IslandState, Update
-from foundry.graph.search.toolbox import answer, tools_of
+from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
 from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import Candidate, Recipe
 from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import ExpertName, Proposal, apply_edits
-
-SHOWN_CHARS = 160  # of a tool's answer, in the trace
 
 
 @dataclass(frozen=True)
@@ -78,37 +76,25 @@ def _key(step: str, expert: ExpertName, turn: int) -> str:
     return f"{step}/proposal/{expert}/{turn}"
 
 
-def _call_key(state: IslandState, turn: int, number: int, call: ToolCall) -> str:
-    """Where the journal keeps the answer to a call: another question is never given it."""
-    return f"{state['step']}/call/{state['experts'][0]}/{turn}.{number}/{call.digest}"
+def _place(state: IslandState, turn: int) -> str:
+    """Where the journal keeps the answers to what the expert at work called."""
+    return f"{state['step']}/call/{state['experts'][0]}/{turn}"
 
 
 async def use_tools(state: IslandState, services: Services) -> Update:
-    """Answers what the expert at work has called, each call once: one that was answered before the run was killed is
-    not made again."""
+    """Answers what the expert at work has called."""
     brief, turn = await brief_for(state, services), state["turns"]
-    for number, call in enumerate(_request_of(state, services, turn).calls):
-
-        async def work(call: ToolCall = call) -> ToolAnswer:
-            with services.log.span("call", call.name, expert=state["experts"][0], question=call.digest) as span:
-                found = await answer(call, brief, services)
-                span.data["answer"] = found.text[:SHOWN_CHARS]
-                span.data["whole"] = services.run.keep(found.text)
-            return found
-
-        await services.journal.record(_call_key(state, turn, number, call), "outside", ToolAnswer, work)
+    request = _request_of(state, services, turn)
+    await answer_all(request, _place(state, turn), state["experts"][0], Kernel.of(brief), services)
     return {"turns": turn + 1, "wants": ""}
 
 
 def _read_talk(state: IslandState, services: Services) -> Talk:
     """What the expert at work has asked and heard in this step, from the journal."""
-    turns = []
-    for turn in range(state["turns"]):
-        request = _request_of(state, services, turn)
-        keys = [_call_key(state, turn, number, call) for number, call in enumerate(request.calls)]
-        answers = tuple(decode(ToolAnswer, services.journal.lookup(key) or "") for key in keys)
-        turns.append(Turn(request, answers))
-    return Talk(tuple(turns))
+    requests = [_request_of(state, services, turn) for turn in range(state["turns"])]
+    return Talk(
+        tuple(Turn(request, answered(request, _place(state, turn), services)) for turn, request in enumerate(requests))
+    )
 
 
 def _request_of(state: IslandState, services: Services, turn: int) -> ToolRequest:

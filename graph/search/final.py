@@ -4,17 +4,21 @@ with its receipt."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from foundry.agents.judgement import AuditEvidence
-from foundry.graph.run.services import Services
+from foundry.agents.talk import Talk, ToolRequest, Turn
+from foundry.graph.run.services import PLAYBOOK, Services
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.think import evaluation_facts
+from foundry.graph.search.toolbox import Kernel, answer_all, tools_of
 from foundry.knowledge.candidate import Evaluation, Judgement, Resources
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import estimate_of, merit
 from foundry.knowledge.ruling import rule
+
+AUDITOR = "auditor"
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,12 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     text = services.run.text(candidate.source)
     step = f"final/{name}"
 
+    lowered = await services.lower(candidate.recipe) if candidate.recipe else None
+
     async def judge(evaluation: Evaluation) -> Judgement:
-        return await _ask_auditor(services, evaluation, text)
+        return await _ask_auditor(services, Kernel(candidate, text, lowered, (evaluation,)))
 
     with services.log.at(None, step):
-        lowered = await services.lower(candidate.recipe) if candidate.recipe else None
         evaluation = await services.measure.examine(candidate, text, "final", lowered=lowered, judge=judge)
         services.journal.plain(f"final/{name}/seeds", "measure", services.measure.seeds)
         services.run.add_evaluation(evaluation, "final", step)
@@ -110,17 +115,42 @@ async def _prove_one(services: Services, name: str) -> Evaluation:
     return evaluation
 
 
-async def _ask_auditor(services: Services, evaluation: Evaluation, text: str) -> Judgement:
-    """The auditor's opinion of a finalist that everything else accepts; a doubt vetoes it."""
+@dataclass(frozen=True)
+class AuditorAnswer:
+    """What the auditor answered: its judgement, or calls of tools that it wants answered first."""
+
+    judgement: Judgement = field(default_factory=Judgement)
+    request: ToolRequest | None = None
+
+
+async def _ask_auditor(services: Services, kernel: Kernel) -> Judgement:
+    """The auditor's opinion of a finalist that everything else accepts; a doubt vetoes it. With a model it may call
+    tools first, as the experts of the islands do."""
+    evaluation = kernel.records[-1]
     found = rule(evaluation)
-    evidence = AuditEvidence(services.task, evaluation, found, text, tuple(await services.graphs()))
-    with services.log.span("expert", "auditor", purpose="judge", candidate=evaluation.candidate.id) as span:
-        judgement = await services.journal.record(
-            f"judge/{evaluation.candidate.id}", "thought", Judgement, lambda: services.brain.judge(evidence)
-        )
-        span.data["judgement"] = judgement.text or found.judgement
-        span.data["doubt"] = judgement.doubt
-    return judgement
+    evidence = AuditEvidence(services.task, evaluation, found, kernel.text, tuple(await services.graphs()))
+    if services.brain.name != PLAYBOOK:
+        evidence = replace(evidence, tools=tools_of(AUDITOR, services))
+    with services.log.span("expert", AUDITOR, purpose="judge", candidate=kernel.candidate.id) as span:
+        answer = await _judge(services, evidence)
+        while answer.request is not None:
+            turns = evidence.talk.turns
+            place = f"judge/{kernel.candidate.id}/call/{len(turns)}"
+            answers = await answer_all(answer.request, place, AUDITOR, kernel, services)
+            evidence = replace(evidence, talk=Talk((*turns, Turn(answer.request, answers))))
+            answer = await _judge(services, evidence)
+        span.data["judgement"] = answer.judgement.text or found.judgement
+        span.data["doubt"] = answer.judgement.doubt
+    return answer.judgement
+
+
+async def _judge(services: Services, evidence: AuditEvidence) -> AuditorAnswer:
+    async def think() -> AuditorAnswer:
+        found = await services.brain.judge(evidence)
+        return AuditorAnswer(request=found) if isinstance(found, ToolRequest) else AuditorAnswer(found)
+
+    key = f"judge/{evidence.evaluation.candidate.id}/{len(evidence.talk.turns)}"
+    return await services.journal.record(key, "thought", AuditorAnswer, think)
 
 
 async def _export(services: Services, winner: Evaluation) -> None:

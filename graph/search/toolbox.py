@@ -10,11 +10,13 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
-from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall
+from foundry.agents.talk import TOOLS, ToolAnswer, ToolCall, ToolRequest
+from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import (
     attempt_line,
     build_lines,
@@ -32,6 +34,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import candidate_number
 from foundry.graph.search.tuning import find_numbers
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
+from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import FoundryError, UsageError
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.thought import ExpertName
@@ -43,6 +46,7 @@ ANSWER_CHARS = 4_000
 FILE_CHARS = 16_000
 ATTEMPTS = 14
 LESSONS = 8
+SHOWN_CHARS = 160  # of an answer, in the trace
 
 
 def tools_of(expert: ExpertName, services: Services) -> tuple[str, ...]:
@@ -55,13 +59,61 @@ def tools_of(expert: ExpertName, services: Services) -> tuple[str, ...]:
     return tuple(name for name in experts()[expert].calls if name not in absent)
 
 
-async def answer(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
+@dataclass(frozen=True)
+class Kernel:
+    """The kernel that an expert thinks about, or that a call names. `brief`: of the step, where there is one."""
+
+    candidate: Candidate
+    text: str
+    lowered: Lowered | None
+    records: tuple[Evaluation, ...] = ()
+    brief: Brief | None = None
+
+    @classmethod
+    def of(cls, brief: Brief) -> Kernel:
+        """The parent of a step."""
+        return cls(brief.parent.candidate, brief.parent_text, brief.lowered, (brief.parent,), brief)
+
+
+async def answer_all(
+    request: ToolRequest, place: str, expert: ExpertName, kernel: Kernel, services: Services
+) -> tuple[ToolAnswer, ...]:
+    """The answers to a request, journalled at `place`. Each call is made once: one that was answered before the run was
+    killed is not made again."""
+
+    async def work(call: ToolCall) -> ToolAnswer:
+        with services.log.span("call", call.name, expert=expert, question=call.digest) as span:
+            found = await answer(call, kernel, services)
+            span.data["answer"] = found.text[:SHOWN_CHARS]
+            span.data["whole"] = services.run.keep(found.text)
+        return found
+
+    keys = _keys(request, place)
+    return tuple(
+        [
+            await services.journal.record(key, "outside", ToolAnswer, partial(work, call))
+            for key, call in zip(keys, request.calls, strict=True)
+        ]
+    )
+
+
+def answered(request: ToolRequest, place: str, services: Services) -> tuple[ToolAnswer, ...]:
+    """The answers that `answer_all` gave."""
+    return tuple(decode(ToolAnswer, services.journal.lookup(key) or "") for key in _keys(request, place))
+
+
+def _keys(request: ToolRequest, place: str) -> list[str]:
+    """Where the journal keeps the answers: another question is never given one of them."""
+    return [f"{place}.{number}/{call.digest}" for number, call in enumerate(request.calls)]
+
+
+async def answer(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
     """What a call gives, as the model is told it: never more than so many characters. Nothing is raised for a call that
     cannot be made."""
     if call.problem:
         return ToolAnswer(f"Not called: {call.problem}.")
     try:
-        found = await _WAYS[call.name](call, brief, services)
+        found = await _WAYS[call.name](call, kernel, services)
     except StorageFailed:
         raise  # the run must stop and say so
     except FoundryError as error:
@@ -70,40 +122,26 @@ async def answer(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer
     return ToolAnswer(cut(found.text, most), found.recipe, found.moves)
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """What a call is about."""
-
-    candidate: Candidate
-    text: str
-    lowered: Lowered | None
-
-
-async def _kernel(call: ToolCall, brief: Brief, services: Services) -> _Kernel:
-    """The kernel that a call names; raises UsageError."""
-    if call.recipe is not None:
-        lowered = await services.lower(call.recipe)
-        digest, target = services.run.keep(lowered.source), services.device.target
-        written = Candidate("draft", brief.island, brief.generation, target, "model", digest, lowered.recipe)
-        return _Kernel(written, lowered.source, lowered)
-    if call.text:
-        digest = services.run.keep(call.text)
-        made = Candidate("draft", brief.island, brief.generation, services.device.target, "model", digest)
-        return _Kernel(made, call.text, None)
-    parent = brief.parent.candidate
-    name = call.candidate or parent.id
+async def _named(call: ToolCall, kernel: Kernel, services: Services) -> Kernel:
+    """The kernel that a call names, or the one at hand; raises UsageError, CannotLower."""
+    if call.text or call.recipe is not None:
+        lowered = await services.lower(call.recipe) if call.recipe is not None else None
+        text = lowered.source if lowered is not None else call.text
+        made = Candidate("draft", -1, 0, services.device.target, "model", services.run.keep(text), call.recipe)
+        return Kernel(made, text, lowered)
+    name = call.candidate or kernel.candidate.id
     if name == REFERENCE:
-        raise UsageError(f"{REFERENCE} is the reference, which is no kernel: give source")
-    if name == parent.id:
-        return _Kernel(parent, brief.parent_text, brief.lowered)
-    found = services.evaluation(name)
-    recipe = found.candidate.recipe
-    return _Kernel(found.candidate, services.text(found), await services.lower(recipe) if recipe else None)
+        raise UsageError(f"{REFERENCE} is the reference, which is no kernel: give one")
+    if name == kernel.candidate.id:
+        return kernel
+    found, recipe = services.evaluation(name), services.candidate(name).recipe
+    lowered = await services.lower(recipe) if recipe else None
+    return Kernel(found.candidate, services.text(found), lowered, tuple(services.records(name)))
 
 
-async def _examine(call: ToolCall, brief: Brief, services: Services, upto: Step) -> Evaluation:
+async def _examine(call: ToolCall, kernel: Kernel, services: Services, upto: Step) -> Evaluation:
     """The records of a call's kernel up to a step; raises UsageError where the budget does not pay for it."""
-    kernel = await _kernel(call, brief, services)
+    kernel = await _named(call, kernel, services)
     digest = hashlib.sha256(kernel.text.encode()).hexdigest()
     if why := services.ledger.why_no_trial(digest):
         raise UsageError(f"{why}; answer with what you know")
@@ -115,38 +153,40 @@ async def _examine(call: ToolCall, brief: Brief, services: Services, upto: Step)
     )
 
 
-async def _compile(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    return ToolAnswer("\n".join(build_lines(await _examine(call, brief, services, "build"))))
+async def _compile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    return ToolAnswer("\n".join(build_lines(await _examine(call, kernel, services, "build"))))
 
 
-async def _check(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    return ToolAnswer("\n".join(check_lines(await _examine(call, brief, services, "audit"))))
+async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    return ToolAnswer("\n".join(check_lines(await _examine(call, kernel, services, "audit"))))
 
 
-async def _quick_time(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    found = await _examine(call, brief, services, "time")
-    return ToolAnswer("\n".join([*time_lines(found), f"The parent: {measured(brief.parent)}."]))
+async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    found = await _examine(call, kernel, services, "time")
+    known = [f"{kernel.candidate.id}: {measured(kernel.records[-1])}."] if kernel.records else []
+    return ToolAnswer("\n".join([*time_lines(found), *known]))
 
 
-async def _profile(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    return ToolAnswer("\n".join(profile_lines(await _examine(call, brief, services, "profile"))))
+async def _profile(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    return ToolAnswer("\n".join(profile_lines(await _examine(call, kernel, services, "profile"))))
 
 
-async def _sass(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    return ToolAnswer("\n".join(code_lines(await _examine(call, brief, services, "build"))))
+async def _sass(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    return ToolAnswer("\n".join(code_lines(await _examine(call, kernel, services, "build"))))
 
 
-async def _show(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
+async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
     if not call.candidate:
         raise UsageError("name a candidate")
-    kernel = await _kernel(call, brief, services)
-    records = services.records(kernel.candidate.id)
-    known = measured(records[-1]) if records else "not evaluated yet"
-    return ToolAnswer(f"{kernel.candidate.id}: {known}\n{show(kernel.text)}")
+    named = await _named(call, kernel, services)
+    known = measured(named.records[-1]) if named.records else "not evaluated yet"
+    recipe = named.candidate.recipe
+    text = authored_words(recipe) if recipe is not None and recipe.authored is not None else show(named.text)
+    return ToolAnswer(f"{named.candidate.id}: {known}\n{text}")
 
 
-async def _history(_call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    parent = brief.parent.candidate.id
+async def _history(_call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    parent = kernel.candidate.id
     made = [(item.candidate.id, item.proposal) for item in services.run.decisions() if item.proposal is not None]
     newest = sorted(made, key=lambda item: (item[1].parent != parent, -candidate_number(item[0])))
     lines = [attempt_line(name, proposal, services.records(name)) for name, proposal in newest[:ATTEMPTS]]
@@ -154,7 +194,7 @@ async def _history(_call: ToolCall, brief: Brief, services: Services) -> ToolAns
     return ToolAnswer("\n".join([*lines, f"({left} earlier steps are not shown)"] if left else lines) or "No step yet.")
 
 
-async def _search_experience(call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
+async def _search_experience(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
     store = services.store
     if store is None or not call.query:
         raise UsageError("there is no store of experience here" if store is None else "say what is looked for")
@@ -162,15 +202,15 @@ async def _search_experience(call: ToolCall, brief: Brief, services: Services) -
     return ToolAnswer("\n".join(lesson_line(record) for record, _ in found) or "Nothing is known of that.")
 
 
-async def _tune(_call: ToolCall, brief: Brief, services: Services) -> ToolAnswer:
-    found = await find_numbers(brief, services)
+async def _tune(_call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
+    found = await find_numbers(kernel.brief, services) if kernel.brief is not None else None
     if found is None:
         return ToolAnswer("No better numbers: swept before in this run, nothing to sweep, no time left, or none found.")
     settings = ", ".join(f"{move.kernel}.{move.name} = {move.value} (was {move.was})" for move in found.moves)
     return ToolAnswer(f"{found.told} Best: {settings}: {found.expected}.", found.recipe, found.moves)
 
 
-_WAYS: Mapping[str, Callable[[ToolCall, Brief, Services], Awaitable[ToolAnswer]]] = {
+_WAYS: Mapping[str, Callable[[ToolCall, Kernel, Services], Awaitable[ToolAnswer]]] = {
     "compile": _compile,
     "check": _check,
     "quick_time": _quick_time,

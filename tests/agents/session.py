@@ -9,8 +9,10 @@ from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.dialect import EndpointDialect
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
@@ -58,6 +60,11 @@ class Session:
 
     async def propose(self, **changes: Any) -> Any:
         return await self.brain.propose("tiling", self.toy.brief(**{"diagnosis": LATENCY, **changes}))
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement:
+        judged = await self.brain.judge(evidence)
+        assert isinstance(judged, Judgement)
+        return judged
 
     async def is_playbooks(self, proposal: Any) -> bool:
         """Whether the playbook took the step."""

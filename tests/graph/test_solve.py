@@ -8,7 +8,7 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.request import EFFORTS, QUICK, EffortName, RunLimits, SolveRequest, role_of
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
-from foundry.knowledge.candidate import Build, Recipe
+from foundry.knowledge.candidate import Baseline, Build, Choice, Recipe
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
@@ -368,19 +368,52 @@ async def test_a_task_that_cannot_be_lowered_ends_honestly(make_request: MakeReq
     assert "no template for aten.svd" in summary.ending
 
 
-@pytest.mark.parametrize(("first", "evaluated"), [((), ["seed0"]), (("welford",), ["seed0", "seed1"])])
-async def test_a_bench_evaluates_one_first_candidate_and_a_second_where_that_is_wrong(
-    make_request: MakeRequest, parts: Any, library: Any, first: tuple[str, ...], evaluated: list[str]
-) -> None:
-    class OneRight(library):  # type: ignore[misc]
-        def seeds(self, graph: Any, device: Any) -> Any:
-            return (Recipe(device.target, rewrites=first), Recipe(device.target, choices={"k0": {"tile": 32}}))
+@dataclass(frozen=True)
+class First:
+    """Which of the library's recipes are right, in what arithmetic PyTorch computes, and whose turn it is then."""
 
-    summary = await solve(make_request(4, effort="bench"), parts=parts(library=OneRight()))
+    rewrites: tuple[tuple[str, ...], ...]
+    is_ieee: bool
+    evaluated: list[str]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        First(((), (), ()), False, ["tile 16"]),
+        First((("welford",), (), ()), False, ["tile 16", "tile 32"]),
+        First((("welford",), ("welford",), ()), False, ["tile 16", "tile 32", "tile 64"]),
+        First(((), ("online",), ()), False, ["tile 16", "tile 32"]),
+        First(((), (), ()), True, ["tile 64"]),
+    ],
+)
+async def test_a_bench_evaluates_one_first_candidate_and_others_where_they_are_needed(
+    make_request: MakeRequest, parts: Any, library: Any, machine: Any, case: First
+) -> None:
+    """Further ones where those before are wrong or where rewrites may leave little of the work; and the one in another
+    precision first where PyTorch's own arithmetic is IEEE's."""
+
+    class Three(library):  # type: ignore[misc]
+        def seeds(self, graph: Any, device: Any) -> Any:
+            choices: list[dict[str, Choice]] = [{"tile": 16}, {"tile": 32}, {"tile": 64, "precision": "half3"}]
+            return tuple(
+                Recipe(device.target, rewrites=rewrites, choices={"k0": chosen})
+                for rewrites, chosen in zip(case.rewrites, choices, strict=True)
+            )
+
+    class Machine(machine):  # type: ignore[misc]
+        async def baseline(self) -> Baseline:
+            found: Baseline = await super().baseline()
+            return replace(found, is_ieee=case.is_ieee)
+
+    summary = await solve(make_request(5, effort="bench"), parts=parts(Machine(), library=Three()))
     run = RunDirectory.inspect(Path(summary.run))
-    steps = [event.step for event in EventLog(run.database, reading=True).read(kind="evaluation")]
+    log = EventLog(run.database, reading=True)
+    names = [event.name for event in log.read(kind="evaluation") if event.step.startswith("seed")]
+    made = [run.decision(name) for name in names]
     run.close()
-    assert [step for step in steps if step.startswith("seed")] == evaluated
+    tiles = [one.candidate.recipe.choices["k0"]["tile"] for one in made if one and one.candidate.recipe]
+    assert [f"tile {tile}" for tile in tiles] == case.evaluated
     assert summary.verdict == "accepted"
 
 

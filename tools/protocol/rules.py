@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from foundry.knowledge.candidate import Outcome, Stage
-from foundry.knowledge.opgraph import DType
+from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
 PROTOCOL_VERSION = "foundry-10"
@@ -246,6 +246,11 @@ def error_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputErr
         max(ALLOWED_FACTOR * baseline.norm, norm_floor(dtype, elements)),
         max(ALLOWED_FACTOR * baseline.violation, 1.0),
     )
+
+
+def is_ieee(baseline: OutputError, spec: TensorSpec) -> bool:
+    """Whether PyTorch's own error of a float32 output leaves a kernel no more room than IEEE arithmetic needs."""
+    return spec.dtype == "float32" and ALLOWED_FACTOR * baseline.norm <= norm_floor(spec.dtype, spec.numel)
 
 
 def stress_limit(baseline: OutputError, dtype: DType, elements: int) -> OutputError | None:

@@ -9,6 +9,7 @@ _SAME = frozenset({"sum", "mean", "prod", "amax", "amin", "max", "min", "logsume
 _ONES, _ZEROS = frozenset({"softmax", "_softmax"}), frozenset({"log_softmax", "_log_softmax"})
 _VIEWS = frozenset({"view", "reshape", "unsqueeze", "squeeze", "detach", "alias", "clone"})
 _IDEMPOTENT = frozenset({"relu", "abs", "floor", "ceil", "round", "trunc", "sign"})
+_LARGEST = 1e30  # of a factor that neighbours may join to: float32 holds it and its inverse
 _BOUNDS = {"relu": (0.0, None), "relu6": (0.0, 6.0), "hardtanh": (-1.0, 1.0), "clamp": (None, None)}
 
 
@@ -104,7 +105,8 @@ def _joined(first: Op, second: Op) -> tuple[str, list[Argument]] | None:
     kinds = {first.kind, second.kind}
     if one is not None and other is not None and kinds <= {"mul", "div"} and one * other:
         factors = [number if op.kind == "mul" else 1 / number for op, number in ((first, one), (second, other))]
-        return "aten.mul.Tensor", [factors[0] * factors[1]]
+        product = factors[0] * factors[1]
+        return ("aten.mul.Tensor", [product]) if 1 / _LARGEST < abs(product) < _LARGEST else None
     if one is not None and other is not None and kinds <= {"add", "sub"}:
         terms = [number if op.kind == "add" else -number for op, number in ((first, one), (second, other))]
         return "aten.add.Tensor", [terms[0] + terms[1]]

@@ -31,6 +31,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 LONGEST_CODE = 200_000
 MOST_LAUNCHES, MOST_ARGS, MOST_TUNABLES, MOST_VALUES = 64, 48, 16, 32
+LONGEST_MEANING = 120
 MOST_SCRATCH_BYTES = 16 << 30
 NAMESPACE = f"{KERNEL_PREFIX}author"
 FILE = "author"  # as compilers name the author's text
@@ -80,9 +81,14 @@ def template_of(kernel: AuthoredKernel) -> str:
 
 def tunables_of(kernel: AuthoredKernel) -> tuple[Tunable, ...]:
     return tuple(
-        Tunable(item.name, item.values, item.default, _aspect(item.name), item.meaning or "as its author declared it")
+        Tunable(item.name, item.values, item.default, _aspect(item.name), _line(item.meaning) or "its author's number")
         for item in kernel.tunables
     )
+
+
+def _line(text: str) -> str:
+    """An author's words as part of a line of ours."""
+    return " ".join(text.split())[:LONGEST_MEANING]
 
 
 def _aspect(name: str) -> _Aspect:
@@ -102,8 +108,8 @@ def check_form(kernel: AuthoredKernel, buffers: Mapping[str, Buffer]) -> None:
         raise CannotLower(f"the code has {len(kernel.code)} characters; 1 to {LONGEST_CODE} are accepted")
     if not all(char.isprintable() or char in "\n\t" for char in kernel.code):
         raise CannotLower("the code holds a control character")
-    if '"""' in kernel.code:
-        raise CannotLower('the code cannot hold """')
+    if '"""' in kernel.code or "```" in kernel.code:  # it stands in a literal here, and in a fence where it is shown
+        raise CannotLower('the code cannot hold """ or ```')
     if not 1 <= len(kernel.launches) <= MOST_LAUNCHES:
         raise CannotLower(f"{len(kernel.launches)} launches; 1 to {MOST_LAUNCHES} are accepted")
     names = [item.name for item in kernel.tunables] + [item.name for item in kernel.scratch]

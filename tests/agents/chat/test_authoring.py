@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,12 +16,16 @@ from foundry.agents.chat.answers import AnswerError, ProposalAnswer, parse
 from foundry.agents.chat.authoring import authored_recipe
 from foundry.agents.chat.calls import ModelReply, RawCall, read_request
 from foundry.agents.chat.fences import replacements
+from foundry.agents.chat.proposal import Menu, drafted
+from foundry.agents.expert import experts
 from foundry.agents.ledger import TokenUsage
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.talk import ToolCall
 from foundry.agents.words.authored import head_of
 from foundry.knowledge.candidate import AuthoredKernel, Recipe
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.thought import Diagnosis
 
 HEAD = {
     "rationale": "one pass over rows that stay in the cache",
@@ -122,7 +127,9 @@ def asked(brief: Brief, arguments: dict[str, Any], text: str = "") -> ToolCall:
     reply = ModelReply(text, TokenUsage(1, 1), 0.0, False, 1, (RawCall("1", "check", json.dumps(arguments)),))
     if text:
         reply = replace(reply, calls=(), text=json.dumps({"tool": "check", "arguments": arguments}) + "\n" + text)
-    request = read_request(reply, ("check",), 6, brief)
+    latency = Diagnosis("c1", None, "memory_latency", "8 GB/s", "unroll")
+    menu = Menu(brief, latency, experts()["tiling"], PlaybookBrain().library)
+    request = read_request(reply, ("check",), 6, partial(drafted, menu=menu))
     assert request is not None
     (call,) = request.calls
     return call

@@ -68,3 +68,36 @@ def test_edits_without_a_place_must_be_the_only_ones() -> None:
         apply_edits("a a", [Edit("a", "c")])
     with pytest.raises(ValueError, match="edit 1: its old text is not at character 1"):
         apply_edits("a a", [Edit("a", "c", 1)])
+
+
+LOADER = """
+# ---- the task's model: parameters keep their names
+class Model: ...
+# ---- building and loading the library
+def _load(): return "everything"
+
+_PARAMETERS = []
+"""
+
+
+def big_file() -> str:
+    """A file of the library with more kernels than are shown: its own machinery, and two of this task's."""
+
+    def function(head: str, lines: int) -> str:
+        return f"{head} {{\n" + "".join(f"  x[{line}] += {head[-6:]};\n" for line in range(lines)) + "}\n"
+
+    parts = [function(f"static void machinery_{number:02}()", 200) for number in range(6)]
+    parts += [function('extern "C" void foundry_first()', 120), function("void k_second()", 90)]
+    return f'FOUNDRY = {{}}\nSOURCE = r"""{HEADER}\n{"".join(parts)}"""\n{LOADER}{CLASS}'
+
+
+def test_a_library_file_is_shown_without_what_no_answer_changes() -> None:
+    file = big_file()
+    shown = show(file)
+    assert len(file) > 3 * len(shown) and len(shown) < SOURCE_CHARS
+    assert 'return "everything"' not in shown and shown.count("@foundry body") >= 3
+    assert "x[119]" in shown and "x[89]" in shown, "this task's kernels go last"
+    assert fold(file).restore(shown) == file
+    old, new = "static void machinery_00() {", "static inline void machinery_00() {"
+    wanted = file.replace(old, new).replace("x[88] += cond", "x[88] -= cond")
+    assert after(file, (old, new), ("x[88] += cond", "x[88] -= cond")) == wanted != file

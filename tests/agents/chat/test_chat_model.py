@@ -194,7 +194,7 @@ async def test_a_server_without_response_formats_is_asked_without(toy: Any, scri
     session = Session(toy, scripted(reply))
     clean = toy.evaluation(toy.recipe())
     for _ in range(2):
-        judged = await session.brain.judge(AuditEvidence(toy.brief().task, clean, rule(clean), FASTER))
+        judged = await session.judge(AuditEvidence(toy.brief().task, clean, rule(clean), FASTER))
         assert "It is genuine." in judged.text
     assert ["response_format" in request for request in session.server.requests] == [True, False, False]
 
@@ -259,10 +259,10 @@ async def test_the_auditors_model_adds_doubt_and_never_clears_a_gate(toy: Any, s
     clean = toy.evaluation(toy.recipe())
     evidence = AuditEvidence(toy.brief().task, clean, rule(clean), FASTER)
     doubting = Session(toy, scripted(answer({"judgement": "It caches.", "doubt": True, "reason": "line 5 keeps y"})))
-    judged = await doubting.brain.judge(evidence)
+    judged = await doubting.judge(evidence)
     assert judged.doubt == "scripted-1: line 5 keeps y" and "It caches." in judged.text
     groundless = Session(toy, scripted(answer({"judgement": "Hm.", "doubt": True, "reason": ""})))
-    assert (await groundless.brain.judge(evidence)).doubt == ""
+    assert (await groundless.judge(evidence)).doubt == ""
     vetoed = replace(clean, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
     failed = AuditEvidence(evidence.task, vetoed, rule(vetoed), FASTER)
     praising = Session(toy, scripted(answer({"judgement": "Fine.", "doubt": False, "reason": ""})))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,7 +78,7 @@ def a_file(number: int) -> str:
 
 class Engineer:
     """A model that tries kernels by its tools before it proposes them: `script` has a reply for each number of results.
-    Asked as the auditor, it has no doubt."""
+    As the auditor it reads the machine code and has no doubt."""
 
     def __init__(self, *script: Callable[[str], Reply]) -> None:
         self.script = script
@@ -85,9 +86,9 @@ class Engineer:
 
     def __call__(self, request: Request) -> Reply:
         said = str(request["messages"])
-        if "You are the anti-cheat auditor" in said:
-            return answer({"judgement": "genuine", "doubt": False, "reason": ""})
         told = said.count("<result call=")
+        if "You are the anti-cheat auditor" in said:
+            return answer({"judgement": "genuine", "doubt": False, "reason": ""}) if told else calling("sass")
         if not told:
             self.kernels += 1
         return self.script[min(told, len(self.script) - 1)](a_file(self.kernels - 1))
@@ -173,10 +174,12 @@ async def test_a_library_kernel_is_asked_about(make_request: MakeRequest, serve:
     by_name: dict[str, list[str]] = {}
     for event in calls_of(run):
         by_name.setdefault(event.name, []).append(run.text(event.data["whole"]))
+    judged = [event for event in calls_of(run) if event.data["expert"] == "auditor"]
     run.close()
+    assert judged and {event.name for event in judged} == {"sass"} and judged[0].step.startswith("final/")
     assert "40 registers" in by_name["sass"][0] and "10 pairs" not in by_name["sass"][0]
     assert "the audit vetoes it" in by_name["check"][0] and "calls torch" in by_name["check"][0]
-    assert "It is correct and takes" in by_name["quick_time"][0] and "The parent: " in by_name["quick_time"][0]
+    assert "It is correct and takes" in by_name["quick_time"][0] and re.search(r"\nc\d+: ", by_name["quick_time"][0])
     assert any("swept before in this run" in told for told in by_name["tune"])
     learnt, empty = by_name["search_experience"][:2]
     assert learnt.startswith("x") and empty == "Not called: say what is looked for."
@@ -204,7 +207,7 @@ async def test_kill_9_in_the_middle_of_a_loop_loses_the_call_in_flight(
     before = log.read_text().splitlines()
     summary = await resume(path, parts=without_library(FakeWorkbench(log=log)))
     after = log.read_text().splitlines()[len(before) :]
-    asked = [request for request in server.requests if "tools" in request]
+    asked = [request for request in server.requests if "anti-cheat auditor" not in str(request["messages"])]
     assert summary.verdict == "accepted" and len(asked) == 3 + 1 + 3
     assert asked[2]["messages"] == asked[3]["messages"] != asked[4]["messages"]
     measured = {line for line in before if " screen " in line}

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import Expected, describe_mismatch, expect, measure, weighing_elements
 from foundry.tools.protocol.rules import (
@@ -17,6 +18,7 @@ from foundry.tools.protocol.rules import (
     distributions,
     error_limit,
     failure,
+    is_ieee,
     norm_floor,
 )
 from foundry.tools.task import bundle
@@ -179,3 +181,11 @@ def test_a_norm_rests_on_the_elements_that_weigh() -> None:
     assert 4 <= weighing_elements(expect(wild, wild.float(), "float32", None)) <= 16
     nothing = torch.zeros(8, dtype=torch.float64)
     assert weighing_elements(expect(nothing, nothing.float(), "float32", None)) == 0
+
+
+def test_pytorch_in_ieee_arithmetic_is_told_from_pytorch_in_tf32() -> None:
+    """Only beside the latter can a kernel in TF32 be right."""
+    spec = TensorSpec((512, 512), (512, 1), "float32")
+    assert is_ieee(OutputError(4e-7, 0.01), spec)
+    assert not is_ieee(OutputError(2.8e-4, 0.2), spec)
+    assert not is_ieee(OutputError(1e-4, 0.1), TensorSpec((512, 512), (512, 1), "float16"))

@@ -113,6 +113,7 @@ print(json.dumps({"errors": errors}))
 """
 
 
+@pytest.mark.slow  # compiles for ten seconds
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_on_the_emulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))

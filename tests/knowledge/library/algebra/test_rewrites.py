@@ -237,6 +237,12 @@ def test_numbers_of_neighbours_join() -> None:
     assert [op.kind for op in found.graph.ops] == ["mul", "add", "clamp"]
 
 
+def test_factors_beyond_float32_stay_apart() -> None:
+    sketch = Sketch()
+    large = sketch.call("aten.mul.Tensor", sketch.input(3, 4), 1e25)
+    assert same(sketch, sketch.call("aten.mul.Tensor", large, 1e20)).possible == ()
+
+
 @few
 @given(bounds=st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), min_size=2, max_size=2))
 def test_a_clamp_of_a_clamp(bounds: list[tuple[int, int]]) -> None:
