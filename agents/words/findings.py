@@ -55,11 +55,17 @@ def _facts(facts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in facts.items())
 
 
+def _is_kernel(name: str) -> bool:
+    """Whether a function is somebody's work, and no stub of the linker or the compiler."""
+    return "@plt" not in name and name not in ("frame_dummy", "foundry_threads")
+
+
 def code_lines(evaluation: Evaluation) -> list[str]:
     """What the machine code is made of, by class of instruction; `hot_` are those of loops."""
     lines = build_lines(evaluation)
     resources = evaluation.build.resources
-    for name, facts in list(resources.instructions.items())[:MOST_KERNELS]:
+    kernels = [(name, facts) for name, facts in resources.instructions.items() if _is_kernel(name)]
+    for name, facts in sorted(kernels, key=lambda item: -sum(item[1].values()))[:MOST_KERNELS]:
         shown = {kind: count for kind, count in facts.items() if count}
         lines.append(f"{name}: {_facts(shown)}")
     if resources.instruction_mix:
@@ -114,7 +120,7 @@ def profile_lines(evaluation: Evaluation) -> list[str]:
     ]
     if profile.limiter:
         lines.append(f"{profile.limiter}: {profile.cause}; {profile.evidence}. {profile.action}")
-    for kernel in profile.kernels[:MOST_KERNELS]:
+    for kernel in [kernel for kernel in profile.kernels if _is_kernel(kernel.name)][:MOST_KERNELS]:
         took = f"{kernel.ms:.4g} ms, {100 * kernel.share:.0f} %" if kernel.ms else "not timed"
         lines.append(f"{kernel.name}: {took} {kernel.cause} {kernel.evidence}".rstrip())
     if objected := objection(evaluation):

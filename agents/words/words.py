@@ -158,10 +158,10 @@ def _example(example: Example) -> str:
     head = f"{candidate.id}, {example.why}: {measured(example.evaluation)}"
     if candidate.recipe is not None and candidate.recipe.authored is not None:
         return f"{head}\n{authored_words(candidate.recipe)}"
-    return f"{head}\n```\n{_kernels_of(show(example.text))[:EXAMPLE_CHARS]}\n```"
+    return f"{head}\n```\n{kernels_of(show(example.text))[:EXAMPLE_CHARS]}\n```"
 
 
-def _kernels_of(shown: str) -> str:
+def kernels_of(shown: str) -> str:
     """What stands between the quotes of SOURCE, or the whole file where there is none."""
     _, found, rest = shown.partition('SOURCE = r"""')
     return rest.partition('"""')[0].strip() if found else shown

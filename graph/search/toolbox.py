@@ -29,6 +29,7 @@ from foundry.agents.words.findings import (
 )
 from foundry.agents.words.sections import cut
 from foundry.agents.words.source import show
+from foundry.agents.words.words import kernels_of
 from foundry.graph.run.database import StorageFailed
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import candidate_number
@@ -181,7 +182,8 @@ async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
     named = await _named(call, kernel, services)
     known = measured(named.records[-1]) if named.records else "not evaluated yet"
     recipe = named.candidate.recipe
-    text = authored_words(recipe) if recipe is not None and recipe.authored is not None else show(named.text)
+    is_authored = recipe is not None and recipe.authored is not None
+    text = authored_words(recipe) if recipe is not None and is_authored else kernels_of(show(named.text))
     return ToolAnswer(f"{named.candidate.id}: {known}\n{text}")
 
 
