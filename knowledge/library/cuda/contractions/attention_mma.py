@@ -306,8 +306,8 @@ class _TurnsAttention(_TensorAttention):
 
     @property
     def _blocks(self) -> int:
-        every = self.tiles * self.pairs
-        return min(every, self.device.cores) if self.is_staying else every
+        every, resident = self.tiles * self.pairs, self.device.cores * self.tiling.resident_blocks(self.arch)
+        return min(every, resident) if self.is_staying else every
 
 
 def print_on_tensor_cores(

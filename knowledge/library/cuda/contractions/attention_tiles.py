@@ -202,6 +202,10 @@ class TurnsAttention(AttentionTiling):
         """Sums, scores, the weights of the tile before; addresses and loops."""
         return self.value_head // 2 + self.keys // 2 + self.keys // 4 + 32
 
+    def resident_blocks(self, arch: str) -> int:
+        """One where registers are shared out anew."""
+        return 1 if REGISTERS[self.warps][0] else super().resident_blocks(arch)
+
     @property
     def shared_bytes(self) -> int:
         head, value_head = _padded(self.head, 64), _padded(self.value_head, 64)

@@ -3,7 +3,7 @@
 // of them: while weights are multiplied by a tile of values, the next tile's scores are computed and weighed, and with @IN_TURN@
 // one warpgroup's products start when those of the one before have: it weighs while others multiply. A block takes one
 // tile of rows after the other.
-extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) {
+extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
     using P = wgmma::@PRECISION@;
     constexpr int KEYS = @KEYS@, STAGES = @STAGES@, GROUPS = @GROUPS@, WARPS = GROUPS * 4, BLOCK_ROWS = GROUPS * 64;
     constexpr int HEAD = @HEAD@, VALUE = @VALUE@, COLUMNS = @COLUMNS@, QUERIES = @QUERIES@;
