@@ -282,8 +282,8 @@ def _default_turns(space: AttentionSpace, precision: str, device: Device) -> Tur
         for keys in _VALUES["turns"]["keys"]
         if (found := replace(first, keys=keys, shared_mask=shared_mask)).is_legal(device.arch) and keys <= most
     ]
-    # A step costs about as much as multiplying 14 more keys.
-    found = min(fits, key=lambda t: (-t.shared_mask, math.ceil(kernel.columns / t.keys) * (t.keys + 14)))
+    # A step costs about as much as multiplying 10 more keys.
+    found = min(fits, key=lambda t: (-t.shared_mask, math.ceil(kernel.columns / t.keys) * (t.keys + 10)))
     if kernel.rows <= 64:
         found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
     return found
