@@ -82,6 +82,7 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
         assert build.ok
         verdict = await bench.verify(CANDIDATE, build, "screen")
         assert verdict.correct and verdict.seconds > 0
+        assert baseline.is_ieee, "a CPU's float32"
         timing = await bench.time(CANDIDATE, build, "screen", incumbent_ms=baseline.eager_ms)
         assert timing.problem == "" and 0.3 < timing.speedup < 3 and timing.seconds > 0
         audit = await bench.audit(CANDIDATE, build, verdict, "fair")

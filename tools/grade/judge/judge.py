@@ -37,7 +37,7 @@ from foundry.tools.process.channel import MAY_PAUSE, Channel, Message, close_all
 from foundry.tools.process.gpu_memory import OutOfGpuMemory
 from foundry.tools.process.turns import scheduling_of
 from foundry.tools.protocol.foreign import SEED as FOREIGN_SEED
-from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, told_by
+from foundry.tools.protocol.rules import AS_GIVEN, Distribution, OutputError, Seeds, distributions, is_ieee, told_by
 from foundry.tools.protocol.statistics import effort_of, relative_spread
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
@@ -112,6 +112,7 @@ class Judge:
             degenerate=telling.degenerate,
             coincidence=telling.coincidence,
             told_by=telling.told_by,
+            is_ieee=all(map(is_ieee, trial.of_baseline, trial.specs)),
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
         plain = codec.to_plain(baseline)
