@@ -158,7 +158,8 @@ def buffers_of_step(step: Step) -> set[str]:
 
 def is_prepared(step: Step, buffers: Mapping[str, Buffer]) -> bool:
     """Whether a step runs only when a parameter has changed."""
-    return all(buffers[name].role == "prepared" for name in writes(step))
+    made = writes(step)
+    return bool(made) and all(buffers[name].role == "prepared" for name in made)
 
 
 def reductions_of(kernel: RowKernel) -> list[Reduction]:
