@@ -4,6 +4,7 @@ machine, and found again by a run that has no model."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,10 @@ def author(request: dict[str, Any]) -> Reply:
     return answer("I have nothing more.")
 
 
-async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(tmp_path: Path, monkeypatch: Any) -> None:
+async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
+    tmp_path: Path, monkeypatch: Any, make_home: Callable[[], Path]
+) -> None:
+    monkeypatch.setenv("FOUNDRY_HOME", str(make_home()))
     (tmp_path / "distances.py").write_text(TASK)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     server = ScriptedServer([author]).start()

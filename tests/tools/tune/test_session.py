@@ -129,7 +129,7 @@ def authored_crew(crew: Crew, folder: Path) -> Crew:
     kernel = AuthoredKernel(
         HOSTILE.replace("@FOLDER@", str(folder)),
         (AuthoredLaunch("copy", ("x", "out")),),
-        (AuthoredTunable("REPEAT", (1, 30, 60), 60), AuthoredTunable("THREADS", (1, 2), 1)),
+        (AuthoredTunable("REPEAT", (1, 60), 60), AuthoredTunable("THREADS", (1, 2), 1)),
     )
 
     def cell() -> Cell:
@@ -148,8 +148,8 @@ class Copy(torch.nn.Module):
 
 def test_an_authors_kernel_is_tuned_in_a_sandbox(crew: Crew, tmp_path: Path) -> None:
     crew = authored_crew(crew, tmp_path)
-    tuning = asyncio.run(tune(crew, 20.0))  # all six are tried before
-    assert tuning.failed == 0 and tuning.tried >= 3, tuning.log
+    tuning = asyncio.run(tune(crew, 20.0))  # all four are tried before
+    assert tuning.failed == 0 and tuning.tried >= 2, tuning.log
     assert tuning.recipe.choices["authored"]["REPEAT"] == 1
     assert not (tmp_path / "planted").exists()
     assert not list(tmp_path.glob("tmp*")), "the process left its folder"
