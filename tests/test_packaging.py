@@ -47,7 +47,7 @@ def test_the_top_level_is_the_layout() -> None:
         *("pyproject.toml", "README.md", "cli.py", "tests", "__init__.py", "py.typed", "typings"),
         *("examples", "benchmarks", ".ci", "Makefile", "constraints.txt", ".gitignore"),
         *("LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
-        *(".github", ".pre-commit-config.yaml"),
+        *(".github", ".pre-commit-config.yaml", "langgraph.json"),
     }
     assert {name.split("/")[0] for name in tracked} <= allowed
 
