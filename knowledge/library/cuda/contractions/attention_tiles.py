@@ -28,7 +28,14 @@ _VALUES: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "turns": {
         **{"warps": (4, 8, 12), "keys": (64, 80, 96, 112, 128, 144, 160, 176, 192), "stages": (2, 3, 4)},
-        **{"in_turn": (0, 1), "lazy": (0, 1), "stay": (0, 1), "shared_mask": (0, 1), "splits": SPLITS},
+        **{
+            "in_turn": (0, 1),
+            "lazy": (0, 1),
+            "stay": (0, 1),
+            "pass_by": (0, 1),
+            "shared_mask": (0, 1),
+            "splits": SPLITS,
+        },
     },
 }
 _MEANING = {
@@ -41,6 +48,7 @@ _MEANING = {
         "1: a warpgroup multiplies when the one before has begun, and weighs while others multiply",
     ),
     "lazy": ("algorithm", "1: sums are rescaled only when a weight would exceed 2^8"),
+    "pass_by": ("algorithm", "1: a warpgroup leaves out steps in which it has no rows, or its rows see no keys"),
     "shared_mask": ("memory", "1: the mask comes in tiles with the keys; 0: each thread reads what it needs of it"),
     "stay": ("parallel", "1: as many blocks as fit, each takes one tile of rows after the other; 0: a block for each"),
     "splits": ("algorithm", "parts of the keys computed by different blocks and joined by a second launch"),
@@ -181,6 +189,7 @@ class TurnsAttention(AttentionTiling):
     in_turn: int = 1
     lazy: int = 0
     stay: int = 1
+    pass_by: int = 0
     shared_mask: int = 0
     mask_bytes: int = 0  # of an element of a mask that may come in tiles; 0: there is none
 
@@ -224,6 +233,7 @@ class TurnsAttention(AttentionTiling):
             **{"GROUPS": self.warps // 4, "STAGES": self.stages, "SPLITS": self.splits},
             "IN_TURN": str(bool(self.in_turn) and self.warps > 4).lower(),
             "LAZY": str(bool(self.lazy)).lower(),
+            "PASS_BY": str(bool(self.pass_by)).lower(),
             "MASK_BOXES": self.mask_boxes,
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
@@ -264,26 +274,20 @@ def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAt
 
 
 def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
-    """Measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two; a mask always in
+    """As measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two; a mask always in
     tiles; and for few rows, where keys and values are what takes the time, as much of them on its way as fits."""
     kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
         value_head = 96
     warps = 4 if kernel.rows <= 64 else 12 if max(head, value_head) <= 64 and kernel.rows > 128 else 8
-    most = 128 if kernel.causal or kernel.mask is not None or kernel.rows <= 64 else 176
+    is_plain = kernel.mask is None and not kernel.causal and kernel.rows > 64
+    most = 176 if is_plain and _padded(kernel.columns, 176) <= 1.05 * kernel.columns else 128
     mask_bytes = ITEM_BYTES[mask.dtype] if mask else 0
-    first = TurnsAttention(
-        head, value_head, precision, warps, 128, lazy=int(kernel.mask is None), mask_bytes=mask_bytes
-    )
-    fits = [
-        found
-        for shared_mask in ((1, 0) if mask else (0,))
-        for keys in _VALUES["turns"]["keys"]
-        if (found := replace(first, keys=keys, shared_mask=shared_mask)).is_legal(device.arch) and keys <= most
-    ]
-    # A step costs about as much as multiplying 10 more keys.
-    found = min(fits, key=lambda t: (-t.shared_mask, math.ceil(kernel.columns / t.keys) * (t.keys + 10)))
+    first = TurnsAttention(head, value_head, precision, warps, 64, lazy=int(kernel.mask is None), mask_bytes=mask_bytes)
+    sizes = [keys for keys in _VALUES["turns"]["keys"] if keys <= most]
+    tried = [replace(first, keys=keys, shared_mask=way) for keys in sizes for way in (0, 1)]
+    found = max(tried, key=lambda t: (t.is_legal(device.arch), t.shared_mask, t.keys))
     if kernel.rows <= 64:
         found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
     return found

@@ -112,10 +112,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         const int first_row = place.first_row, first_step = place.first_step, end_step = place.end_step;
 @BATCH@
         const bool has_rows = IS_FULL || first_row + warp * 16 < QUERIES;
-        // Steps that the warpgroup's own rows need; others only pass by.
-        const int own_row = first_row + group * 64, seen = IS_CAUSAL ? (own_row + 64 + KEYS - 1) / KEYS : end_step;
-        const int wanted = IS_FULL || own_row < QUERIES ? (seen < end_step ? seen : end_step) : 0;
-        const int own_end = wanted > first_step ? wanted : first_step;
+        int own_end = end_step;  // where the steps end that the warpgroup's own rows need
+        if (@PASS_BY@) {
+            const int own_row = first_row + group * 64, seen = IS_CAUSAL ? (own_row + 64 + KEYS - 1) / KEYS : end_step;
+            if (seen < end_step) own_end = seen;
+            if ((!IS_FULL && own_row >= QUERIES) || own_end < first_step) own_end = first_step < end_step ? first_step : end_step;
+        }
         float acc[1][VALUE / 2] = {}, top[1][2] = {-FOUNDRY_INF, -FOUNDRY_INF}, total[1][2] = {};
         float score[1][KEYS / 8][4], rescale[2] = {1.0f, 1.0f};
         unsigned weight[KEYS / 16][4];

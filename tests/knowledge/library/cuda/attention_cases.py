@@ -163,6 +163,7 @@ ATTENTION: dict[str, Callable[[], Case]] = {
         path="turns",
         warps=12,
         keys=64,
+        pass_by=1,
     ),
     "turns_masked": lambda: attention(
         Heads(70, 150, 40, 128, heads=1),

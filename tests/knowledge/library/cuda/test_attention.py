@@ -77,7 +77,7 @@ def test_mistakes_in_waiting_are_found(mistake: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(attention_mma, "read_library_text", text_with_mistake)
     torch.manual_seed(7)
     heads, kind = Heads(270, 300, 64, 64, heads=1), "bfloat16"
-    case = attention(heads, dtype="bfloat16", precision=kind, path="turns", warps=8, keys=64, stages=2)
+    case = attention(heads, dtype="bfloat16", precision=kind, path="turns", warps=8, keys=64, pass_by=1)
     with pytest.raises(AssertionError, match=r"relative error|emulator: "):
         check_emulated({"wrong": case}, tmp_path, replace(H200, cores=2))
 
