@@ -96,7 +96,7 @@ async def main(names: list[str]) -> None:
             assert brief.lowered is not None
             diagnosis = await PlaybookBrain().diagnose(brief)
             prompt = step_prompt(brief, diagnosis, moves(brief.lowered)[:MOST_MOVES])
-            system = f"{template(expert.prompt)}\n{tools_words(expert.calls, 6)}"
+            system = f"{template(expert.prompt)}\n{tools_words(expert.calls, 6, proposes=True)}"
             whole, standing = tokens(len(system) + len(prompt.text)), tokens(len(system) + prompt.standing)
             print(f"{name} on {device.target}: {whole:,} tokens, the first {100 * standing // whole} % always the same")
             found = {"system": tokens(len(system)), **prompt.sizes}
