@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
     const @INDEX@ first_m = (@INDEX@)tile_m * BM, first_n = (@INDEX@)tile_n * BN;
 @BATCH@
     const long long place_m = (long long)@BATCH_A@ * @TILES_M@ + tile_m, place_n = (long long)@BATCH_B@ * @TILES_N@ + tile_n;
-    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // warp: the same in all lanes
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int first_step = @FIRST_STEP@, end_step = @END_STEP@;
 
     if (threadIdx.x == 0) {
