@@ -10,7 +10,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.authored.planning import plan_authored
 from foundry.knowledge.library.file.assemble import Entry
-from foundry.knowledge.library.ir.access import is_prepared
+from foundry.knowledge.library.ir.access import is_prepared, tail_of
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.lowered import Lowered
@@ -99,8 +99,9 @@ def _summary(kernel: Kernel, text: PrintedKernel, planned: Plan) -> KernelSummar
 
 
 def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
-    """Plans and prints one shape. If the printer refuses an attention kernel, it becomes product, softmax, product; if
-    it refuses another kernel, the operator is left to PyTorch. An author's kernel is all there is, or refused."""
+    """Plans and prints one shape. If the printer refuses an attention kernel, it becomes product, softmax, product, and
+    a tail becomes a kernel of its own again; if it refuses another kernel, the operator is left to PyTorch. An author's
+    kernel is all there is, or refused."""
     if recipe.authored is not None:
         planned = plan_authored(graph, recipe.authored, ieee_only=recipe.ieee_only)
         (whole,) = (step for step in planned.steps if not isinstance(step, TorchCall))
@@ -121,7 +122,7 @@ def print_plan(graph: OpGraph, recipe: Recipe, device: Device) -> Printed:
                 texts.append(print_kernel(step, planned, device, recipe.choices.get(step.name, {})))
             except CannotLower as refusal:
                 anchors = _anchors(planned.graph or graph, step)
-                if isinstance(step, AttentionKernel) and not anchors <= apart:
+                if (isinstance(step, AttentionKernel) or tail_of(step) is not None) and not anchors <= apart:
                     split |= anchors
                 else:
                     again |= anchors - refused

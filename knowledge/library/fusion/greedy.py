@@ -6,7 +6,9 @@ Rules, each until it finds nothing, in this order until none applies:
   inline     a map's expression replaces every load of its result;
   carry      a map with several readers is computed and stored by the first of them;
   attention  products around a softmax become one kernel;
-  siblings   small maps that read only inputs and parameters run as one kernel.
+  siblings   small maps that read only inputs and parameters run as one kernel;
+  windows    a pool of a convolution's result is computed where the result is made;
+  tails      so is a row kernel over a GEMM's or convolution's result.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -21,8 +23,10 @@ from foundry.knowledge.library.fusion.attention import join_attention
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import join_rows
 from foundry.knowledge.library.fusion.state import FusionState, prune_stores
+from foundry.knowledge.library.fusion.tails import join_tails
+from foundry.knowledge.library.fusion.windows import join_windows
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import Step, store_space, stores_of, with_stores
+from foundry.knowledge.library.ir.access import Step, store_space, stores_of, tail_of, with_stores
 from foundry.knowledge.library.ir.kernels import Buffer, GemmKernel, Kernel, MapKernel, RowKernel, Store
 from foundry.knowledge.library.ir.substitute import aligned_map, sought, substitute_loads
 from foundry.knowledge.library.ir.weight import limit_weight
@@ -48,12 +52,14 @@ def fuse(
     """Steps in execution order with as few passes over memory as the rules allow."""
     state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target, apart)
     state.drop_unread()
-    rules: tuple[Rule, ...] = (_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings)
+    early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
+    rules = [*early, join_windows, join_tails]
     while any(rule(state) for rule in rules):
         continue
     written = {name for step in state.steps for name in state.writes(step)}
     pinned = [name for name in recipe.materialise if name in written and name not in kept]
     fused = [name for name, worth in state.gone.items() if worth and name not in written]
+    fused = list(dict.fromkeys([*state.tailed, *fused]))
     return Fusion(tuple(state.steps), tuple(fused[:_MOST_CUTS]), tuple(pinned))
 
 
@@ -63,7 +69,7 @@ def fuse(
 def _epilogues(state: FusionState) -> bool:
     changed = False
     for kernel, name in state.producers():
-        if isinstance(kernel, MapKernel | RowKernel):
+        if isinstance(kernel, MapKernel | RowKernel) or tail_of(kernel) is not None:
             continue
         for consumer in state.readers(name):
             if not isinstance(consumer, MapKernel) or not state.once("epilogue", kernel, consumer):

@@ -14,6 +14,7 @@ from foundry.knowledge.library.ir.kernels import (
     Kernel,
     Let,
     MapKernel,
+    PoolKernel,
     Reduction,
     RowKernel,
     Store,
@@ -135,8 +136,11 @@ def _split_along(kernel: RowKernel, shape: Shape) -> RowKernel | None:
 
 
 def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
-    """A map or row kernel that reads all of a buffer in order, over dimensions as fine as the producer's `shape`."""
+    """A map, row or pool kernel that reads all of a buffer in order, over dimensions as fine as the producer's
+    `shape`."""
     view = sought(step, name)
+    if view is not None and isinstance(step, PoolKernel):
+        return _finer_pool(step, view, shape)
     if view is None or not isinstance(step, MapKernel | RowKernel):
         return None
     space = store_space(step)
@@ -157,6 +161,29 @@ def finer_consumer(step: Kernel, name: str, shape: Shape) -> Kernel | None:
         for store in step.stores
     )
     return replace(step, shape=finer, stores=stores)
+
+
+def _finer_pool(pool: PoolKernel, view: View, shape: Shape) -> PoolKernel | None:
+    """The pool with its outer dimensions split at the borders of the leading ones of `shape`."""
+    images, leading = math.prod(pool.outer), 0
+    while leading < len(shape) and math.prod(shape[:leading]) < images:
+        leading += 1
+    finer = views.common_refinement(pool.outer, shape[:leading])
+    if finer is None or not views.is_identity(view, pool.outer + pool.input_size):
+        return None
+    old, new = pool.outer + pool.output_size, finer + pool.output_size
+    numbering = views.identity(new)
+    stores = tuple(
+        Store(
+            store.buffer,
+            views.remap_view(store.view, old, numbering, new),
+            views.remap(store.value, old, numbering, new),
+        )
+        for store in pool.stores
+    )
+    inside = finer + pool.input_size
+    value = views.remap(pool.value, pool.outer + pool.input_size, views.identity(inside), inside)
+    return replace(pool, outer=finer, value=value, stores=stores)
 
 
 def _over_rows(kernel: RowKernel, consumer: MapKernel | RowKernel, view: View) -> _Join | None:

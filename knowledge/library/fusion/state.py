@@ -13,7 +13,7 @@ from foundry.knowledge.library.ir.kernels import Buffer, Emit, EmitRow, Kernel, 
 @dataclass
 class FusionState:
     """`kept` are results of forward, `pinned` the values of Recipe.materialise: both stay in memory. Operators named
-    in `apart` join no attention."""
+    in `apart` join no attention and have no tail."""
 
     buffers: dict[str, Buffer]
     steps: list[Step]
@@ -22,6 +22,7 @@ class FusionState:
     target: str
     apart: frozenset[str] = frozenset()
     gone: dict[str, bool] = field(default_factory=dict)  # values that left memory -> worth cutting again
+    tailed: list[str] = field(default_factory=list)  # results that are reduced where they are made
     _failed: dict[tuple[str, int, int], tuple[Step, Step]] = field(default_factory=dict)
     _touches: dict[int, tuple[Step, frozenset[str], frozenset[str]]] = field(default_factory=dict)
     _readers: dict[str, dict[int, Step]] = field(default_factory=dict)

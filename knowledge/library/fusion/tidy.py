@@ -37,7 +37,7 @@ def tidy(step: Step) -> Step:
         return _regroup(step, [(0, len(step.shape))])
     if isinstance(step, ScanKernel):
         return _regroup(step, [(0, len(step.shape) - 1)])
-    if isinstance(step, GemmKernel):
+    if isinstance(step, GemmKernel) and step.tail is None:  # before it had its tail it was tidy
         return _regroup(step, [(0, len(step.batch))])
     if isinstance(step, PoolKernel):
         return _regroup(step, [(0, len(step.outer))])

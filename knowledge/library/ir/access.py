@@ -17,12 +17,14 @@ from foundry.knowledge.library.ir.kernels import (
     Gather,
     GemmKernel,
     Kernel,
+    Let,
     Load,
     PoolKernel,
     Reduction,
     RowKernel,
     ScanKernel,
     Store,
+    Tail,
     TorchCall,
 )
 from foundry.knowledge.opgraph import Ref
@@ -47,7 +49,51 @@ def store_space(kernel: Kernel) -> Shape:
     return kernel.shape
 
 
+def column_axis(kernel: GemmKernel | ConvKernel) -> int:
+    """The axis of the store space that is n, or the channel."""
+    return len(kernel.batch) + 1 if isinstance(kernel, GemmKernel) else 1
+
+
+def tail_of(kernel: Step) -> Tail | None:
+    return kernel.tail if isinstance(kernel, GemmKernel | ConvKernel) else None
+
+
+def tail_outer(kernel: GemmKernel | ConvKernel) -> Shape:
+    """The space of a tail's rows: whole boxes along each axis of the store space."""
+    assert kernel.tail is not None
+    return tuple(size // extent for size, extent in zip(store_space(kernel), kernel.tail.extent, strict=True))
+
+
+def tail_stores(tail: Tail) -> list[Store]:
+    return [stage.store for stage in tail.stages if isinstance(stage, Emit | EmitRow)]
+
+
+def _tail_parts(kernel: GemmKernel | ConvKernel, tail: Tail) -> list[tuple[Expr, Shape]]:
+    """(expression, its space) of a tail's value and stages, in order."""
+    space, outer = store_space(kernel), tail_outer(kernel)
+    parts = [(tail.value, space)]
+    for stage in tail.stages:
+        expr = stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value
+        parts.append((expr, outer if isinstance(stage, Let | EmitRow) else space))
+    return parts
+
+
+def _rewritten_tail(kernel: GemmKernel | ConvKernel, visit: Visit) -> Tail | None:
+    tail = kernel.tail
+    if tail is None:
+        return None
+    value, *exprs = (visit(expr, space) for expr, space in _tail_parts(kernel, tail))
+    stages = tuple(
+        replace(stage, store=replace(stage.store, value=expr))
+        if isinstance(stage, Emit | EmitRow)
+        else replace(stage, value=expr)
+        for stage, expr in zip(tail.stages, exprs, strict=True)
+    )
+    return replace(tail, value=value, stages=stages)
+
+
 def stores_of(kernel: Kernel) -> list[Store]:
+    """The stores over the store space (of row kernels also those once a row), without those of a tail."""
     if isinstance(kernel, RowKernel):
         return [stage.store for stage in kernel.stages if isinstance(stage, Emit | EmitRow)]
     return list(kernel.stores)
@@ -81,6 +127,8 @@ def expressions(kernel: Kernel) -> Iterator[tuple[Expr, Shape]]:
     space = store_space(kernel)
     for store in stores_of(kernel):
         yield store.value, space
+    if isinstance(kernel, GemmKernel | ConvKernel) and kernel.tail is not None:
+        yield from _tail_parts(kernel, kernel.tail)
 
 
 def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
@@ -101,7 +149,9 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
     stores = tuple(stored(store) for store in kernel.stores)
     if isinstance(kernel, GemmKernel):
         a, b = (visit(expr, shape) for expr, shape in inputs_of(kernel))
-        return replace(kernel, a=a, b=b, stores=stores)
+        return replace(kernel, a=a, b=b, stores=stores, tail=_rewritten_tail(kernel, visit))
+    if isinstance(kernel, ConvKernel):
+        return replace(kernel, stores=stores, tail=_rewritten_tail(kernel, visit))
     if isinstance(kernel, PoolKernel | ScanKernel):
         (value,) = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, value=value, stores=stores)
@@ -149,7 +199,8 @@ def writes(step: Step) -> set[str]:
         return {name for name in step.results if name}
     if isinstance(step, AuthoredStep):
         return set(step.writes)
-    return {store.buffer for store in stores_of(step)}
+    tail = tail_of(step)
+    return {store.buffer for store in [*stores_of(step), *(tail_stores(tail) if tail else [])]}
 
 
 def buffers_of_step(step: Step) -> set[str]:

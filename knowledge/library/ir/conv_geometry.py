@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.kernels import ConvKernel, View
+from foundry.knowledge.library.ir.kernels import ConvKernel, Emit, EmitRow, Let, Reduction, Tail, View
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def flatten_pixels(kernel: ConvKernel) -> ConvKernel:
     """A 1x1 convolution over contiguous images as a one-dimensional one over all their pixels."""
     ones = all((k, s, p) == (1, 1, 0) for k, s, p in zip(kernel.kernel, kernel.stride, kernel.padding, strict=True))
     sizes = kernel.output_size
-    if not ones or len(sizes) == 1 or sizes != kernel.input_size:
+    if not ones or len(sizes) == 1 or sizes != kernel.input_size or kernel.tail is not None:
         return kernel
 
     def contiguous(strides: tuple[int, ...]) -> bool:
@@ -178,7 +178,24 @@ def three_dimensional(kernel: ConvKernel) -> ConvKernel:
         dilation=ones + kernel.dilation,
         x_strides=(*kernel.x_strides[:2], *zeros, *kernel.x_strides[2:]),
         stores=tuple(views.map_store(store, widen) for store in kernel.stores),
+        tail=None if kernel.tail is None else _widen_tail(kernel.tail, missing),
     )
+
+
+def _widen_tail(tail: Tail, missing: int) -> Tail:
+    """The tail over as many more spatial axes, of size 1."""
+
+    def widen(view: View) -> View:
+        return View(view.offset, (*view.strides[:2], *(0,) * missing, *view.strides[2:]))
+
+    stages: list[Reduction | Let | Emit | EmitRow] = []
+    for stage in tail.stages:
+        if isinstance(stage, Emit | EmitRow):
+            stages.append(replace(stage, store=views.map_store(stage.store, widen)))
+        else:
+            stages.append(replace(stage, value=views.map_views(stage.value, widen)))
+    extent = (*tail.extent[:2], *(1,) * missing, *tail.extent[2:])
+    return Tail(views.map_views(tail.value, widen), extent, tuple(stages))
 
 
 def geometry(kernel: ConvKernel) -> Geometry:

@@ -13,6 +13,8 @@ from foundry.knowledge.library.ir.access import (
     reductions_of,
     store_space,
     stores_of,
+    tail_of,
+    tail_stores,
 )
 from foundry.knowledge.library.ir.kernels import (
     Apply,
@@ -26,6 +28,7 @@ from foundry.knowledge.library.ir.kernels import (
     Load,
     Plan,
     PoolKernel,
+    Reduction,
     RowKernel,
     ScanKernel,
     TorchCall,
@@ -62,6 +65,9 @@ def flops(kernel: Kernel) -> int:
         total += math.prod(kernel.shape)
     elif isinstance(kernel, AuthoredStep):
         total += kernel.flops
+    tail = tail_of(kernel)
+    if tail is not None:
+        total += sum(isinstance(stage, Reduction) for stage in tail.stages) * math.prod(store_space(kernel))
     return total
 
 
@@ -92,6 +98,9 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     for store in stores_of(kernel):
         buffer = plan.buffers[store.buffer]
         written += _distinct(store.view, space, buffer.numel) * ITEM_BYTES[buffer.dtype]
+    tail = tail_of(kernel)
+    for store in tail_stores(tail) if tail else []:  # each writes the whole of its buffer
+        written += plan.buffers[store.buffer].numel * ITEM_BYTES[plan.buffers[store.buffer].dtype]
     return read + written
 
 

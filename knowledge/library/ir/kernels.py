@@ -193,6 +193,21 @@ class RowKernel:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """What a row kernel would make of a contraction's result, made of it before it leaves the registers.
+
+    `value`, an expression of the contraction's "acc" over the store space, is what rows consist of; in `stages`
+    Named("acc") is this value. A row is a box of the store space, `extent` elements along each axis; elements behind
+    the last whole box are in none. What varies along a row (Reduction, Emit) is over the store space, what does not
+    (Let, EmitRow) over the boxes' numbers along each axis (`tail_outer`).
+    """
+
+    value: Expr
+    extent: tuple[int, ...]
+    stages: tuple[Reduction | Let | Emit | EmitRow, ...]
+
+
+@dataclass(frozen=True)
 class ScanKernel:
     """Running `op` of `value` along the last dimension of `shape`; stores may use Named("acc") and loads."""
 
@@ -213,7 +228,7 @@ class GemmKernel:
 
     `a` and `b` are expressions over (batch..., row, column) = batch + (m, k) and batch + (k, n): usually one Load,
     else a prologue. `constant_b` (`constant_a`): the operand is only parameters, so its layout may be prepared when
-    the weights load.
+    the weights load. `tail`: reductions of the result, made with it.
     """
 
     name: str
@@ -228,6 +243,7 @@ class GemmKernel:
     constant_a: bool = False
     constant_b: bool = False
     ops: tuple[str, ...] = ()
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,7 @@ class ConvKernel:
     stores: tuple[Store, ...]
     dtype: DType
     ops: tuple[str, ...] = ()
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True)

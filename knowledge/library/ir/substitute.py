@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.access import expressions
-from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Kernel, Load, Store, View
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Gather, Kernel, Load, Named, Store, View
 
 Shape = tuple[int, ...]
 _ROUNDED = ("float16", "bfloat16")
@@ -43,6 +43,25 @@ def replace_loads(expr: Expr, leaf: Callable[[Load | Gather], Expr | None]) -> E
         if isinstance(node, Load):
             return leaf(node) or node
         return node
+
+    return visit(expr)
+
+
+def replace_names(expr: Expr, leaf: Callable[[Named], Expr]) -> Expr:
+    """`expr` with each value that the kernel computes itself replaced."""
+    memo: dict[int, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        if id(node) not in memo:
+            if isinstance(node, Named):
+                memo[id(node)] = leaf(node)
+            elif isinstance(node, Apply):
+                memo[id(node)] = replace(node, args=tuple(visit(argument) for argument in node.args))
+            elif isinstance(node, Gather):
+                memo[id(node)] = replace(node, index=visit(node.index))
+            else:
+                memo[id(node)] = node
+        return memo[id(node)]
 
     return visit(expr)
 

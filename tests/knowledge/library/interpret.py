@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from foundry.knowledge.library.ir.access import tail_outer
 from foundry.knowledge.library.ir.kernels import (
     Apply,
     AttentionKernel,
@@ -184,6 +185,7 @@ def execute(machine: Machine, step: object) -> None:
         acc = torch.matmul(a, b)
         for store in step.stores:
             machine.store(store, (*step.batch, step.m, step.n), {"acc": acc})
+        _tail(machine, step, acc)
     elif isinstance(step, ConvKernel):
         _conv(machine, step)
     elif isinstance(step, PoolKernel):
@@ -217,23 +219,7 @@ def _row(machine: Machine, kernel: RowKernel) -> None:
     for stage in kernel.stages:
         if isinstance(stage, Reduction):
             value = machine.evaluate(stage.value, space, names).reshape((*kernel.outer, count))
-            if stage.op == "moments":
-                mean = value.double().mean(-1)
-                m2 = (value.double() - mean.unsqueeze(-1)).square().sum(-1)
-                names[f"{stage.name}.mean"] = column(mean.to(value.dtype))
-                names[f"{stage.name}.m2"] = column(m2.to(value.dtype))
-                continue
-            dtype = torch_dtype(stage.dtype)
-            reduced: torch.Tensor
-            if stage.op in ("sum", "prod"):
-                reduced = getattr(torch, stage.op)(value.to(dtype), dim=-1, dtype=dtype)
-            elif stage.op in ("max", "min"):
-                reduced = (torch.amax if stage.op == "max" else torch.amin)(value, dim=-1)
-            elif stage.op in ("argmax", "argmin", "any", "all"):
-                reduced = getattr(torch, stage.op)(value, dim=-1)
-            else:
-                reduced = torch.logsumexp(value, dim=-1)
-            names[stage.name] = column(reduced.to(dtype))
+            names |= {name: column(found) for name, found in reduce_rows(stage, value).items()}
         elif isinstance(stage, Let):
             invariant(stage.value)
             names[stage.name] = machine.evaluate(stage.value, kernel.outer + (1,) * len(kernel.reduced), names)
@@ -294,6 +280,54 @@ def _conv(machine: Machine, kernel: ConvKernel) -> None:
     assert tuple(acc.shape) == space
     for store in kernel.stores:
         machine.store(store, space, {"acc": acc})
+    _tail(machine, kernel, acc)
+
+
+def _tail(machine: Machine, kernel: GemmKernel | ConvKernel, acc: torch.Tensor) -> None:
+    """The tail's stages: rows are brought to the front of the store space, what they consist of behind them."""
+    tail = kernel.tail
+    if tail is None:
+        return
+    space, rows = tuple(acc.shape), tail_outer(kernel)
+    cut = tuple(size for pair in zip(rows, tail.extent, strict=True) for size in pair)
+    whole = tuple(slice(0, count * extent) for count, extent in zip(rows, tail.extent, strict=True))
+    order = [*range(0, len(cut), 2), *range(1, len(cut), 2)]
+    of_rows: Tensors = {}
+
+    def names() -> Tensors:
+        """What the stages know, over the store space."""
+        spread = dict(of_rows)
+        for axis, extent in enumerate(tail.extent) if math.prod(cut) == math.prod(space) else ():
+            spread = {name: value.repeat_interleave(extent, axis) for name, value in spread.items()}
+        return {**spread, "acc": machine.evaluate(tail.value, space, {"acc": acc})}
+
+    for stage in tail.stages:
+        if isinstance(stage, Reduction):
+            value = machine.evaluate(stage.value, space, names())[whole].reshape(cut).permute(order)
+            of_rows |= reduce_rows(stage, value.reshape((*rows, -1)))
+        elif isinstance(stage, Let):
+            of_rows[stage.name] = machine.evaluate(stage.value, rows, of_rows)
+        else:
+            machine.store(stage.store, *((space, names()) if isinstance(stage, Emit) else (rows, of_rows)))
+
+
+def reduce_rows(stage: Reduction, value: torch.Tensor) -> Tensors:
+    """What a reduction of the last dimension defines."""
+    if stage.op == "moments":
+        mean = value.double().mean(-1)
+        m2 = (value.double() - mean.unsqueeze(-1)).square().sum(-1)
+        return {f"{stage.name}.mean": mean.to(value.dtype), f"{stage.name}.m2": m2.to(value.dtype)}
+    dtype = torch_dtype(stage.dtype)
+    reduced: torch.Tensor
+    if stage.op in ("sum", "prod"):
+        reduced = getattr(torch, stage.op)(value.to(dtype), dim=-1, dtype=dtype)
+    elif stage.op in ("max", "min"):
+        reduced = (torch.amax if stage.op == "max" else torch.amin)(value, dim=-1)
+    elif stage.op in ("argmax", "argmin", "any", "all"):
+        reduced = getattr(torch, stage.op)(value, dim=-1)
+    else:
+        reduced = torch.logsumexp(value, dim=-1)
+    return {stage.name: reduced.to(dtype)}
 
 
 def _pool(machine: Machine, kernel: PoolKernel) -> None:

@@ -110,6 +110,8 @@ def _products(kernel: GemmKernel) -> Iterator[Found]:
         f"the sum runs to {kernel.k + 1} of {kernel.k} products",
         _change(kernel, k=kernel.k + 1),
     )
+    if kernel.tail is not None:  # its rows are counted, too
+        return
     if kernel.m > 1:
         yield "stale memory", f"the last of {kernel.m} rows is never written", _change(kernel, m=kernel.m - 1)
     if kernel.n > 1:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.library.ir import views
-from foundry.knowledge.library.ir.access import expressions, rewritten, stores_of
+from foundry.knowledge.library.ir.access import expressions, rewritten, stores_of, tail_of
 from foundry.knowledge.library.ir.kernels import (
     Apply,
     Const,
@@ -54,20 +54,25 @@ def places(kernel: Kernel) -> Iterator[KernelExpression]:
 
 
 def _kinds(kernel: Kernel) -> list[tuple[str, str]]:
-    """Words and kind of each expression, in the order of `expressions`: inputs, then stores."""
+    """Words and kind of each expression, in the order of `expressions`: inputs, stores, a tail."""
     inputs: list[tuple[str, str]] = []
+    after: list[tuple[str, str]] = []
     if isinstance(kernel, RowKernel):
-        for stage in kernel.stages:
-            if isinstance(stage, Reduction):
-                inputs.append((f"{stage.op} {stage.name}", stage.op))
-            elif isinstance(stage, Let):
-                inputs.append((f"row value {stage.name}", "let"))
+        inputs = [_stage_kind(stage) for stage in kernel.stages if isinstance(stage, Reduction | Let)]
         stores = [stage.store for stage in kernel.stages if isinstance(stage, Emit | EmitRow)]
     else:
         stores = list(kernel.stores)
-    missing = len(list(expressions(kernel))) - len(inputs) - len(stores)
+        tail = tail_of(kernel)
+        after = [("what is reduced", "value"), *map(_stage_kind, tail.stages)] if tail else []
+    missing = len(list(expressions(kernel))) - len(inputs) - len(stores) - len(after)
     inputs += [(f"operand {at}", "value") for at in range(missing)]
-    return [*inputs, *[(f"store of {store.buffer}", "store") for store in stores]]
+    return [*inputs, *[(f"store of {store.buffer}", "store") for store in stores], *after]
+
+
+def _stage_kind(stage: Reduction | Let | Emit | EmitRow) -> tuple[str, str]:
+    if isinstance(stage, Reduction):
+        return f"{stage.op} {stage.name}", stage.op
+    return (f"row value {stage.name}", "let") if isinstance(stage, Let) else (f"store of {stage.store.buffer}", "store")
 
 
 def _putting(kernel: Kernel, wanted: int) -> Callable[[Expr], Kernel]:

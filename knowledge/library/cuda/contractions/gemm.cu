@@ -74,5 +74,6 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             const @INDEX@ n = first_n + h * (BN / TN * 4) + tx * 4;
 @EPILOGUE@
         }
+@AFTER_ROW@
     }
 }

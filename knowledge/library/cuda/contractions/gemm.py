@@ -11,12 +11,15 @@ from dataclasses import asdict, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling, choose
 from foundry.knowledge.library.cuda.contractions.operands import Spaces, spaces_of, strided_operand
 from foundry.knowledge.library.cuda.contractions.packed import print_packed
 from foundry.knowledge.library.cuda.contractions.packing import in_place
+from foundry.knowledge.library.cuda.contractions.row_tails import RowTail, ordinary_lanes, tensor_lanes
 from foundry.knowledge.library.cuda.contractions.splits import Partial, find_block, split_steps
+from foundry.knowledge.library.cuda.contractions.tails import element_values, tail_text
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
     IEEE,
     LABELS,
@@ -30,7 +33,7 @@ from foundry.knowledge.library.cuda.contractions.tensor_tiles import (
 )
 from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines, shared_bytes, shared_texts, tiled_source
 from foundry.knowledge.library.cuda.dialect import register
-from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import Argument, Launch
 from foundry.knowledge.library.cuda.space import (
     Space,
     body_leaves,
@@ -43,6 +46,8 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.ir.kernels import Apply, Expr, GemmKernel, Plan, PrintedKernel, Tunable
 from foundry.knowledge.opgraph import ITEM_BYTES, DType
+
+SPLIT = "splits"
 
 
 def operand_dtype(kernel: GemmKernel) -> DType:
@@ -115,6 +120,18 @@ class _Printer:
         self.tiles_n = math.ceil(kernel.n / self.tiling.tile_n)
         self.steps = math.ceil(kernel.k / self.tiling.tile_k)
         self.partial = Partial(kernel, plan, self.name, self.type, self.out, self.tiling.splits, 0)
+        self.tail = self._tail() if kernel.tail else None
+
+    def _tail(self) -> RowTail:
+        tiling = self.tiling
+        if tiling.splits > 1:
+            raise CannotLower("parts of k have no whole elements to reduce")
+        if isinstance(tiling, TensorTiling):
+            lanes = tensor_lanes(self.kernel, tiling.tile_n, tiling.store_columns)
+        else:
+            lanes = ordinary_lanes(self.kernel, tiling.tile_n, tiling.thread_n)
+        tile = tiling.tile_m, tiling.tile_n
+        return RowTail(self.kernel, self.plan, self.name, self.out, lanes, tile, 0)
 
     def _guard(self) -> tuple[str, str]:
         kernel = self.kernel
@@ -133,17 +150,25 @@ class _Printer:
             reads, writes = buffers_of(found, [])
         else:
             epilogue = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element_guard)
-            reads, writes = buffers_of([*found, *body_leaves(kernel.stores)], kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
+            if self.tail:
+                epilogue = self.tail.epilogue(kernel.stores, acc, guard, element_guard)
+            after = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
+            reads, writes = buffers_of([*found, *after], kernel.stores)
+        signature, names = parameters(self.plan, reads, writes)
+        arguments: list[Argument] = [*names]
         if tiling.splits > 1:
             signature += f", {self.partial.parameter}"
             arguments.append(self.partial.argument)
+        for text, slot in self.tail.slots() if self.tail else []:
+            signature += f", {text}"
+            arguments.append(slot)
         tiles = self.tiles_m * self.tiles_n
         place = find_block(tiles, tiling.splits, self.spaces.batch_sizes, self.spaces.batch_names, self.out.index)
         source = tiled_source(
             *(self.name, signature, self.a, self.b, self.out.index, (self.tiles_m, self.tiles_n), place),
             *(split_steps(self.steps, tiling.splits, kernel), epilogue),
             scalar=self.scalar,
+            after_row=self.tail.after_row() if self.tail else (),
         )
         grid = (tiles * self.batch * tiling.splits, 1, 1)
         return source, Launch(self.name, grid, (tiling.threads, 1, 1), tuple(arguments), shared_bytes(self.a, self.b))
@@ -155,6 +180,13 @@ class _Printer:
             source, launch = self.partial.sum()
             sources.append(source)
             launches.append(launch)
+        workspace_bytes = self.partial.bytes if self.tiling.splits > 1 else 0
+        shared = shared_texts(self.tiling)
+        if self.tail:
+            workspace_bytes, shared = self.tail.end, (*shared, tail_text())
+            for source, launch in self.tail.launches():
+                sources.append(source)
+                launches.append(launch)
         return PrintedKernel(
             functions="\n".join(sources),
             call=cuda_launch.encode(launches),
@@ -162,12 +194,12 @@ class _Printer:
             choices=list_choices(self.tiling, self.tunables),
             tunables=self.tunables,
             labels=label_precision(self.tiling),
-            shared=shared_texts(self.tiling),
+            shared=shared,
             arch_feature=need_feature(self.tiling),
             d_mem=3 if self.tiling.stages > 1 else 2,
             d_algo=2 if self.tiling.splits > 1 else 1 if len(self.kernel.ops) > 1 else 0,
             d_sync=3 if self.tiling.splits > 1 else 1,
-            workspace_bytes=self.partial.bytes if self.tiling.splits > 1 else 0,
+            workspace_bytes=workspace_bytes,
             launches=len(launches),
         )
 
@@ -212,8 +244,18 @@ def print_gemm(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str
     `choices` may hold "precision" and "path", and what that path takes: "tile_m", "tile_n" (of a block's tile) and
     "tile_k" (its depth), "stages" (tiles in flight), "splits" (parts of k), and the part of the tile that a thread
     ("thread_m", "thread_n"), a warp ("warp_m", "warp_n") or a warpgroup ("group_m", "group_n") adds up. A value that
-    is not legal for this kernel gives way to the default.
+    is not legal for this kernel gives way to the default. A product with a tail is never split. Raises CannotLower for
+    a tail that the chosen way cannot make.
     """
+    if kernel.tail is None:
+        return _print_product(kernel, plan, device, choices)
+    whole = {name: value for name, value in choices.items() if name != SPLIT}
+    printed = _print_product(kernel, plan, device, whole)
+    kept = {name: value for name, value in printed.choices.items() if name != SPLIT}
+    return replace(printed, choices=kept, tunables=tuple(item for item in printed.tunables if item.name != SPLIT))
+
+
+def _print_product(kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     ways = ways_of(kernel, plan)
     precision, path, tunables = choose_way(ways, device, choices)
     if path != PACKED:

@@ -99,5 +99,6 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@) 
             const @INDEX@ n = first_n + warp_n + h * 8 + lane % 4 / 2 * 4;
 @EPILOGUE@
         }
+@AFTER_ROW@
     }
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
+from foundry.knowledge.library.cuda.contractions.tails import element_values
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.space import (
@@ -44,6 +45,7 @@ def spaces_of(kernel: GemmKernel) -> Spaces:
     of_a = [leaf.view for leaf in leaves([kernel.a])]
     of_b = [leaf.view for leaf in leaves([kernel.b])]
     of_out = [leaf.view for leaf in body_leaves(kernel.stores)] + [store.view for store in kernel.stores]
+    of_out += [leaf.view for leaf in leaves(element_values(kernel.tail))]
     views = [*of_a, *of_b, *of_out]
     sizes, strides = collapse(kernel.batch, [view.strides[:count] for view in views])
     seen = [View(v.offset, (*s, *v.strides[count:])) for v, s in zip(views, strides, strict=True)]

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import SPLITS
 from foundry.knowledge.library.cuda.contractions.packing import (
@@ -22,7 +23,9 @@ from foundry.knowledge.library.cuda.contractions.packing import (
     aligned,
     packed_text,
 )
+from foundry.knowledge.library.cuda.contractions.row_tails import RowTail, tensor_lanes
 from foundry.knowledge.library.cuda.contractions.splits import Partial, find_block, split_steps
+from foundry.knowledge.library.cuda.contractions.tails import element_values, tail_text
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import DRAINED, HALF3, LABELS, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
 from foundry.knowledge.library.cuda.launches import Argument, Launch, max_shared_bytes
@@ -33,6 +36,7 @@ from foundry.knowledge.library.cuda.space import (
     identifier,
     indent,
     index_type,
+    leaves,
     parameters,
     tunable,
 )
@@ -160,6 +164,14 @@ class _Printer:
         self.partial = Partial(kernel, plan, name, "float", self.out, self.tiling.splits, self.workspace_bytes)
         if self.tiling.splits > 1:
             self.workspace_bytes += aligned(self.partial.bytes)
+        self.tail: RowTail | None = None
+        if kernel.tail:
+            if self.tiling.splits > 1:
+                raise CannotLower("parts of k have no whole elements to reduce")
+            tile = self.tiling.tile_m, self.tiling.tile_n
+            lanes = tensor_lanes(kernel, self.tiling.tile_n, self.tiling.group_n)
+            self.tail = RowTail(kernel, plan, name, self.out, lanes, tile, self.workspace_bytes)
+            self.workspace_bytes = self.tail.end
 
     def _epilogue(self) -> tuple[list[str], list[str]]:
         """(what is known once a row, the stores at (m, n .. n + 3))."""
@@ -175,6 +187,9 @@ class _Printer:
             of_column = [f"const Vec<int, 4> column_exponent = load_vec<4>({at});"]
         if tiling.splits > 1:
             return of_row, [*of_column, *self.partial.store(acc, guard, element)]
+        if self.tail:
+            body = self.tail.epilogue(kernel.stores, acc, guard, element)
+            return of_row, [*of_column, *body]
         return of_row, [*of_column, *epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element)]
 
     def _arguments(self) -> tuple[list[str], list[Argument]]:
@@ -193,9 +208,12 @@ class _Printer:
                 slots.append(operand.memory(operand.exponents_at))
         if self.tiling.splits > 1:
             return [*texts, self.partial.parameter], [*slots, self.partial.argument]
-        reads, writes = buffers_of(body_leaves(self.kernel.stores), self.kernel.stores)
+        found = [*body_leaves(self.kernel.stores), *leaves(element_values(self.kernel.tail))]
+        reads, writes = buffers_of(found, self.kernel.stores)
         signature, arguments = parameters(self.plan, reads, writes)
-        return [*texts, signature], [*slots, *arguments]
+        more = self.tail.slots() if self.tail else []
+        texts += [text for text in (signature, *(text for text, _ in more)) if text]
+        return texts, [*slots, *arguments, *(slot for _, slot in more)]
 
     def _main(self) -> tuple[str, Launch]:
         texts, slots = self._arguments()
@@ -225,6 +243,7 @@ class _Printer:
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
             "ROW_SCALE": indent(of_row, 2),
             "EPILOGUE": indent(epilogue, 3),
+            "AFTER_ROW": indent(self.tail.after_row() if self.tail else (), 2),
         }
         grid, block = (tiles * tiling.splits * product.batch, 1, 1), (tiling.threads, 1, 1)
         return packed_text("gemm_packed.cu", holes), Launch(
@@ -236,10 +255,13 @@ class _Printer:
         parts.append(self._main())
         if self.tiling.splits > 1:
             parts.append(self.partial.sum())
+        if self.tail:
+            parts += self.tail.launches()
         kind = "tf32" if self.precision == "tf32" else "sixteen"
         shared = ["mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "pack"]
         if any(operand.is_across for operand in self.operands.values()):
             shared.append("wgmma_across")
+        texts = [read_library_text(f"cuda/contractions/{name}.cuh") for name in shared]
         return PrintedKernel(
             functions="\n".join(text for text, _ in parts),
             call=cuda_launch.encode([launch for _, launch in parts]),
@@ -254,7 +276,7 @@ class _Printer:
             launches=len(parts),
             labels=LABELS.get(self.precision, ()),
             arch_feature="a",
-            shared=tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in shared),
+            shared=(*texts, *([tail_text()] if self.tail else [])),
         )
 
 

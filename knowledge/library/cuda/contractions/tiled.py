@@ -6,7 +6,7 @@ leave a thread with four neighbours of a row, `acc[i][h * 4 + j]` at (m, n + j),
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Tile, over_vector
@@ -15,47 +15,63 @@ from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT
 from foundry.knowledge.library.cuda.space import (
     Known,
     Space,
-    body_leaves,
     element_load,
     emitter,
     indent,
+    leaves,
     load_plan,
     vector_type,
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import Plan, Store
+from foundry.knowledge.library.ir.kernels import Expr, Plan, Store
 
 GROUP = 8
 
 
 def epilogue_lines(
-    space: Space, stores: Sequence[Store], plan: Plan, acc: str, vector: int, guard: str, element_guard: str
+    space: Space,
+    stores: Sequence[Store],
+    plan: Plan,
+    acc: str,
+    vector: int,
+    guard: str,
+    element_guard: str,
+    kept: Mapping[str, Expr] | None = None,
+    note: Sequence[str] = (),
+    store_guard: str = "",
 ) -> list[str]:
     """The stores at (m, n .. n + vector), the accumulator of element j being `acc`. Without aligned stores the four
-    elements are stored one by one."""
-    wide = all(space.aligned(store.view, vector) for store in stores) if vector > 1 else False
+    elements are stored one by one. `kept` are values of each element with the variables that take them, `note` what
+    else is done of each. Stores alone are made where `store_guard` holds: without a branch around the arithmetic,
+    that of several elements overlaps."""
+    values = kept or {}
+    wide = vector > 1 and not element_guard and all(space.aligned(store.view, vector) for store in stores)
     known: Known = []
     lines: list[str] = []
     if wide:
-        for number, leaf in enumerate(load_plan(space, body_leaves(stores), vector).vectors):
+        found = leaves([*(store.value for store in stores), *values.values()])
+        for number, leaf in enumerate(load_plan(space, found, vector).vectors):
             source = f"load_vec<{vector}>(b_{leaf.buffer} + {space.offset(leaf.view)})"
             lines.append(f"const {vector_type(leaf.dtype, vector)} e{number} = {source};")
             known.append((leaf, element_load(f"e{number}.at[j]", leaf.dtype)))
     inner = space.with_inner(f"({space.names[-1]} + j)") if vector > 1 else space
     body = emitter(inner, known, {"acc": acc})
-    body.reserve(store.value for store in stores)
+    body.reserve([*(store.value for store in stores), *values.values()])
     after: list[str] = []
+    test = f"if ({store_guard}) " if store_guard else ""
     for number, store in enumerate(stores):
         dtype = plan.buffers[store.buffer].dtype
         value = CUDA_DIALECT.store(body.value(store.value), dtype)
         if wide:
             lines.append(f"{vector_type(dtype, vector)} out{number};")
             body.lines.append(f"out{number}.at[j] = {value};")
-            after.append(f"store_vec<{vector}>(b_{store.buffer} + {space.offset(store.view)}, out{number});")
+            after.append(f"{test}store_vec<{vector}>(b_{store.buffer} + {space.offset(store.view)}, out{number});")
         else:
-            body.lines.append(f"b_{store.buffer}[{inner.offset(store.view)}] = {value};")
-    inside = body.lines
+            body.lines.append(f"{test}b_{store.buffer}[{inner.offset(store.view)}] = {value};")
+    for name, expr in values.items():
+        body.lines.append(f"{name} = {body.value(expr)};")
+    inside = [*body.lines, *note]
     if element_guard and not wide:
         inside = [f"if ({element_guard}) {{", *inside, "}"]
     lines = [*lines, *over_vector(vector, inside), *after]
@@ -114,12 +130,13 @@ def tiled_source(
     scalar: bool,
     tile: str = "",
     afterwards: Sequence[str] = (),
+    after_row: Sequence[str] = (),
     is_slab: bool = False,
 ) -> str:
     """The kernel of one of the main loops: `tiles` of the result, `batch` defines what operands and epilogue
     index besides m, n and k, `steps` bound the tiles of k. `scalar`: every element of an operand has an address of its
     own, held in registers. `tile` says which of the tiles is the block's; `afterwards` stands before the epilogue,
-    which is for four neighbours of a row, or for a warp's 16 rows (`is_slab`)."""
+    which is for four neighbours of a row, or for a warp's 16 rows (`is_slab`), `after_row` behind all of a row's."""
     tiling = a.tiling
     values: dict[str, object] = {
         "NAME": name,
@@ -142,12 +159,12 @@ def tiled_source(
         text = tiling.text
         values |= {"PRECISION": tiling.type_name, "MIN_BLOCKS": tiling.resident_blocks(scalar=scalar), **tiling.holes}
         values |= {"A_ALONG_K": str(a.along_k).lower(), "B_ALONG_K": str(b.along_k).lower()}
-        values["EPILOGUE"] = indent(epilogue if is_slab else _each_four(epilogue, index), 2)
+        values["EPILOGUE"] = indent(epilogue if is_slab else [*_each_four(epilogue, index), *after_row], 2)
     else:
         text = "cuda/contractions/gemm.cu"
         values |= {"TYPE": a.type, "TM": tiling.thread_m, "TN": tiling.thread_n}
         values["MIN_BLOCKS"] = tiling.resident_blocks(8 if a.type == "double" else 4, scalar=scalar)
-        values["EPILOGUE"] = indent(epilogue, 3)
+        values |= {"AFTER_ROW": indent(after_row, 2), "EPILOGUE": indent(epilogue, 3)}
     return fill(read_library_text(text), {key: str(value) for key, value in values.items()})
 
 

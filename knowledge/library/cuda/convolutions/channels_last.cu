@@ -4,7 +4,7 @@
 // @TURNS@ warpgroups multiplies every @TURNS@. tile, and stores it while the others multiply.
 extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PARAMETERS@) {
     constexpr int BM = @BM@, BN = @BN@, STAGES = @STAGES@, TURNS = @TURNS@, TILES = @TILES@;
-    constexpr int PHASES = @PHASES@;  // of the last axis, that a tile computes together and stores side by side
+    constexpr int PHASES = @PHASES@;  // that a tile computes together: of the last axis, stored side by side, or all
     constexpr int WIDE = BN % 128 ? BN : 128;  // columns of one instruction
     constexpr int DRAINED = @DRAINED@;  // steps after which sums leave the tensor cores, which cut off what they add; 0: none
     constexpr int LATE = STAGES - 2;  // steps that are on their way while the one before them is told to be there
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 #pragma unroll
             for (int i = 0; i < BM / 16; ++i) {
                 const int pixel = first_m + thread / 8 + i * 16;
-                const int m = pixel < @M@ ? pixel : 0;
+                const int m = @IS_PIXEL@ ? pixel : 0;
 @PIXEL@
                 begin[i] = @BEGIN@;
             }
@@ -93,15 +93,16 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         if (TURNS > 1) bulk::await(turns + group, group == 0 ? own + 1 & 1 : own & 1);
         ++own;
         float acc[PHASES][BM / 64][BN / 2] = {};
+        int past = 0;  // steps of phases before
 #pragma unroll
         for (int w = 0; w < PHASES; ++w) {
             float drained[DRAINED ? BM / 64 : 1][DRAINED ? BN / 2 : 1] = {};
-            const int count = w == 0 ? first_steps : steps - first_steps;
+            const int count = @COUNT@;
             for (int step = 0; step < count; ++step, ++round) {
                 const int stage = round % STAGES;
                 const unsigned char* const from_a = tiles + stage * STAGE;
                 const unsigned char* const from_b =
-                    KEPT ? kept + (first_step + w * first_steps + step) * TileB::BYTES : from_a + TileA::BYTES;
+                    KEPT ? kept + (first_step + past + step) * TileB::BYTES : from_a + TileA::BYTES;
                 bulk::await(full + stage, round / STAGES & 1);
                 wgmma::begin();
 #pragma unroll
@@ -130,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             if (TURNS > 1 && w == PHASES - 1 && lane == 0) bulk::arrive(turns + (group + 1) % TURNS);
             wgmma::wait<0>();
             if (lane == 0 && count > 0) bulk::arrive(empty + (round - 1) % STAGES);
+            past += count;
 #pragma unroll
             for (int i = 0; i < BM / 64; ++i) {
                 wgmma::hold(acc[w][i]);
@@ -148,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @OUTPUT@
                 place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
             }
+@TAIL_BEGIN@
 #pragma unroll
         for (int h = 0; h < BN / 8; ++h)
 #pragma unroll
@@ -155,17 +158,20 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                 const int n = first_n + h * 8 + lane % 4 * 2 + side;
                 const int channel = @GROUP@ * @N@ + n;
 @CHANNEL_SCALE@
+@TAIL_CHANNEL@
                 if (@CHANNEL_EXISTS@) {
 #pragma unroll
                     for (int i = 0; i < BM / 64; ++i)
 #pragma unroll
                         for (int r = 0; r < 2; ++r)
-                            if (place[i][r].exists) {
+                            if (@PIXEL_EXISTS@) {
                                 const @IMAGE@ image = place[i][r].image;
                                 const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;
 @EPILOGUE@
                             }
                 }
+@TAIL_KEEP@
             }
+@TAIL_END@
     }
 }

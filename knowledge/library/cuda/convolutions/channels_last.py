@@ -30,15 +30,20 @@ from foundry.knowledge.library.cuda.convolutions.pixel_tiles import (
     REGISTERS,
     choose_pixels,
     find_needs,
+    gathers_phases,
     together,
 )
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
+from foundry.knowledge.library.cuda.convolutions.tails import (
+    ConvTail,
+    OverChannels,
+    OverPixels,
+    OverWindows,
+    order_pixels,
+)
 from foundry.knowledge.library.cuda.dialect import element
-from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import Argument, Launch, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
-    body_leaves,
-    buffers_of,
-    decompose,
     indent,
     parameters,
     pick,
@@ -46,12 +51,12 @@ from foundry.knowledge.library.cuda.space import (
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
+from foundry.knowledge.library.ir.access import tail_outer
 from foundry.knowledge.library.ir.cost import flops
 from foundry.knowledge.library.ir.kernels import PrintedKernel
 
 _THREADS = 256  # of a packing launch
 _AXES = range(3)
-_PIXEL = ("photo", "j0", "j1", "j2")  # a row of the product: its image, and its place among the outputs of its phase
 _LEAST_FLOPS = 1e9
 _MOST_PIECES = 8192  # of the tables
 _ALIGN = 1024
@@ -114,21 +119,56 @@ class _ChannelsLast:
         # Neighbouring taps of few channels lie in one line, which the first cache then serves.
         self.near_default = _NEAR[packed_input(space, self.precision).point == 1]
         self.near = str(pick(choices, "near", _NEAR, self.near_default))
-        self.shape, self.tunables = choose_pixels(space, self.precision, device, choices)
+        tail = self.kernel.tail
+        whole = tail is not None and math.prod(tail.extent[2:]) == 1  # tiles of all channels
+        if whole:
+            choices = {name: value for name, value in choices.items() if name != "tile_channels"}
+        self.shape, tunables = choose_pixels(space, self.precision, device, choices)
+        self.tunables = tuple(item for item in tunables if not (whole and item.name == "tile_channels"))
         self.packed: PackedInput = packed_input(space, self.precision)
         self.n = self.found.out_per_group
-        self.counts = tuple(axis.count for axis in self.found.axes)
-        self.m = self.kernel.batch * math.prod(self.counts)
+        self.gathers = gathers_phases(space)
+        counts = tail_outer(self.kernel)[2:] if self.gathers else tuple(axis.count for axis in self.found.axes)
+        self.pixels = order_pixels(self.kernel, counts, self.shape.tile_pixels, gathers=self.gathers)
+        self.m = self.kernel.batch * self.pixels.padded
         self.tiles = math.ceil(self.m / self.shape.tile_pixels), math.ceil(self.n / self.shape.tile_channels)
         self.phases = self.found.parts
         self.padded_n = self.tiles[1] * self.shape.tile_channels
         self.weight_rows = self.kernel.groups * self.padded_n
         self.is_prepared = space.plan.buffers[self.kernel.weight].role in ("parameter", "prepared")
         self._place()
+        self.tail = self._tail(self.workspace_bytes)
+
+    def _tail(self, memory: int) -> ConvTail | None:
+        """The text of the tail, with its states from `memory` bytes into the workspace."""
+        tail, together = self.kernel.tail, self.together
+        if tail is None:
+            return None
+        if math.prod(self.pixels.window) > 1 or self.gathers:
+            return OverWindows(self.space, tail, memory, gathers=self.gathers)
+        if math.prod(tail.extent[2:]) > 1:
+            every = self._output()[1] == "true" and not self._edge
+            room = max_shared_bytes(self.arch) - self.shape.shared_bytes(self.packed.all_steps)
+            found = (self.space, tail, self.pixels, self.shape, together, memory)
+            return OverPixels(*found, every=every, room=room)
+        columns = self.shape.tile_channels if self.tiles[1] == 1 else 0
+        return OverChannels(self.space, tail, columns, self._acc, together, self._edge, memory)
+
+    @property
+    def _acc(self) -> str:
+        """Text of a sum."""
+        phase = "w" if self.gathers else "j" if self.together == 2 else "0"
+        return f"acc[{phase}][i][h * 4 + r * 2 + side]"
+
+    @property
+    def _edge(self) -> str:
+        """Whether the second of two outputs side by side exists, where it may not."""
+        wide = self.kernel.output_size[2]
+        return f"p2 + j < {wide}" if self.together == 2 and wide % 2 and not self.gathers else ""
 
     @property
     def together(self) -> int:
-        """Phases of the last axis that a tile computes together: outputs of two lie side by side in memory."""
+        """Phases that a tile computes together: two of the last axis, whose outputs lie side by side, or all."""
         return together(self.space)
 
     @property
@@ -291,7 +331,7 @@ class _ChannelsLast:
         """Which phase, group and place of the result a tile is: phases vary fastest, then tiles of channels."""
         shape, phases = self.shape, len(self.phases) // self.together
         lines = []
-        if len(self.phases) > 1:
+        if len(self.phases) > 1 and not self.gathers:
             table = f"{self.space.name}_phases[phase"
             lines += [f"const int phase = tile % {phases} * {self.together};"]
             lines += [f"const int first_steps = {table}][3], first_step = {table}][4];"]
@@ -308,24 +348,31 @@ class _ChannelsLast:
 
     def _output(self) -> tuple[list[str], str]:
         """Statements that define an output's place from `m`, and when it exists."""
-        lines = decompose("m", (self.kernel.batch, *self.counts), _PIXEL, "int")
+        lines = self.pixels.find()
         tests = [f"m < {self.m}"] if self.m % self.shape.tile_pixels else []
-        for d in _AXES:
+        tests += self.pixels.exist()
+        for d in _AXES if not self.gathers else ():
             axis = self.found.axes[d]
             start = f" + {self.space.name}_phases[phase][{d}]" if len(axis.parts) > 1 else ""
             lines.append(f"const int {POSITION[d]} = j{d} * {axis.parts[0].step}{start};")
             if any(part.count < axis.count for part in axis.parts) and (d < 2 or self.together == 1):
                 tests.append(f"{POSITION[d]} < {self.kernel.output_size[d]}")
+        if self.gathers:
+            lines += [f"const int {POSITION[d]} = j{d} * {len(self.found.axes[d].parts)};" for d in _AXES]
         return lines, " && ".join(tests) or "true"
 
     def _main(self) -> tuple[str, Launch]:
         kernel, shape, packed, space = self.kernel, self.shape, self.packed, self.space
-        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
+        reads, writes = space.epilogue_buffers()
+        if self.tail:
+            rows, row_writes = self.tail.row_buffers()
+            writes = list(dict.fromkeys([*writes, *row_writes]))
+            reads = [name for name in dict.fromkeys([*reads, *rows]) if name not in writes]
         signature, arguments = parameters(space.plan, reads, writes)
         more = ["const unsigned char* __restrict__ packed", "const unsigned char* __restrict__ weights"]
         slots = [self.image, self.weights]
-        which = "j" if self.together == 2 else "0"
-        acc, exponent, channel_scale = f"acc[{which}][i][h * 4 + r * 2 + side]", "0", []
+        more_slots: list[Argument] = []
+        acc, exponent, channel_scale = self._acc, "0", []
         if self.is_scaled:
             more += ["const int* __restrict__ exponents_x", "const int* __restrict__ exponents_w"]
             slots += [self.exponents_x, self.exponents_w]
@@ -337,9 +384,20 @@ class _ChannelsLast:
         size, step = packed.size, [axis.in_step for axis in self.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
-        wide = kernel.output_size[2]
-        edge = f"p2 + j < {wide}" if self.together == 2 and wide % 2 else ""
-        body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, self.together, "", edge)
+        tail = self.tail
+        # What no pixel has a value of its own for is computed for every pixel, and stored where there is one.
+        is_free = space.ignores_pixels()
+        found = [*(["place[i][r].exists"] if exists != "true" else []), *([self._edge] if self._edge else [])]
+        guard = " && ".join(found) if is_free else ""
+        kept = (tail.values(), tail.note(guard or "true")) if tail else ({}, [])
+        vector, edge = 1 if self.gathers else self.together, "" if is_free else self._edge
+        body = epilogue_lines(space.outputs(), kernel.stores, space.plan, acc, vector, "", edge, *kept, guard)
+        count = "w == 0 ? first_steps : steps - first_steps"
+        if isinstance(tail, OverWindows) and self.gathers:
+            body, count = tail.each_phase(body), f"{space.name}_phases[w][3]"
+        for text, slot in tail.slots() if tail else []:
+            signature = ", ".join([*([signature] if signature else []), text])
+            more_slots.append(slot)
         values: dict[str, object] = {
             "NAME": space.name,
             "PARAMETERS": ", ".join([*more, *([signature] if signature else [])]),
@@ -347,6 +405,7 @@ class _ChannelsLast:
             "THREADS": shape.threads,
             "MIN_BLOCKS": shape.resident_blocks(find_needs(space, self.precision), self.arch),
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
+            "COUNT": count,
             "KEPT": packed.all_steps if shape.weights == KEPT else 0,
             **{"STAGES": shape.stages, "TILES": self.all_tiles, "PHASES": self.together},
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
@@ -357,23 +416,29 @@ class _ChannelsLast:
             "M": self.m,
             "N": self.n,
             "GROUP": self._group,
-            "PIXEL": indent(decompose("m", (kernel.batch, *self.counts), _PIXEL, "int"), 4),
+            "IS_PIXEL": self.pixels.is_pixel("pixel"),
+            "PIXEL": indent(self.pixels.find(), 4),
             "BEGIN": f"({begin}) * {packed.point}{own_group}",
             **{"ALL_STEPS": packed.all_steps, "TILES_N": self.tiles[1]},
             "IMAGE": space.image,
             "OUTPUT": indent(output, 4),
             "EXPONENT": exponent,
             "EXISTS": exists,
+            "PIXEL_EXISTS": "true" if is_free else "place[i][r].exists",
             "CHANNEL_SCALE": indent(channel_scale, 4),
             "CHANNEL_EXISTS": f"n < {self.n}" if self.n % shape.tile_channels else "true",
             "EPILOGUE": indent(body, 8),
+            "TAIL_BEGIN": indent(tail.begin() if tail else (), 2),
+            "TAIL_CHANNEL": indent(tail.of_channel() if tail else (), 4),
+            "TAIL_KEEP": indent(tail.keep() if tail else (), 4),
+            "TAIL_END": indent(tail.finish() if tail else (), 2),
         }
         blocks = min(self.all_tiles, self.cores * shape.resident_blocks(find_needs(space, self.precision), self.arch))
         launch = Launch(
             space.name,
             (blocks, 1, 1),
             (shape.threads, 1, 1),
-            (*slots, *arguments),
+            (*slots, *arguments, *more_slots),
             shared_bytes=shape.shared_bytes(packed.all_steps),
         )
         return self._phases() + _text("channels_last.cu", values), launch
@@ -390,9 +455,10 @@ class _ChannelsLast:
         return "group_index" if self.kernel.groups > 1 else "0"
 
     def print(self) -> PrintedKernel:
-        parts = [*self._packing(), self._main()]
+        parts = [*self._packing(), self._main(), *(self.tail.launches() if self.tail else [])]
         kind = "tf32" if self.precision == "tf32" else "sixteen"
-        shared = ("mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack")
+        shared = ["mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack"]
+        shared += ["tails"] if self.tail else []
         precisions = _precisions(self.space)
         tunables = [
             tunable("near", _NEAR, self.near_default, "memory", "whether the first cache keeps lines for the next tap")
@@ -410,7 +476,7 @@ class _ChannelsLast:
             d_mem=3,
             d_algo=1 if len(self.kernel.ops) > 1 else 0,
             d_sync=2,
-            workspace_bytes=self.workspace_bytes,
+            workspace_bytes=self.tail.end if self.tail else self.workspace_bytes,
             prepared_bytes=self.prepared_bytes if self.is_prepared else 0,
             launches=len(parts) - self.is_prepared,
             labels=LABELS.get(self.precision, ()),

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda.convolutions import channels_last, direct, product
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace, conv_space
 from foundry.knowledge.library.cuda.space import pick, tunable
@@ -47,6 +48,8 @@ def default_algorithm(space: ConvSpace, offered: tuple[str, ...], choices: dict[
 
 
 def _offered(space: ConvSpace, arch: str) -> tuple[str, ...]:
+    if space.kernel.tail:  # which needs all channels of a pixel, or all pixels of a channel, in one warp
+        return ("channels_last",) if channels_last.runs_on(arch) and channels_last.fits(space) else ()
     worth = {"direct": space.found.out_per_group <= DIRECT_LIMIT, "channels_last": channels_last.runs_on(arch)}
     return tuple(name for name, kind in ALGORITHMS.items() if worth.get(name, True) and kind.fits(space))
 
@@ -59,10 +62,12 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     and "threads" (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". `channels_last`:
     "precision", "near" (whether the first cache keeps lines), "weights" ("kept" in shared memory or "moved" with the
     input), "tile_pixels" and "tile_channels" (of a tile), "turns" (warpgroups that take turns) and "stages". A value
-    that is not legal for this kernel gives way to the default.
+    that is not legal for this kernel gives way to the default. Raises CannotLower for a tail that cannot be made.
     """
     space = conv_space(kernel, plan)
     offered = _offered(space, device.arch)
+    if space.kernel.tail and not (offered and channels_last.pays(space) and channels_last.takes(space, choices)):
+        raise CannotLower("the tail needs tiles of pixels and channels")
     default = default_algorithm(space, offered, choices)
     name = str(pick(choices, "algorithm", offered, default))
     printed = ALGORITHMS[name].print_algorithm(space, device, choices)

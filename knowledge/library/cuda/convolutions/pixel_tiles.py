@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF3
 from foundry.knowledge.library.cuda.convolutions.packed_input import packed_input
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace
@@ -83,7 +85,18 @@ _MEANING = {
 }
 
 
+def gathers_phases(space: ConvSpace) -> bool:
+    """Whether a tail reduces windows of one output of every phase, which a tile then computes all."""
+    tail, phases = space.kernel.tail, tuple(len(axis.parts) for axis in space.found.axes)
+    if tail is None or math.prod(phases) == 1 or phases == space.kernel.output_size:
+        return False
+    return tail.extent == (1, 1, *phases)
+
+
 def together(space: ConvSpace) -> int:
+    """Phases that a tile computes together."""
+    if gathers_phases(space):
+        return len(space.found.parts)
     return 2 if len(space.found.axes[2].parts) == 2 else 1
 
 
@@ -100,12 +113,15 @@ def _default(space: ConvSpace, needs: Needs, arch: str) -> PixelTiling:
     columns = min((n for n in _COLUMNS if n >= out), default=128)
     shapes = [
         PixelTiling(pixels, wide, 2, 4, weights)
-        for wide in (columns, 64)
+        for wide in (columns, 64, 32, 16)
         for pixels in (128, 64)
         for weights in (KEPT, MOVED)
         if wide <= columns
     ]
-    return next(shape for shape in shapes if shape.legal(needs, arch))
+    found = next((shape for shape in shapes if shape.legal(needs, arch)), None)
+    if found is None:
+        raise CannotLower("sums of all phases fill more registers than there are")
+    return found
 
 
 def _with(shape: PixelTiling, name: str, value: int) -> PixelTiling:

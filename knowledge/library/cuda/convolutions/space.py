@@ -11,11 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda import launches
+from foundry.knowledge.library.cuda.contractions.tails import element_stores, element_values
 from foundry.knowledge.library.cuda.dialect import element, register
-from foundry.knowledge.library.cuda.space import Space, body_leaves, buffers_of, element_load, identifier, parameters
+from foundry.knowledge.library.cuda.space import (
+    Space,
+    body_leaves,
+    buffers_of,
+    element_load,
+    identifier,
+    leaves,
+    parameters,
+)
 from foundry.knowledge.library.ir import conv_geometry
 from foundry.knowledge.library.ir.conv_geometry import Geometry
-from foundry.knowledge.library.ir.kernels import ConvKernel, Plan
+from foundry.knowledge.library.ir.kernels import ConvKernel, Plan, View
 from foundry.knowledge.library.ir.views import stored_views
 
 # Half of what an int holds: a window may begin before its image or end behind it, where nothing is read.
@@ -67,7 +76,7 @@ class ConvSpace:
     def outputs(self) -> Space:
         kernel = self.kernel
         sizes = (kernel.batch, kernel.out_channels, *kernel.output_size)
-        seen = stored_views(kernel.stores)
+        seen = _output_views(kernel)
         return Space(sizes, ("image", "channel", *POSITION), {view: view for view in seen}, self.inside)
 
     def origin(self, image: str, group: str) -> str:
@@ -81,8 +90,19 @@ class ConvSpace:
     def signature(self, extra: Sequence[str] = ()) -> tuple[str, list[str]]:
         """Parameters and arguments: what the kernel reads besides `extra`, and what it writes."""
         kernel = self.kernel
-        reads, writes = buffers_of(body_leaves(kernel.stores), kernel.stores)
+        reads, writes = self.epilogue_buffers()
         return parameters(self.plan, list(dict.fromkeys([kernel.x, *extra, *reads])), writes)
+
+    def ignores_pixels(self) -> bool:
+        """Whether the epilogue reads nothing that differs from pixel to pixel."""
+        found = [*body_leaves(self.kernel.stores), *leaves(element_values(self.kernel.tail))]
+        return not any(stride for leaf in found for axis, stride in enumerate(leaf.view.strides) if axis != 1)
+
+    def epilogue_buffers(self) -> tuple[list[str], list[str]]:
+        """What the epilogue reads and writes of each element."""
+        kernel = self.kernel
+        found = [*body_leaves(kernel.stores), *leaves(element_values(kernel.tail))]
+        return buffers_of(found, [*kernel.stores, *element_stores(kernel.tail)])
 
 
 def conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
@@ -90,12 +110,18 @@ def conv_space(kernel: ConvKernel, plan: Plan) -> ConvSpace:
     kernel = found.kernel
     in_sizes = (kernel.batch, kernel.in_channels, *kernel.input_size)
     out_sizes = (kernel.batch, kernel.out_channels, *kernel.output_size)
-    views = stored_views(kernel.stores)
+    views = _output_views(kernel)
     reads = [(kernel.x_offset, kernel.x_strides, in_sizes), *((v.offset, v.strides, out_sizes) for v in views)]
     inside = max(_reach(0, strides[1:], sizes[1:]) for _, strides, sizes in reads)
     whole = max(_reach(offset, strides, sizes) for offset, strides, sizes in reads)
     position = "int" if inside < NARROW else "long long"
     return ConvSpace(found, plan, position, "int" if whole < NARROW else "long long")
+
+
+def _output_views(kernel: ConvKernel) -> list[View]:
+    """All views over the outputs."""
+    more = [leaf.view for leaf in leaves(element_values(kernel.tail))]
+    return [*stored_views([*kernel.stores, *element_stores(kernel.tail)]), *more]
 
 
 def _reach(offset: int, strides: Iterable[int], sizes: Iterable[int]) -> int:
