@@ -28,8 +28,8 @@ NONE = Band(math.inf, -math.inf)
 
 
 def needed_band(kernel: GemmKernel) -> Band:
-    """The diagonals of which some store needs the accumulator; elsewhere its value changes nothing that is stored."""
-    band = NONE
+    """The diagonals of which some store, or the tail, needs the accumulator; elsewhere its value changes nothing."""
+    band = NONE if kernel.tail is None else _needed(kernel.tail.value, len(kernel.batch))
     for store in kernel.stores:
         band = band.joins(_needed(store.value, len(kernel.batch)))
     return band
