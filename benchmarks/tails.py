@@ -24,6 +24,7 @@ from layers import WITHOUT_GPU, allow_tf32, load_model, median_ms
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.fusion.state import ANYWHERE
 from foundry.knowledge.library.ir.access import tail_of
 from foundry.knowledge.library.lower import lower, print_plan
 from foundry.tools.machine.device import describe
@@ -102,7 +103,7 @@ MIXES: dict[str, Mix] = {
 def texts_of(mix: Mix, device: Device) -> dict[str, str]:
     """Candidates with the reduction made with the result, and apart."""
     graph = capture(mix.model(), [torch.empty(mix.shape)])
-    fused = Recipe("cuda")
+    fused = Recipe("cuda", rewrites=(ANYWHERE,))
     planned = print_plan(graph, fused, device).plan
     if not any(tail_of(step) for step in planned.steps):
         raise SystemExit(f"nothing is reduced where it is made: {mix}")

@@ -201,7 +201,8 @@ def _assemble(
     used |= set(write_backs.values())
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
     buffers = with_prepared(buffers, steps)
-    lowered = [name for name in dict.fromkeys(builder.applicable) if name in recipe.rewrites]
+    applicable = dict.fromkeys([*builder.applicable, *fusion.rewrites])
+    lowered = [name for name in applicable if name in recipe.rewrites]
     labels = [*(f"{LABEL}{name}" for name in found.applied), *(f"rewrite:{name}" for name in lowered), *builder.labels]
     labels += ["prepared_weights"] if any(buffer.role == "prepared" for buffer in buffers.values()) else []
     return Plan(
@@ -212,7 +213,7 @@ def _assemble(
         labels=tuple(dict.fromkeys(labels)),
         fused=fusion.fused,
         materialised=fusion.materialised,
-        rewrites=tuple(dict.fromkeys([*found.possible, *builder.applicable])),
+        rewrites=tuple(dict.fromkeys([*found.possible, *applicable])),
         applied=(*found.applied, *lowered),
         write_backs=write_backs,
         fixed=graph.fixed,

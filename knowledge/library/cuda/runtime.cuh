@@ -78,19 +78,8 @@ template <class T> DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x
 template <class T> DEVICE T where(bool condition, T x, T y) { return condition ? x : y; }
 
 template <class T> DEVICE T relu(T x) { return x <= (T)0 ? (T)0 : x; }
-// 1 / x within one unit in the last place. A division has a branch, which keeps those of neighbours from overlapping.
-DEVICE double inverse(double x) { return 1.0 / x; }
-#if defined(__CUDACC__)
-DEVICE float inverse(float x) {
-    float y;
-    asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-#else
-DEVICE float inverse(float x) { return 1.0f / x; }
-#endif
-template <class T> DEVICE T sigmoid(T x) { return inverse((T)1 + exp(-x)); }
-template <class T> DEVICE T silu(T x) { return x * inverse((T)1 + exp(-x)); }
+template <class T> DEVICE T sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
+template <class T> DEVICE T silu(T x) { return x / ((T)1 + exp(-x)); }
 template <class T> DEVICE T gelu(T x) { return (T)0.5 * x * ((T)1 + erf(x * (T)0.70710678118654752440)); }
 template <class T> DEVICE T gelu_tanh(T x) {
     const T inner = (T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x);

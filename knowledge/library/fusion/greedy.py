@@ -22,7 +22,7 @@ from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import join_rows
-from foundry.knowledge.library.fusion.state import FusionState, prune_stores
+from foundry.knowledge.library.fusion.state import ANYWHERE, FusionState, prune_stores
 from foundry.knowledge.library.fusion.tails import join_tails
 from foundry.knowledge.library.fusion.windows import join_windows
 from foundry.knowledge.library.ir import views
@@ -41,6 +41,7 @@ class Fusion:
     steps: tuple[Step, ...]
     fused: tuple[str, ...]
     materialised: tuple[str, ...]
+    rewrites: tuple[str, ...] = ()  # of which some place is open, or taken because the recipe asks for them
 
 
 Rule = Callable[[FusionState], bool]
@@ -51,6 +52,7 @@ def fuse(
 ) -> Fusion:
     """Steps in execution order with as few passes over memory as the rules allow."""
     state = FusionState(buffers, list(steps), set(kept), set(recipe.materialise), recipe.target, apart)
+    state.tails_anywhere = ANYWHERE in recipe.rewrites
     state.drop_unread()
     early: list[Rule] = [_epilogues, _rows, inline_maps, inline_anywhere, carry, _attention, _siblings]
     rules = [*early, join_windows, join_tails]
@@ -60,7 +62,8 @@ def fuse(
     pinned = [name for name in recipe.materialise if name in written and name not in kept]
     fused = [name for name, worth in state.gone.items() if worth and name not in written]
     fused = list(dict.fromkeys([*state.tailed, *fused]))
-    return Fusion(tuple(state.steps), tuple(fused[:_MOST_CUTS]), tuple(pinned))
+    rewrites = (ANYWHERE,) if state.open_tails else ()
+    return Fusion(tuple(state.steps), tuple(fused[:_MOST_CUTS]), tuple(pinned), rewrites)
 
 
 # ---------------------------------------------------------------- epilogue

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from foundry.knowledge.library.ir.access import Step, reads, stores_of, with_stores, writes
 from foundry.knowledge.library.ir.kernels import Buffer, Emit, EmitRow, Kernel, RowKernel, TorchCall
 
+# The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
+ANYWHERE = "reduce-with-result"
+
 
 @dataclass
 class FusionState:
@@ -22,6 +25,8 @@ class FusionState:
     target: str
     apart: frozenset[str] = frozenset()
     gone: dict[str, bool] = field(default_factory=dict)  # values that left memory -> worth cutting again
+    tails_anywhere: bool = False  # whether the recipe has the rewrite ANYWHERE
+    open_tails: bool = False  # whether that changes something
     tailed: list[str] = field(default_factory=list)  # results that are reduced where they are made
     _failed: dict[tuple[str, int, int], tuple[Step, Step]] = field(default_factory=dict)
     _touches: dict[int, tuple[Step, frozenset[str], frozenset[str]]] = field(default_factory=dict)

@@ -36,10 +36,11 @@ from foundry.knowledge.library.ir.kernels import (
     View,
 )
 from foundry.knowledge.library.ir.substitute import SpaceMap, replace_loads, replace_names, same_view, sought
-from foundry.knowledge.library.ir.weight import limit_weight
+from foundry.knowledge.library.ir.weight import limit_weight, weight_of
 from foundry.knowledge.opgraph import ITEM_BYTES, contiguous_strides
 
 WHOLE_CHANNELS = 128  # up to which a tile of a convolution has all channels of its pixels
+_SIMPLE = ("sum", "max", "min")
 _LONG_ROW_BYTES = 160 << 10  # beyond which a row kernel cannot keep its row on chip, and reads it twice
 Contraction = GemmKernel | ConvKernel
 
@@ -163,6 +164,10 @@ class _Join:
         if self.emits and not is_whole and not self._is_long():
             return None
         value, loaded = split_rounding(self.store.value)
+        if not self._is_faster(value, is_whole):
+            self.state.open_tails = True
+            if not self.state.tails_anywhere:
+                return None
         stages: list[Reduction | Let | Emit | EmitRow] = []
         for stage in self.reader.stages:
             if isinstance(stage, Reduction):
@@ -200,6 +205,15 @@ class _Join:
             return False
         of_pixel = (1, kernel.out_channels, *(1,) * len(kernel.output_size))
         return self.rows.extent == of_pixel and kernel.out_channels <= WHOLE_CHANNELS
+
+    def _is_faster(self, value: Expr, is_whole: bool) -> bool:
+        """Whether an H200 was faster so: sums and extremes of a product's rows or a pixel's channels, and whatever is
+        made of an image of cheap values. Few warps end a tile, and exponentials take them longer than a row kernel."""
+        if not isinstance(self.kernel, GemmKernel) and not is_whole:
+            return weight_of(value, store_space(self.kernel)).cheap
+        found = reductions_of(self.reader)
+        simple = all(stage.op in _SIMPLE and not _is_softmax_sum(stage, self.reader) for stage in found)
+        return simple and not self.emits
 
     def _is_long(self) -> bool:
         item = ITEM_BYTES[self.state.buffers[self.name].dtype]

@@ -40,6 +40,10 @@ def join_windows(state: FusionState) -> bool:
         pool = readers[0] if len(readers) == 1 else None
         if not isinstance(pool, PoolKernel) or state.must_stay(name, pool) or not state.once("windows", kernel, pool):
             continue
+        if not _is_faster(kernel, pool):
+            state.open_tails = state.open_tails or _tiles(kernel, pool)
+            if not state.tails_anywhere:
+                continue
         late = state.joinable(kernel, pool)
         try:
             merged = None if late is None else _join(kernel, pool, name)
@@ -92,6 +96,11 @@ def _join(kernel: ConvKernel, pool: PoolKernel, name: str) -> ConvKernel | None:
         stages.append(EmitRow(Store(other.buffer, views.remap_view(other.view, old, views.identity(new), new), moved)))
     tail = Tail(value, (1, 1, *pool.kernel), tuple(stages))
     return replace(kernel, stores=(), tail=tail, ops=kernel.ops + pool.ops)
+
+
+def _is_faster(kernel: ConvKernel, pool: PoolKernel) -> bool:
+    """Whether an H200 was faster so: where windows are large, or hold an output of every phase."""
+    return kernel.transposed or math.prod(pool.kernel) >= _WINDOWS[-1]
 
 
 def _tiles(kernel: ConvKernel, pool: PoolKernel) -> bool:

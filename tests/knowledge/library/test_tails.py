@@ -17,7 +17,7 @@ from foundry.knowledge.library.ir.access import tail_of
 from foundry.knowledge.library.ir.kernels import ConvKernel, GemmKernel, Plan
 from foundry.knowledge.library.plan import plan
 
-CUDA = Recipe("cuda")
+CUDA = Recipe("cuda", rewrites=("reduce-with-result",))
 Model = nn.Module | Callable[..., Any]
 
 
@@ -110,7 +110,21 @@ def test_a_result_kept_in_memory_is_reduced_by_a_kernel_of_its_own() -> None:
     graph = graph_of(as_module(model), *inputs)
     fused = plan(graph, CUDA)
     (name,) = fused.fused
-    apart = check(model, *inputs, recipe=Recipe("cuda", materialise=(name,)))
+    apart = check(model, *inputs, recipe=Recipe("cuda", rewrites=CUDA.rewrites, materialise=(name,)))
     assert tailed(fused) == 1
     assert tailed(apart) == 0
     assert apart.materialised == (name,)
+
+
+def test_what_was_slower_on_the_measured_machine_is_left_to_the_search() -> None:
+    by_default = {
+        "sum of a row": True,
+        "softmax of a row": False,
+        "least of the channels": True,
+        "pooled by windows": False,
+    }
+    for name, is_made_with_it in by_default.items():
+        (model, inputs), _ = MIXES[name]
+        planned = plan(graph_of(as_module(model), *inputs), Recipe("cuda"))
+        assert tailed(planned) == is_made_with_it, name
+        assert (CUDA.rewrites[0] in planned.rewrites) == (not is_made_with_it), name

@@ -386,7 +386,7 @@ class _ChannelsLast:
         own_group = f" + {self._group} * {packed.pieces_group}" if kernel.groups > 1 else ""
         tail = self.tail
         # What no pixel has a value of its own for is computed for every pixel, and stored where there is one.
-        is_free = space.ignores_pixels()
+        is_free = tail is not None and space.ignores_pixels()
         found = [*(["place[i][r].exists"] if exists != "true" else []), *([self._edge] if self._edge else [])]
         guard = " && ".join(found) if is_free else ""
         kept = (tail.values(), tail.note(guard or "true")) if tail else ({}, [])
