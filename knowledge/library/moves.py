@@ -17,8 +17,8 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 
 _REWRITE_REASONS = REASONS | {
-    ANYWHERE: "rows, windows and images are reduced in registers of the product or convolution that makes them: what is "
-    "only reduced is never written, and few warps do the work of a kernel of its own",
+    ANYWHERE: "rows, windows and images are reduced in registers of the product or convolution that makes them: what "
+    "is only reduced is never written, and few warps do the work of a kernel of its own",
     "fold-batchnorm": "scale and shift folded to one multiply-add a value: one subtraction and one load less",
     "pointwise-convolution-as-gemm": "a 1x1 convolution is a matrix product: the GEMM tiles reuse each input more",
 }
