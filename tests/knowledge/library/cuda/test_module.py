@@ -137,6 +137,13 @@ exec(open(sys.argv[2]).read(), namespace)
 """
 
 
+def kind_of(parameter: str) -> str:
+    """As what the emulator takes a kernel's argument: every slot of a launch table has eight bytes."""
+    if "bulk::Map" in parameter:
+        return "bulk::Map"
+    return "void*" if "*" in parameter else "long long"
+
+
 def stand_in(text: str, folder: Path) -> None:
     """Builds libcuda.so.1 from the candidate's own source, with the launches it declares."""
     literals = read_literals(text)
@@ -146,7 +153,7 @@ def stand_in(text: str, folder: Path) -> None:
     for number, name in enumerate(names, 1):
         found = re.search(rf"\b{name}\(([^)]*)\)", literals.source)
         assert found, name
-        kinds = ["bulk::Map" if "bulk::Map" in text else "void*" for text in found[1].split(",")]
+        kinds = [kind_of(parameter) for parameter in found[1].split(",")]
         values = [f"*({kind}*)params[{i}]" for i, kind in enumerate(kinds)]
         words = ", ".join(["grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
