@@ -319,7 +319,7 @@ def test_a_call_of_the_interpreter_that_leads_into_a_new_library_is_seen() -> No
                 "out = self.ring[self.calls % 20].copy_(torch.softmax(x, dim=1))\nreturn out, self.norm(y)",
                 init="self.ring = [torch.empty(64, 256) for _ in range(20)]",
             ),
-            "many calls",
+            "as given: outputs own their memory",
         ),
     ],
     ids=["counter", "ring of outputs"],

@@ -36,6 +36,7 @@ SLOTS = (0, 1)
 REST_S = 0.06  # pause after a call, in which work that was put off beyond the call's end gets done
 SOAK_S, SOAK_CALLS = 1.0, 256  # calls in a row of which only the last one is checked: seconds, and calls at most
 RACE_S, RACE_CALLS = 0.5, 64  # third and further calls on the same inputs: seconds, and calls at most
+AWAKE_S = 0.004  # of calls in a row before every other one of them
 SPOILED_CALLS = 2
 OPERATORS = 400  # rows that a runner may report
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
@@ -191,7 +192,13 @@ class Examination:
         self.last = outputs
 
     def _call(
-        self, question: _Question, poison: int, *, record: bool = False, is_repeated: bool = False
+        self,
+        question: _Question,
+        poison: int,
+        *,
+        record: bool = False,
+        is_repeated: bool = False,
+        awake_s: float = 0.0,
     ) -> list[torch.Tensor]:
         """The outputs of one call on a trial's inputs.
 
@@ -200,9 +207,8 @@ class Examination:
         """
         trial, gate = question.trial, question.gate
         buffers = [item.spec for item in trial.buffers] if question.is_matched else []
-        answer, found = self._step(
-            gate, lambda: self.link.call(question.slot, trial.specs, poison, record=record, buffers=buffers)
-        )
+        how: dict[str, Any] = {"record": record, "buffers": buffers, "awake_s": awake_s}
+        answer, found = self._step(gate, lambda: self.link.call(question.slot, trial.specs, poison, **how))
         if record:
             self.operators = operator_rows(answer.get("operators"))
         outputs: list[torch.Tensor] = found[: len(trial.specs)]
@@ -366,7 +372,8 @@ class Examination:
                     gate,
                     "nondeterministic",
                     f"a second call on the same inputs gave another output {index}; before it, free memory was filled "
-                    f"with other bytes, so it may read memory that it did not write: {text}",
+                    "with other bytes, so it may read memory that it did not write, or its threads use the same memory "
+                    f"at the same time: {text}",
                 )
             self.gates.append(Gate(gate, True, f"output {index} differs between calls by rounding only"))
             return
@@ -374,12 +381,14 @@ class Examination:
 
     def _check_races(self, first: list[torch.Tensor], question: _Question) -> None:
         """Repeats the call for RACE_S seconds. A race between threads often gives the right answer by luck, most of all
-        on small shapes; those are quick to call, so that many calls fit."""
-        stop = time.monotonic() + RACE_S
-        for _ in range(0 if self.stage == "screen" else RACE_CALLS):
+        on small shapes; those are quick to call, so that many calls fit. Every other one comes at the end of calls in a
+        row, as in a user's loop: of two threads one of which must be woken first, the other is done before it starts.
+        """
+        stop, awake_s = time.monotonic() + RACE_S, AWAKE_S if self.link.on_cpu else 0.0
+        for number in range(0 if self.stage == "screen" else RACE_CALLS):
             if time.monotonic() > stop:
                 break
-            again = self._call(question, LARGE_BYTES, is_repeated=True)
+            again = self._call(question, LARGE_BYTES, is_repeated=True, awake_s=awake_s * (number % 2))
             noted = len(self.gates)
             self._check_repeated(first, again, question)
             del self.gates[noted:]  # one gate says it for all calls

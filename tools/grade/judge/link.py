@@ -128,6 +128,7 @@ class RunnerLink:
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._side, self._pause = side, pause
+        self.on_cpu = device == "cpu"
         self._channel = Channel.from_handle(handle)
         self._channel.ask_for_senders()
         self._runner = 0  # its process, known from its first answer
@@ -273,13 +274,15 @@ class RunnerLink:
         *,
         record: bool = False,
         buffers: Sequence[TensorSpec] = (),
+        awake_s: float = 0.0,
     ) -> tuple[Message, list[torch.Tensor]]:
         """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
-        forward updates.
+        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison.
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
         message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
+        message["awake"] = awake_s
         answer, outputs = self._fetch(message, specs, buffers)
         changed = self._carrier.changed(_key(slot))
         return answer if changed is None else {**answer, "changed": changed}, outputs

@@ -260,17 +260,21 @@ class Runner:
     # ------------------------------------------------------------ running
 
     def _call(self, message: Message, handles: list[int]) -> Message:
-        """One checked call: poisoned memory before; outputs copied out at once; inputs and aliases looked at after.
+        """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at after.
 
         The buffers that forward updates are written behind the outputs.
         """
         slot = self._slots[message["slot"]]
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         state = self._state_of(slot)
-        state.reset()
-        self._prepare_memory(wanted, message["poison"])
-        result, operators = self._forward(slot, record=bool(message.get("record")))
-        tensors = self._output_tensors(result)
+        if message.get("awake"):  # threads that slept before a short call come too late to race in it
+            operators: list[Any] = []
+            tensors = timed_calls.call_in_a_row(lambda: self._call_plainly(slot), message["awake"], self._clock)
+        else:
+            state.reset()
+            self._prepare_memory(wanted, message["poison"])
+            result, operators = self._forward(slot, record=bool(message.get("record")))
+            tensors = self._output_tensors(result)
         buffers = state.updated() if message.get("buffers") else []
         written = self._write([*tensors, *buffers], wanted, message, handles)
         answer: Message = {
@@ -311,15 +315,16 @@ class Runner:
     def _soak(self, message: Message, handles: list[int]) -> Message:
         """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
         slot = self._slots[message["slot"]]
-        state = self._state_of(slot)
-
-        def call() -> list[torch.Tensor]:
-            state.reset()
-            return self._output_tensors(self._forward(slot, record=False)[0])
-
         stop = self._clock() + int(1e9 * message["seconds"])
-        done, found = many_calls(call, slot, int(message["calls"]), lambda: self._clock() > stop)
+        done, found = many_calls(
+            lambda: self._call_plainly(slot), slot, int(message["calls"]), lambda: self._clock() > stop
+        )
         return {"calls": done, "alias": found}
+
+    def _call_plainly(self, slot: Slot) -> list[torch.Tensor]:
+        """The outputs of a call that nothing is prepared for but the buffers."""
+        self._state_of(slot).reset()
+        return self._output_tensors(self._forward(slot, record=False)[0])
 
     def _look(self, message: Message, handles: list[int]) -> Message:
         """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""

@@ -1,0 +1,42 @@
+"""Threads that use the same memory at the same time are found although each call is short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foundry.tools.grade.workbench import open_workbench, target_of
+from foundry.tools.machine.device import describe
+from foundry.tools.selftest.faults import on_source
+from foundry.tools.selftest.faults.original import original_of
+from foundry.tools.task.file import read_task
+
+TASK = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, 1)
+
+def get_inputs():
+    return [torch.randn(64, 1000)]
+"""
+
+
+async def test_threads_that_share_a_buffer_are_found_in_short_calls(tmp_path: Path) -> None:
+    """Half of the rows take some 25 us: a thread that must be woken for them comes when the other one is done, and 1 of
+    100 calls is wrong. In a user's process, whose threads wait awake, nearly all are."""
+    path = tmp_path / "softmax.py"
+    path.write_text(TASK)
+    task, device = read_task(path), describe("cpu")
+    bench = await open_workbench(task, device, tmp_path / "scratch", seed=1)
+    try:
+        original = original_of(task, (await bench.intake()).graphs, device)
+        (racy,) = [found.make() for found in on_source.faults(original) if "stage their rows" in str(found.fault)]
+        build = target_of(device).build(racy)
+        assert build.ok
+        verdict = await bench.verify(racy, build, "full")
+        assert not verdict.correct
+        right = await bench.verify(original.text, target_of(device).build(original.text), "full")
+        assert right.correct
+    finally:
+        await bench.aclose()
