@@ -62,6 +62,7 @@ ROOMS = (
     "graph.search",
     "graph.views",
     "graph",
+    "graph.commands",
     "graph.bench",
     "cli",
 )

@@ -64,5 +64,12 @@ def fail(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
+def choose(option: str, value: str, allowed: tuple[str, ...]) -> Any:
+    """The value. Ends the command where an option does not allow it."""
+    if value not in allowed:
+        fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
+    return value
+
+
 def print_json(document: Any) -> None:
     typer.echo(json.dumps(document, indent=None if not sys.stdout.isatty() else 2))

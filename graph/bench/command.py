@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from foundry.tools.command_line import fail, one_line_errors, print_json
+from foundry.tools.command_line import choose, fail, one_line_errors, print_json
 
 if TYPE_CHECKING:
     from foundry.graph.bench.bench import Outcome
@@ -51,12 +51,12 @@ def bench(
         str(root or tasks),
         str(out or Path("bench") / (Path(tasks).resolve().name if root is None else KERNELBENCH)),
         () if root is None else levels_of(levels or "1,2,3"),
-        _choice("--target", target, ("cpu", "cuda", "auto")),  # type: ignore[arg-type]
-        _choice("--effort", effort, tuple(EFFORTS)),  # type: ignore[arg-type]
+        choose("--target", target, ("cpu", "cuda", "auto")),
+        choose("--effort", effort, tuple(EFFORTS)),
         RunLimits(evaluations, minutes),
         seed,
         _rivals(compiled, max_autotune),
-        _choice("--protocol", protocol, ("foundry", "verified", "kernelbench")),  # type: ignore[arg-type]
+        choose("--protocol", protocol, ("foundry", "verified", "kernelbench")),
         only,
         every,
         shard_of(shard),
@@ -99,9 +99,3 @@ def _exit(outcome: Outcome, request: BenchRequest) -> None:
 def _rivals(compiled: bool, max_autotune: bool) -> tuple[RivalName, ...]:
     compilers: tuple[RivalName, ...] = ("compile", "compile max-autotune") if max_autotune else ("compile",)
     return ("eager", *(compilers if compiled else ()))
-
-
-def _choice(option: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        fail(f"{option} {value}: one of {', '.join(allowed)}", 2)
-    return value

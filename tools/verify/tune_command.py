@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foundry.tools.command_line import fail, one_line_errors, print_json
+from foundry.tools.command_line import choose, one_line_errors, print_json
 
 if TYPE_CHECKING:
     from foundry.tools.tune.tuner import TunedPlan
@@ -29,9 +29,8 @@ def tune(
     foundry verify judges the file."""
     from foundry.knowledge.codec import to_plain
 
-    if target not in ("cpu", "cuda", "auto"):
-        fail(f"--target {target}: one of cpu, cuda, auto", 2)
-    tuned, text = asyncio.run(_tuned(task, target, seconds, scale, seed, is_quiet=as_json))
+    place = choose("--target", target, ("cpu", "cuda", "auto"))
+    tuned, text = asyncio.run(_tuned(task, place, seconds, scale, seed, is_quiet=as_json))
     if out is not None:
         out.write_text(text, encoding="utf-8")
     if as_json:

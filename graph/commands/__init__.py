@@ -1,0 +1,1 @@
+"""The families of commands: arguments in, exit code out."""

@@ -1,0 +1,120 @@
+"""`foundry knowledge`: the lessons of the experience store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foundry.graph.commands.options import JsonOption, StoreOption
+from foundry.tools.command_line import one_line_errors, print_json
+
+app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=True)
+
+
+def _record_line(record: Any) -> str:
+    child = f"{record.child_speedup:.2f}x" if record.child_speedup else record.outcome
+    lift = f" ({record.lift:.2f} of its parent)" if record.lift else ""
+    best = " best of its run" if record.is_run_best else ""
+    return f"x{record.id}  {record.task}  {record.target}  {record.move}  {child}{lift}{best}"
+
+
+@app.command("list")
+@one_line_errors
+def list_lessons(
+    limit: Annotated[int, typer.Option(min=1, help="How many, newest first.")] = 30,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List lessons, newest first."""
+    with _opened(store) as opened:
+        records = opened.newest(limit)
+        if as_json:
+            from foundry.knowledge.codec import to_plain
+
+            print_json([to_plain(record) for record in records])
+            return
+        for record in records:
+            typer.echo(_record_line(record))
+        if not records:
+            typer.echo("the store is empty: it fills as runs learn")
+
+
+@app.command("search")
+@one_line_errors
+def search(
+    text: str,
+    target: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    limit: Annotated[int, typer.Option(min=1)] = 10,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find lessons near a text: operators, a limiter, a move."""
+    with _opened(store) as opened:
+        found = opened.search(text, target, limit)
+        if as_json:
+            from foundry.knowledge.codec import to_plain
+
+            print_json([{"similarity": near, "record": to_plain(record)} for record, near in found])
+            return
+        for record, near in found:
+            typer.echo(f"{near:.2f}  {_record_line(record)}")
+
+
+@app.command("show")
+@one_line_errors
+def show(record_id: str, store: StoreOption = None) -> None:
+    """Show one lesson whole, by the start of its id."""
+    with _opened(store) as opened:
+        from foundry.knowledge.codec import to_plain
+
+        typer.echo(json.dumps(to_plain(opened.show(record_id)), indent=2))
+
+
+@app.command("export")
+@one_line_errors
+def export(path: Path, store: StoreOption = None) -> None:
+    """Write every lesson as a line of JSON."""
+    with _opened(store) as opened:
+        typer.echo(f"{opened.export(path)} lessons written to {path}")
+
+
+@app.command("import")
+@one_line_errors
+def import_(path: Path, store: StoreOption = None) -> None:
+    """Add the lessons of an exported file."""
+    with _opened(store) as opened:
+        typer.echo(f"{opened.import_(path)} new lessons imported from {path}")
+
+
+@app.command("forget")
+@one_line_errors
+def forget(
+    record_ids: list[str],
+    reason: Annotated[str, typer.Option(help="Kept beside the forgotten ids.")] = "user",
+    store: StoreOption = None,
+) -> None:
+    """Forget lessons by id: they are never recalled again."""
+    with _opened(store) as opened:
+        typer.echo(f"{opened.forget(record_ids, reason)} lessons forgotten")
+
+
+@app.command("reindex")
+@one_line_errors
+def reindex(store: StoreOption = None) -> None:
+    """Rebuild the Chroma index from the journal."""
+    with _opened(store) as opened:
+        typer.echo(f"{opened.reindex()} lessons indexed ({opened.index_kind})")
+
+
+def _opened(store: str | None) -> Any:
+    from contextlib import closing
+
+    from foundry.knowledge.experience.store import ExperienceStore
+
+    opened = ExperienceStore.open(store)
+    if opened.note:
+        typer.echo(f"note: {opened.note}", err=True)
+    return closing(opened)

@@ -1,0 +1,26 @@
+"""Arguments and options that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foundry.tools.command_line import choose
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+RunArgument = Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')]
+RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run directories.")]
+ScaleOption = Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")]
+StoreOption = Annotated[str | None, typer.Option("--store", help="Folder or Chroma server URL of the store.")]
+TargetOption = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
+TaskArgument = Annotated[Path, typer.Argument(help="The task file.")]
+
+
+def choose_target(value: str) -> Any:
+    return choose("--target", value, ("cpu", "cuda", "auto"))
+
+
+def choose_policy(value: str | None) -> Any:
+    return None if value is None else choose("--policy", value, ("fair", "open", "strict"))

@@ -1,0 +1,97 @@
+"""What there is to see and say of runs: `foundry agent runs`, `trace` and `chat`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foundry.graph.commands.options import JsonOption, RunArgument, RunsOption
+from foundry.tools.command_line import one_line_errors, print_json
+
+
+@one_line_errors
+def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> None:
+    """List the runs, newest first."""
+    from foundry.graph.run.run_directory import list_runs
+    from foundry.graph.run.summary import summarise
+
+    rows = []
+    for run in list_runs(runs):
+        summary = summarise(run)
+        status = summary.verdict if summary.verdict in ("running", "interrupted", "failed") else "finished"
+        rows.append({"id": run.id, "created": run.get("created"), "status": status, **summary.to_json()})
+        run.close()
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
+        why = f": {row['ending']}" if row["verdict"] == "failed" else ""
+        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}")
+    if not rows:
+        typer.echo(f"no runs in {runs}")
+
+
+@one_line_errors
+def show_trace(
+    run: RunArgument,
+    candidate: Annotated[str, typer.Option("--candidate", "-c", help="One candidate's story, e.g. c17.")] = "",
+    diff: Annotated[str, typer.Option(help="What changed from the parent to this candidate.")] = "",
+    depth: Annotated[int, typer.Option(min=1, max=9, help="1 steps, 2 nodes, 3 experts and tools.")] = 1,
+    runs: RunsOption = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
+) -> None:
+    """Show what a run did: nodes, experts and tool calls with their times."""
+    from rich.console import Console
+
+    from foundry.graph.run.events import EventLog
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+    from foundry.graph.views import trace
+
+    opened = RunDirectory.inspect(find_run(runs, run))
+    try:
+        if candidate or diff:
+            lines = trace.story(opened, candidate) if candidate else trace.diff(opened, diff)
+            typer.echo("\n".join(lines))
+            return
+        log = EventLog(opened.database, reading=True)
+        events = log.read()
+        if as_json:
+            for event in events:
+                typer.echo(json.dumps(asdict(event)))
+            return
+        Console(soft_wrap=True).print(trace.tree(opened, events, depth=depth))
+        typer.echo("\n".join(trace.split_lines(opened, events, log.elapsed_s())))
+    finally:
+        opened.close()
+
+
+@one_line_errors
+def chat(
+    run: RunArgument,
+    words: Annotated[list[str] | None, typer.Argument(help="One line; without it, lines are read until EOF.")] = None,
+    wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for an expert to take it.")] = 0.0,
+    runs: RunsOption = Path("runs"),
+) -> None:
+    """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+    from foundry.graph.views import conversation
+
+    opened = RunDirectory.inspect(find_run(runs, run))
+    try:
+        lines = [" ".join(words)] if words else conversation.typed_lines()
+        understood = True
+        for line in lines:
+            reply = conversation.say(opened, line)
+            typer.echo(reply.text)
+            if reply.directive and wait:
+                typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))
+            understood = reply.understood
+        if words and not understood:
+            raise typer.Exit(2)
+    finally:
+        opened.close()

@@ -1,0 +1,177 @@
+"""`foundry agent solve` and `foundry agent resume`: a search begins, or goes on, and ends with an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foundry.graph.commands.options import (
+    JsonOption,
+    RunArgument,
+    RunsOption,
+    StoreOption,
+    TargetOption,
+    choose_policy,
+    choose_target,
+)
+from foundry.graph.run import chat_flags
+from foundry.tools.command_line import choose, one_line_errors, print_json
+
+if TYPE_CHECKING:
+    from foundry.graph.run.events import Event
+    from foundry.graph.run.opening import Asker
+    from foundry.graph.run.request import SolveRequest
+    from foundry.graph.run.summary import Summary
+
+    Listener = Callable[[Event], None]
+    Work = Callable[[Listener, asyncio.Event, Asker], Awaitable[Summary]]
+
+
+@one_line_errors
+def solve(
+    task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
+    target: TargetOption = "auto",
+    effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
+    model: chat_flags.ModelFlag = None,
+    base_url: chat_flags.BaseUrlFlag = None,
+    api_key_env: chat_flags.KeyFlag = None,
+    price: chat_flags.PriceFlag = None,
+    answer_tokens: chat_flags.AnswerTokensFlag = None,
+    request_s: chat_flags.RequestSecondsFlag = None,
+    parallel: chat_flags.ParallelFlag = None,
+    temperature: chat_flags.TemperatureFlag = None,
+    reasoning_effort: chat_flags.ReasoningFlag = None,
+    tool_calls: chat_flags.ToolCallsFlag = None,
+    seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
+    islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
+    finalists: Annotated[int | None, typer.Option(min=1, help="Proven at the end; default: the effort's.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
+    dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost; its price must be known.")] = None,
+    target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
+    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
+    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
+    policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
+    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
+    gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
+    store: StoreOption = None,
+    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Ask before a paid model starts, the budget grows, the winner is exported.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")] = False,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Search a fast, proven kernel for a task."""
+    from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
+    from foundry.tools.machine.device import see_gpus
+
+    chat = chat_flags.chat_options(
+        model,
+        base_url,
+        api_key_env,
+        price,
+        answer_tokens,
+        request_s,
+        parallel,
+        temperature,
+        reasoning_effort,
+        tool_calls,
+    )
+    machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
+    limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup)
+    request = SolveRequest(
+        str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), model, base_url, chat
+    )
+    request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
+    request = replace(request, rivals=request.rivals if compiled else (), ask=ask)
+    summary = _drive(lambda *given: _solve(request, *given), request, as_json, True if yes else None)
+    _conclude(summary, request.task, as_json, min_speedup)
+
+
+@one_line_errors
+def resume(
+    run: RunArgument,
+    runs: RunsOption = Path("runs"),
+    min_speedup: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    answer: Annotated[
+        bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a run that was interrupted or killed, or that asks something."""
+    from foundry.graph.run.run_directory import RunDirectory, find_run
+
+    path = find_run(runs, run)
+    opened = RunDirectory.inspect(path)
+    request = opened.request
+    opened.close()
+    summary = _drive(lambda *given: _resume(path, *given), request, as_json, answer)
+    _conclude(summary, request.task, as_json, min_speedup)
+
+
+async def _solve(request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
+    from foundry.graph import solve as search
+
+    return await search.solve(request, tell, stop=stop, asker=asker)
+
+
+async def _resume(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
+    from foundry.graph import solve as search
+
+    return await search.resume(path, tell, stop=stop, asker=asker)
+
+
+def _drive(work: Work, request: SolveRequest, as_json: bool, answer: bool | None) -> Summary:
+    """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept. A chat model
+    is introduced, with its price, when the run begins. `answer` is what flags say to the run's questions."""
+    from contextlib import ExitStack, nullcontext
+
+    from rich.console import Console
+
+    from foundry.graph.solve import silent
+    from foundry.graph.views.progress import Progress
+    from foundry.graph.views.questions import asker_of
+
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        show: Listener = silent
+        asker = asker_of(answer, nullcontext)
+        if console.is_terminal and not as_json:
+            show = progress = stack.enter_context(Progress(console, request))
+            asker = asker_of(answer, progress.hidden)
+
+        def tell(event: Event) -> None:
+            if not as_json and (event.kind, event.name) == ("note", "model"):
+                typer.echo(f"model: {event.data['text']}")
+            show(event)
+
+        async def run() -> Summary:
+            stop = asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            return await work(tell, stop, asker)
+
+        return asyncio.run(run())
+
+
+def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+    from foundry.graph.views.ending import ending_lines
+
+    if as_json:
+        print_json(summary.to_json())
+    else:
+        for line in ending_lines(summary, task_path):
+            typer.echo(line)
+    if summary.verdict == "interrupted":
+        raise typer.Exit(130)
+    if summary.verdict != "accepted" or (summary.speedup_ci95 or (0.0, 0.0))[0] < min_speedup:
+        raise typer.Exit(1)
