@@ -28,7 +28,7 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("@fusion split relu", "write a value to memory between two kernels"),
     ("@fusion apply NAME | drop NAME", "use or do not use an exact rewrite"),
     ("pause | resume | stop", "steer the run"),
-    ("budget +20 [evaluations/minutes/tokens/dollars]", "give the run more"),
+    ("budget +20 [evaluations/minutes/tokens/dollars/calls]", "give the run more"),
     ("status | best | cost | why c17", "ask about the run"),
 )
 
@@ -56,6 +56,7 @@ _UNITS = {
     "token": "tokens",
     "dollar": "dollars",
     "usd": "dollars",
+    "call": "calls",
 }
 
 

@@ -63,6 +63,7 @@ class ModelLedger:
 
     max_tokens: int | None = None
     max_dollars: float | None = None
+    max_calls: int | None = None
     spent: ModelCost = field(default_factory=ModelCost)
     _held: list[Reservation] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -72,7 +73,7 @@ class ModelLedger:
         BudgetExhausted."""
         with self._lock:
             room = min(answer_tokens, self._token_room(prompt_tokens), self._dollar_room(prompt_tokens, price))
-            if room < min(answer_tokens, LEAST_ANSWER_TOKENS):
+            if room < min(answer_tokens, LEAST_ANSWER_TOKENS) or not self._has_call():
                 raise BudgetExhausted(self._why())
             reservation = Reservation(prompt_tokens, room, price)
             self._held.append(reservation)
@@ -111,6 +112,9 @@ class ModelLedger:
         with self._lock:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
 
+    def _has_call(self) -> bool:
+        return self.max_calls is None or self.spent.requests + len(self._held) < self.max_calls
+
     def _token_room(self, prompt_tokens: int) -> int:
         if self.max_tokens is None:
             return 1 << 40
@@ -125,8 +129,11 @@ class ModelLedger:
 
     def _why(self) -> str:
         caps = []
+        if self.max_calls is not None:
+            caps.append(f"{self.spent.requests} of {self.max_calls} calls")
         if self.max_tokens is not None:
             caps.append(f"{self.spent.tokens} of {self.max_tokens} tokens")
         if self.max_dollars is not None:
             caps.append(f"${self.spent.dollars:.4f} of ${self.max_dollars:.2f}")
-        return f"the model's budget is used up: {', '.join(caps)} spent"
+        held = f", and {len(self._held)} calls under way may take the rest" if self._held else ""
+        return f"the model's budget is used up: {', '.join(caps)} spent{held}"

@@ -46,7 +46,8 @@ def ask_for_model(services: Services) -> bool:
     limits = request.limits
     caps = [f"{limits.tokens} tokens"] if limits.tokens is not None else []
     caps += [f"{limits.dollars:g} dollars"] if limits.dollars is not None else []
-    most = f"at most {' and '.join(caps)}" if caps else "without a cap on tokens or dollars"
+    caps += [f"{limits.calls} calls"] if limits.calls is not None else []
+    most = f"at most {' and '.join(caps)}" if caps else "without a cap on tokens, dollars or calls"
     place = request.base_url or "its usual endpoint"
     text = f"{request.model} at {place}, {in_words(price)}, {most}: may it think? (no: the playbook does)"
     return ask(services, "model", text)

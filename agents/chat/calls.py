@@ -243,9 +243,11 @@ def _in_words(turn: Turn, results: Sequence[str]) -> list[tuple[str, str]]:
     return [("ai", said), ("human", "\n".join(results))]
 
 
-def length_of(message: ChatMessage) -> int:
-    """Its characters, roughly."""
+def bytes_of(message: ChatMessage) -> int:
+    """Its length, roughly."""
     if not isinstance(message, Turn):
-        return len(message[1])
-    asked = sum(len(call.arguments) for call in message.request.calls)
-    return len(message.request.said) + asked + sum(len(answer.text) + 60 for answer in message.answers)
+        return len(message[1].encode(errors="replace"))
+    asked = [call.arguments for call in message.request.calls]
+    told = [answer.text for answer in message.answers]
+    texts = [message.request.said, *asked, *told]
+    return sum(len(text.encode(errors="replace")) for text in texts) + 60 * len(told)

@@ -18,16 +18,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from foundry.agents.chat.breaker import Pauses
-from foundry.agents.chat.calls import ChatMessage, ModelReply, RawCall, declarations, length_of, rendered
+from foundry.agents.chat.calls import ChatMessage, ModelReply, RawCall, bytes_of, declarations, rendered
 from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.ledger import ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
 
-CHARS_PER_TOKEN = 4  # counting properly needs tables from the network
+BYTES_PER_TOKEN = 4  # where an endpoint does not count; counting properly needs tables from the network
+MOST_TOKENS_PER_BYTE = 0.5  # that any tokenizer makes of prose and code; reserved until an endpoint has counted
+MARGIN = 1.1  # over the most tokens a byte that it has counted
+MARKS_BYTES = 32  # that stand around one message
 LONGEST_RETRY_AFTER_S = 60.0
-BYTES_PER_TOKEN = 16  # an answer with more bytes than this for each allowed token does not end by itself
+ENDLESS_BYTES = 16  # an answer with more bytes than this for each allowed token does not end by itself
 
 
 class Unreachable(Exception):
@@ -59,8 +62,13 @@ class _Asked:
     tools: tuple[str, ...]
 
     @property
-    def characters(self) -> int:
-        return sum(map(length_of, self.messages)) + sum(len(str(tool)) for tool in declarations(self.tools))
+    def size_bytes(self) -> int:
+        return sum(map(bytes_of, self.messages)) + sum(len(str(tool)) for tool in declarations(self.tools))
+
+    @property
+    def form_bytes(self) -> int:
+        """What an endpoint may add to that: each message's marks, the form of the answer."""
+        return MARKS_BYTES * len(self.messages) + (len(json.dumps(self.schema)) if self.schema is not None else 0)
 
     @property
     def optional(self) -> set[str]:
@@ -110,7 +118,7 @@ class ChatClient:
         self.seed = seed
         self._learnt = learnt
         self._dialect = EndpointDialect.of(is_openai=endpoint.is_openai)
-        self._tokens_per_char = 1 / CHARS_PER_TOKEN  # grows with what the server reports, so that caps hold
+        self._most_per_byte: float | None = None  # tokens of a prompt, as the endpoint has counted
         self._slots = asyncio.Semaphore(self.options.parallel)
 
     async def ask(
@@ -143,18 +151,17 @@ class ChatClient:
                 await asyncio.sleep(wait_s)
 
     async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int) -> ModelReply:
-        characters = asked.characters
-        prompt_tokens = int(characters * self._tokens_per_char) + 1
-        held = self.ledger.reserve(prompt_tokens, self.options.answer_tokens, self.price)
+        held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
         used: TokenUsage | None = None
         try:
             async with asyncio.timeout(self.options.request_s):
                 heard = await self._invoke(asked, dialect, held.answer_tokens)
             told = heard.usage
             if told is not None:
-                self._tokens_per_char = min(1.0, max(self._tokens_per_char, told.prompt_tokens / max(1, characters)))
+                self._most_per_byte = max(self._most_per_byte or 0.0, told.prompt_tokens / max(1, asked.size_bytes))
             said = len(heard.text) + sum(len(call.arguments) for call in heard.calls)
-            used = told or TokenUsage(prompt_tokens, said // CHARS_PER_TOKEN + 1, estimated=True)
+            guess = (asked.size_bytes // BYTES_PER_TOKEN + 1, said // BYTES_PER_TOKEN + 1)
+            used = told or TokenUsage(*guess, estimated=True)
         except (TimeoutError, _Overlong):
             # the server was generating: count what it may bill
             used = TokenUsage(held.prompt_tokens, held.answer_tokens, estimated=True)
@@ -162,6 +169,12 @@ class ChatClient:
         finally:
             dollars = self.ledger.settle(held, used)
         return ModelReply(heard.text, used, dollars, heard.truncated, requests, heard.calls)
+
+    def _most_tokens(self, asked: _Asked) -> int:
+        """That the endpoint may count for a prompt: reserved before it is sent, so that caps hold."""
+        if self._most_per_byte is None:
+            return int((asked.size_bytes + asked.form_bytes) * MOST_TOKENS_PER_BYTE) + 1
+        return int(asked.size_bytes * self._most_per_byte * MARGIN) + asked.form_bytes
 
     async def _invoke(self, asked: _Asked, dialect: EndpointDialect, answer_tokens: int) -> _Heard:
         from langsmith import tracing_context
@@ -204,7 +217,7 @@ class ChatClient:
         from langchain_openai import ChatOpenAI
         from pydantic import SecretStr
 
-        guard = _guard(answer_tokens * BYTES_PER_TOKEN + (1 << 16))
+        guard = _guard(answer_tokens * ENDLESS_BYTES + (1 << 16))
         hooks = {"request": [_anonymous] if not self.endpoint.is_openai else [], "response": [guard]}
         async with _openai().DefaultAsyncHttpxClient(event_hooks=hooks, verify=_tls()) as http:
             yield ChatOpenAI(

@@ -55,6 +55,7 @@ def solve(
     finalists: Annotated[int | None, typer.Option(min=1, help="Proven at the end; default: the effort's.")] = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
     dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost; its price must be known.")] = None,
+    calls: Annotated[int | None, typer.Option(min=1, help="Budget: requests to models.")] = None,
     target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
     min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
     scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
@@ -87,7 +88,7 @@ def solve(
         tool_calls,
     )
     machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
-    limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup)
+    limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
     request = SolveRequest(
         str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), model, base_url, chat
     )

@@ -35,6 +35,7 @@ class Allowed:
     minutes: float
     tokens: int | None
     dollars: float | None
+    calls: int | None
 
 
 class Ledger:
@@ -56,6 +57,7 @@ class Ledger:
         questions."""
         allowed = self.allowed()
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
+        self.thinking.max_calls = allowed.calls
         asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
         if asked and self._log.session != NO_SESSION:
             self._heard = asked[-1].id
@@ -77,17 +79,18 @@ class Ledger:
     def allowed(self) -> Allowed:
         directives = self._run.inbox.read()
         limits = self._request.limits
-        tokens, dollars = limits.tokens, limits.dollars
+        tokens, dollars, calls = limits.tokens, limits.dollars, limits.calls
         return Allowed(
             self._request.max_evaluations + int(sum_grants(directives, "evaluations")),
             self._request.max_minutes + sum_grants(directives, "minutes"),
             None if tokens is None else tokens + int(sum_grants(directives, "tokens")),
             None if dollars is None else dollars + sum_grants(directives, "dollars"),
+            None if calls is None else calls + int(sum_grants(directives, "calls")),
         )
 
     def why_exhausted(self) -> str:
-        """Which cap on the search is reached, in words; "" if none is. The caps on tokens and dollars stop the model
-        but not the search: the playbook goes on at no cost."""
+        """Which cap on the search is reached, in words; "" if none is. The caps on tokens, dollars and calls stop
+        the model but not the search: the playbook goes on at no cost."""
         spent, allowed = self.spent(), self.allowed()
         if spent.evaluations >= allowed.evaluations:
             return f"budget: {allowed.evaluations} evaluations"

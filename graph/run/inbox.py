@@ -98,7 +98,7 @@ def find_wanted_state(directives: list[Directive]) -> tuple[str, int]:
 
 
 def sum_grants(directives: list[Directive], unit: str) -> float:
-    """How much more of `unit` (evaluations, minutes, tokens, dollars) the user gave the run in words."""
+    """How much more of `unit` (evaluations, minutes, tokens, dollars, calls) the user gave the run in words."""
     return sum(
         float(directive.command["amount"])
         for directive in directives

@@ -114,6 +114,7 @@ class RunLimits:
     tokens: int | None = None
     dollars: float | None = None
     target_speedup: float | None = None  # over PyTorch eager: stop the search when the lower bound reaches it
+    calls: int | None = None  # of chat models
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class SolveRequest:
         if self.finalists is not None and self.finalists < 1:
             raise UsageError(f"{self.finalists} finalists", "at least one must be proven")
         limits = self.limits
-        for name in ("evaluations", "minutes", "tokens", "dollars", "target_speedup"):
+        for name in ("evaluations", "minutes", "tokens", "dollars", "calls", "target_speedup"):
             value = getattr(limits, name)
             if value is not None and not value > 0:
                 raise UsageError(f"the limit {name}={value} lets nothing happen", "give a positive number")

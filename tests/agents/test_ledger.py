@@ -60,3 +60,16 @@ def test_both_caps_hold_and_can_be_raised() -> None:
         ledger.reserve(900, 500, TEN)
     ledger.max_tokens = 2000  # as the run's ledger does when the user grants more
     assert ledger.reserve(900, 500, TEN).answer_tokens == 500
+
+
+def test_calls_under_way_count_against_a_cap_on_calls() -> None:
+    ledger = ModelLedger(max_calls=2)
+    held = [ledger.reserve(10, 500, TEN), ledger.reserve(10, 500, TEN)]
+    with pytest.raises(BudgetExhausted, match="0 of 2 calls spent, and 2 calls under way"):
+        ledger.reserve(10, 500, TEN)
+    ledger.settle(held[0], None)  # the endpoint refused it: nothing was answered
+    again = ledger.reserve(10, 500, TEN)
+    for call in (held[1], again):
+        ledger.settle(call, TokenUsage(10, 5))
+    with pytest.raises(BudgetExhausted, match=r"2 of 2 calls spent$"):
+        ledger.reserve(10, 500, TEN)

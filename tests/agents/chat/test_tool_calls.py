@@ -237,10 +237,11 @@ async def test_a_step_has_a_cap_on_tokens(toy: Any, scripted: Any) -> None:
 
 
 async def test_the_runs_cap_on_tokens_ends_a_loop_too(toy: Any, scripted: Any) -> None:
-    session = Session(toy, scripted(calling("history")), max_tokens=8_000)
+    usage = {"prompt_tokens": 4000, "completion_tokens": 400}
+    session = Session(toy, scripted(calling("history", usage=usage)), max_tokens=16_000)
     proposal, talk = await think(session.brain, briefed(session))
     assert await session.is_playbooks(proposal) and 0 < len(talk.calls) < MOST
-    assert session.ledger.spent.tokens <= 8_000 and session.calls[-1].outcome == "budget"
+    assert session.ledger.spent.tokens <= 16_000 and session.calls[-1].outcome == "budget"
 
 
 @pytest.mark.parametrize("calls", [0, MOST])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from foundry.agents.chat.client import Patience
 from foundry.agents.chat.options import ChatOptions
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
-from foundry.graph.run.events import EventLog
+from foundry.graph.run.events import Event, EventKind, EventLog
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
@@ -74,9 +75,9 @@ def thinker(parts: Any, library: Any) -> Any:
     return Thinking(library=bare(library))
 
 
-def notes_of(summary: Summary) -> list[str]:
+def events_of(summary: Summary, kind: EventKind) -> list[Event]:
     run = RunDirectory.inspect(Path(summary.run))
-    found = [event.name for event in EventLog(run.database, reading=True).read(kind="note")]
+    found = EventLog(run.database, reading=True).read(kind=kind)
     run.close()
     return found
 
@@ -90,7 +91,7 @@ async def test_an_outage_holds_a_run_up_and_does_not_end_its_search(
     request = make_request(5, islands=1, model="scripted-1", base_url=server.url)
     summary = await solve(request, parts=thinker(parts, library))
     assert (summary.evaluations, summary.verdict) == (5, "accepted")
-    names = notes_of(summary)
+    names = [event.name for event in events_of(summary, "note")]
     assert names.index("model unavailable") < names.index("waits for the model") < names.index("model is back")
     assert any("answers again after" in note for note in summary.notes)
     assert (await replay(Path(summary.run), thinker(parts, library))).exact
@@ -189,6 +190,32 @@ def test_what_a_model_costs_is_counted_or_said_to_be_unknown(
     assert any(line.startswith("cost: 1100 tokens") and said in line for line in ending_lines(summary, "task.py"))
     assert ("price unknown" in cost(run)) is not known
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("cap", "most"), [("tokens", 26_000), ("dollars", 0.1), ("calls", 3)], ids=["tokens", "dollars", "calls"]
+)
+async def test_islands_side_by_side_stop_before_a_cap_is_passed(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any, cap: str, most: Any
+) -> None:
+    """The endpoint counts many tokens a byte, and every answer is as long as it may be."""
+    numbers = iter(range(1000))
+
+    def bill(asked: dict[str, Any]) -> Reply:
+        prompt = len(json.dumps([asked["messages"], asked.get("tools")]))
+        usage = {"prompt_tokens": int(prompt / 2.2), "completion_tokens": asked["max_tokens"]}
+        return replace(idea(next(numbers)), usage=usage, wait_s=0.15)
+
+    server = serve(bill)
+    price = (2.0, 10.0)
+    request = make_request(12, islands=4, model="scripted-1", base_url=server.url, chat=ChatOptions(2000, price=price))
+    summary = await solve(replace(request, limits=RunLimits(12, **{cap: most})), parts=thinker(parts, library))
+    bills = [bill(asked).usage or {} for asked in server.requests]
+    tokens = sum(sum(it.values()) for it in bills)
+    dollars = sum(it["prompt_tokens"] * 2e-6 + it["completion_tokens"] * 1e-5 for it in bills)
+    spent = {"tokens": tokens, "dollars": dollars, "calls": len(bills)}[cap]
+    assert spent <= most and len(bills) >= 2 and summary.tokens == tokens
+    assert "budget" in {event.data.get("outcome") for event in events_of(summary, "expert")}
 
 
 def test_a_cap_in_dollars_needs_a_price(make_request: MakeRequest, tmp_path: Path) -> None:
