@@ -231,6 +231,12 @@ async def _start_machine(
             return device, await opening, store
 
 
+def _task_of(run: RunDirectory) -> Task:
+    """The task under the policy that was asked for; the receipt names it as it was read."""
+    task, policy = decode(Task, run.get("task")), run.request.policy
+    return task if policy is None else replace(task, options=replace(task.options, policy=policy))
+
+
 async def open_services(
     run: RunDirectory,
     parts: Parts,
@@ -243,9 +249,7 @@ async def open_services(
     `began`: when the work on the run started, in seconds since the epoch. Raises NotComparable when the run was begun
     on another device."""
     request = run.request
-    task = decode(Task, run.get("task"))
-    if request.policy is not None:  # the receipt names the task as it was read
-        task = replace(task, options=replace(task.options, policy=request.policy))
+    task = _task_of(run)
     device = decode(Device, run.get("device"))
     if recorded is None:
         device = _device_here(run, device, parts.device(request))

@@ -90,11 +90,6 @@ def summarise(run: RunDirectory) -> Summary:
     kernel, receipt = run.path / "kernel.py", run.path / "receipt.json"
     split = time_split(events, wall_s)
     first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
-    notes = [
-        f"{event.name}: {event.data.get('reason') or event.data.get('error')}"
-        for event in events
-        if event.kind == "note" and event.name in NOTED
-    ]
     return Summary(
         run=str(run.path),
         verdict=_verdict(run, winner),
@@ -121,13 +116,21 @@ def summarise(run: RunDirectory) -> Summary:
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
         question=run.get(QUESTION),
-        notes=[*dict.fromkeys([*notes, *_refused(events)]), *_model_notes(run, events)],
+        notes=[*dict.fromkeys([*_noted(events), *_refused(events)]), *_model_notes(run, events)],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
         priced=all(event.data["priced"] for event in events if event.kind == "note" and event.name == "model"),
         time=_seconds(split),
     )
+
+
+def _noted(events: list[Event]) -> list[str]:
+    return [
+        f"{event.name}: {event.data.get('reason') or event.data.get('error')}"
+        for event in events
+        if event.kind == "note" and event.name in NOTED
+    ]
 
 
 def _refused(events: list[Event]) -> list[str]:

@@ -194,21 +194,7 @@ def _tunables(turned: Turned | None, vectors: list[int]) -> tuple[Tunable, ...]:
     )
 
 
-def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a MapKernel.
-
-    `choices` may hold:
-    - "tile": side in elements of the shared memory tiles that transpose operands (32, 64; 0: none); with it the others
-      do not count
-    - "vector": elements of one memory access (1, 2, 4, 8, 16)
-    - "threads": threads of a block (64 to 1024)
-    - "in_flight": accesses that a thread issues before it uses the first (1, 2, 4, 8)
-    A value that is not legal for this kernel gives way to the default.
-    """
-    turned = _print_turned(kernel, plan, choices)
-    if turned is not None:
-        return turned
-    shape, vectors = _shape(kernel, plan, device, choices)
+def _print_shape(kernel: MapKernel, plan: Plan, shape: _Shape) -> tuple[str, launches.Launch]:
     found = body_leaves(kernel.stores)
     loading = load_plan(shape.space, found, shape.vector)
     if shape.vector == 1:  # all plain loads come first, so that a thread has several in flight
@@ -234,18 +220,37 @@ def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, 
         loads=indent([*position, *loads], 3),
         compute=indent([*position, *_compute(shape, kernel.stores, plan, known)], 3),
     )
-    launch = launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
+    return source, launches.Launch(name, (blocks, 1, 1), (shape.threads, 1, 1), tuple(arguments))
+
+
+def print_map(kernel: MapKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
+    """CUDA of a MapKernel.
+
+    `choices` may hold:
+    - "tile": side in elements of the shared memory tiles that transpose operands (32, 64; 0: none); with it the others
+      do not count
+    - "vector": elements of one memory access (1, 2, 4, 8, 16)
+    - "threads": threads of a block (64 to 1024)
+    - "in_flight": accesses that a thread issues before it uses the first (1, 2, 4, 8)
+    A value that is not legal for this kernel gives way to the default.
+    """
+    turned = _print_turned(kernel, plan, choices)
+    if turned is not None:
+        return turned
+    shape, vectors = _shape(kernel, plan, device, choices)
+    source, launch = _print_shape(kernel, plan, shape)
+    of_tiles = find_turned(kernel, shape.space)
     return PrintedKernel(
         functions=source,
         call=launches.encode([launch]),
         template="map",
         choices={
-            **({"tile": 0} if find_turned(kernel, shape.space) else {}),
+            **({"tile": 0} if of_tiles else {}),
             "threads": shape.threads,
             "vector": shape.vector,
             "in_flight": shape.unroll,
         },
-        tunables=_tunables(find_turned(kernel, shape.space), vectors),
+        tunables=_tunables(of_tiles, vectors),
         d_mem=1,
         d_algo=1 if len(kernel.ops) > 1 else 0,
         d_sync=0,

@@ -221,30 +221,12 @@ class Joined:
         rows = self.rows * parts
         is_column = self.is_column or (self.parts > 1 and parts == 1)
         team = 32 if is_column and not self.is_column else self.team
-        elements = math.prod(item.size for item in inner)
-        lines = [f"typedef {item.state} S_{identifier(item.name)};" for item in self.accumulators]
-        place, lane = ("(int)blockIdx.x", "(int)threadIdx.x")
-        if is_column:
-            place, lane = f"(int)blockIdx.x * {_COLUMNS} + (int)threadIdx.x", "(int)threadIdx.y"
         exact = not is_column or rows % _COLUMNS == 0
-        lines += [f"const int lane = {lane}, here = {place};"]
-        lines += ["const int all = here;" if exact else f"const int all = here < {rows} ? here : {rows - 1};"]
-        lines += [f"const int part = all / {self.rows}, row = all % {self.rows};"] if parts > 1 else []
-        lines += ["const int row = all;"] if parts == 1 else []
         names = [f"o{d}" if item.size > 1 else "0" for d, item in enumerate(outer)]
-        long = [(item, name) for item, name in zip(outer, names, strict=True) if item.size > 1]
-        lines += decompose("row", [item.size for item, _ in long], [name for _, name in long], "int") if long else []
-        chunk = math.ceil(elements / parts)
-        begin, end = (f"part * {chunk}", f"math::minimum(part * {chunk} + {chunk}, {elements})")
-        first, stop = ("lane", str(elements)) if parts == 1 else (f"{begin} + lane", end)
-        lines += [f"{item.state} {state_name(item)};" for item in self.accumulators]
-        inside = decompose("e", [item.size for item in inner], [f"e{d}" for d in range(len(inner))], "int")
-        address = [f"(long long){name} * {item.stride}" for item, name in long]
-        address += [f"(long long)e{d} * {item.stride}" for d, item in enumerate(inner)] if inner else []
-        lines += ["#pragma unroll 4", f"for (int e = {first}; e < {stop}; e += {team}) {{", *(inside if inner else [])]
-        lines += [f"const long long from = {' + '.join(address) or '0'};"]
-        lines += [f"{state_name(item)}.merge(w_{identifier(item.name)}[from]);" for item in self.accumulators]
-        lines += ["}", *self._combine(team, is_column)]
+        lines = [f"typedef {item.state} S_{identifier(item.name)};" for item in self.accumulators]
+        lines += self._find_row(parts, is_column=is_column, exact=exact)
+        lines += self._merge([pair for pair in zip(outer, names, strict=True) if pair[0].size > 1], inner, parts, team)
+        lines += self._combine(team, is_column)
         tests = ["lane == 0", *([] if exact else [f"here < {rows}"])]
         slots = self.slots(places, const=True)
         if parts > 1:
@@ -274,6 +256,39 @@ class Joined:
         }
         grid = (math.ceil(rows / _COLUMNS) if is_column else rows, 1, 1)
         return fill(_JOIN, holes), Launch(kernel, grid, threads, tuple(arguments))
+
+    def _find_row(self, parts: int, *, is_column: bool, exact: bool) -> list[str]:
+        """Statements that say which row, and part of it, a thread works on; `exact`: the last block has as many."""
+        rows = self.rows * parts
+        place, lane = ("(int)blockIdx.x", "(int)threadIdx.x")
+        if is_column:
+            place, lane = f"(int)blockIdx.x * {_COLUMNS} + (int)threadIdx.x", "(int)threadIdx.y"
+        lines = [f"const int lane = {lane}, here = {place};"]
+        lines += ["const int all = here;" if exact else f"const int all = here < {rows} ? here : {rows - 1};"]
+        if parts > 1:
+            return [*lines, f"const int part = all / {self.rows}, row = all % {self.rows};"]
+        return [*lines, "const int row = all;"]
+
+    def _merge(
+        self, outer: Sequence[tuple[Dimension, str]], inner: Sequence[Dimension], parts: int, team: int
+    ) -> list[str]:
+        """Statements in which a thread merges every `team`-th state of its row, or of its part of it; `outer` has the
+        names of a row's indices."""
+        elements = math.prod(item.size for item in inner)
+        lines = decompose("row", [item.size for item, _ in outer], [name for _, name in outer], "int") if outer else []
+        lines += [f"{item.state} {state_name(item)};" for item in self.accumulators]
+        chunk = math.ceil(elements / parts)
+        begin, end = (f"part * {chunk}", f"math::minimum(part * {chunk} + {chunk}, {elements})")
+        first, stop = ("lane", str(elements)) if parts == 1 else (f"{begin} + lane", end)
+        lines += ["#pragma unroll 4", f"for (int e = {first}; e < {stop}; e += {team}) {{"]
+        lines += (
+            decompose("e", [item.size for item in inner], [f"e{d}" for d in range(len(inner))], "int") if inner else []
+        )
+        address = [f"(long long){name} * {item.stride}" for item, name in outer]
+        address += [f"(long long)e{d} * {item.stride}" for d, item in enumerate(inner)]
+        lines += [f"const long long from = {' + '.join(address) or '0'};"]
+        lines += [f"{state_name(item)}.merge(w_{identifier(item.name)}[from]);" for item in self.accumulators]
+        return [*lines, "}"]
 
     def _combine(self, team: int, is_column: bool) -> list[str]:
         lines = []
