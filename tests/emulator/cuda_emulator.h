@@ -7,6 +7,7 @@
 // starts as NaN, so that reading it unwritten shows. EMULATOR_ORDER=1|2 starts a block's threads backwards or strided:
 // a missing barrier then changes the results.
 #pragma once
+#include <sched.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -299,6 +300,15 @@ inline void warp_barrier(unsigned mask) {
     for (const unsigned mine = barrier.generation; barrier.generation == mine;) yield();
 }
 
+// A thread that waits for another block lets the processor go; one that waits for ever is a mistake of the kernel.
+inline void wait_for_other_blocks() {
+    static thread_local uint64_t number = 0, waits = 0;
+    waits = number == block().number ? waits + 1 : 0;
+    number = block().number;
+    if (waits > 10'000'000) violation("deadlock: a thread waits for a block that has not begun");
+    sched_yield();
+}
+
 // Every lane of the mask offers a value and reads the one of lane `source(own lane)`.
 template <class T, class Source> T exchange(unsigned mask, T value, Source source) {
     static_assert(sizeof(T) <= 8, "shuffles move up to eight bytes");
@@ -409,6 +419,7 @@ constexpr int warpSize = 32;
 inline void __syncwarp(unsigned mask = ~0u) { emulator::warp_barrier(mask); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence_block() {}
+inline void __nanosleep(unsigned) { emulator::wait_for_other_blocks(); }
 inline unsigned __activemask() { return emulator::block().warp[emulator::block().current->thread >> 5].alive; }
 inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::ballot(mask, predicate != 0); }
 inline int __any_sync(unsigned mask, int predicate) { return emulator::ballot(mask, predicate != 0) != 0; }

@@ -9,6 +9,7 @@ Rules, each until it finds nothing, in this order until none applies:
   siblings   small maps that read only inputs and parameters run as one kernel;
   windows    a pool of a convolution's result is computed where the result is made;
   tails      so is a row kernel over a GEMM's or convolution's result.
+At the end a scan behind a constant becomes an exclusive one.
 Values named in Recipe.materialise, and results of forward, stay in memory.
 """
 
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.library.fusion.attention import join_attention
+from foundry.knowledge.library.fusion.exclusive import exclusive_scans
 from foundry.knowledge.library.fusion.inline import carry, inline_anywhere, inline_maps
 from foundry.knowledge.library.fusion.rows import join_rows
 from foundry.knowledge.library.fusion.state import ANYWHERE, FusionState, prune_stores
@@ -58,12 +60,13 @@ def fuse(
     rules = [*early, join_windows, join_tails]
     while any(rule(state) for rule in rules):
         continue
-    written = {name for step in state.steps for name in state.writes(step)}
+    steps = exclusive_scans(state.steps, buffers)
+    written = {name for step in steps for name in state.writes(step)}
     pinned = [name for name in recipe.materialise if name in written and name not in kept]
     fused = [name for name, worth in state.gone.items() if worth and name not in written]
     fused = list(dict.fromkeys([*state.tailed, *fused]))
     rewrites = (ANYWHERE,) if state.open_tails else ()
-    return Fusion(tuple(state.steps), tuple(fused[:_MOST_CUTS]), tuple(pinned), rewrites)
+    return Fusion(tuple(steps), tuple(fused[:_MOST_CUTS]), tuple(pinned), rewrites)
 
 
 # ---------------------------------------------------------------- epilogue

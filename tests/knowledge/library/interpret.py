@@ -235,7 +235,6 @@ def _row(machine: Machine, kernel: RowKernel) -> None:
 def _scan(machine: Machine, kernel: ScanKernel) -> None:
     value = machine.evaluate(kernel.value, kernel.shape, {}).to(torch_dtype(kernel.dtype))
     value = value.flip(-1) if kernel.reverse else value
-    assert not kernel.exclusive
     scans: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "sum": lambda x: x.cumsum(-1),
         "prod": lambda x: x.cumprod(-1),
@@ -244,6 +243,9 @@ def _scan(machine: Machine, kernel: ScanKernel) -> None:
         "logsumexp": lambda x: x.logcumsumexp(-1),
     }
     acc = scans[kernel.op](value)
+    if kernel.exclusive:
+        first = torch.full_like(acc[..., :1], {"sum": 0, "prod": 1}[kernel.op])
+        acc = torch.cat([first, acc[..., :-1]], -1)
     acc = acc.flip(-1) if kernel.reverse else acc
     for store in kernel.stores:
         machine.store(store, kernel.shape, {"acc": acc})

@@ -338,6 +338,23 @@ def test_exclusive_scan_out_of_parts() -> None:
     check(model, x(3, 5))
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_scan_behind_a_constant_is_one_exclusive_scan(dim: int) -> None:
+    def model(a: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(a.select(dim, 0).unsqueeze(dim)), a.narrow(dim, 0, 4).cumsum(dim)], dim)
+
+    planned = check(model, x(5, 5), steps=1)
+    assert isinstance(planned.steps[0], ScanKernel) and planned.steps[0].exclusive
+
+
+@pytest.mark.parametrize("first", [1, 0])
+def test_a_scan_that_could_not_read_one_element_more_stays(first: int) -> None:
+    def model(a: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.zeros_like(a[:, :1]), a.narrow(1, first, 5 - first).cumsum(1)], 1)
+
+    check(model, x(3, 5), steps=2)
+
+
 INDEXING: dict[str, tuple[Model, list[torch.Tensor]]] = {
     "embedding": (lambda w, i: F.embedding(i, w) * 2, [x(7, 3), torch.tensor([[1, 6], [0, 3]])]),
     "select": (lambda a, i: a.index_select(1, i), [x(2, 5, 3), torch.tensor([4, 0, 0])]),

@@ -10,36 +10,34 @@ from collections.abc import Sequence
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches
-from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
+from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT
 from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.rows.scan_space import ScanSpace
+from foundry.knowledge.library.cuda.rows.scan_tiles import print_look_back, print_tiles
 from foundry.knowledge.library.cuda.space import (
-    LARGEST_INT,
     Known,
-    Space,
     buffers_of,
-    collapse,
-    decompose,
     element_load,
     emitter,
     identifier,
     indent,
-    index_type,
     leaves,
     load_plan,
     number,
     parameters,
+    pick,
     tunable,
     vector_type,
 )
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
-from foundry.knowledge.library.ir.kernels import Load, Plan, PrintedKernel, ScanKernel, Tunable, View
+from foundry.knowledge.library.ir.kernels import Load, Plan, PrintedKernel, ScanKernel, Tunable
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMN_THREADS = (32, 64, 128, 256)
+PATHS = ("walk", "tiles", "look_back")
 ITEMS = (1, 2, 4, 8)
 
 _COLUMN = """\
@@ -59,48 +57,22 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
 }
 """
 
-_COMBINE = {
-    "sum": ("x + y", "(T)0"),
-    "prod": ("x * y", "(T)1"),
-    "max": ("math::maximum(x, y)", "lowest<T>()"),
-    "min": ("math::minimum(x, y)", "highest<T>()"),
-    "logsumexp": ("math::logaddexp(x, y)", "lowest<T>()"),
-}
-
 
 class _Scan:
-    def __init__(self, kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> None:
-        self.kernel, self.plan = kernel, plan
-        self.type = register(kernel.dtype)
-        self.length = kernel.shape[-1]
-        self.rows = math.prod(kernel.shape[:-1])
-        if max(self.rows, self.length) > LARGEST_INT // 2:
-            raise CannotLower(f"scan {kernel.name}: too many rows or too long ones")
-        self.found = leaves([kernel.value, *(store.value for store in kernel.stores)])
-        self.space, self.outer = self._space()
-        self.column = self._is_column()
+    def __init__(self, scan: ScanSpace, device: Device, choices: dict[str, Choice], first: tuple[Tunable, ...]) -> None:
+        self.scan, self.kernel, self.plan = scan, scan.kernel, scan.plan
+        self.type, self.length, self.rows = scan.type, scan.length, scan.rows
+        self.found, self.space = scan.found, scan.space
+        self.column = scan.is_column
+        self.tunables = first
         self._choose(device, choices)
-
-    def _space(self) -> tuple[Space, int]:
-        views = [leaf.view for leaf in self.found] + [store.view for store in self.kernel.stores]
-        sizes, strides = collapse(self.kernel.shape[:-1], [view.strides[:-1] for view in views])
-        where = {v: View(v.offset, (*s, v.strides[-1])) for v, s in zip(views, strides, strict=True)}
-        shape = (*sizes, self.length)
-        names = (*(f"o{d}" for d in range(len(sizes))), "at")
-        return Space(shape, names, where, index_type(shape, where.values())), len(sizes)
-
-    def _is_column(self) -> bool:
-        view = self.space.where[self.kernel.stores[0].view]
-        return self.outer > 0 and view.strides[-1] != 1 and view.strides[self.outer - 1] == 1
 
     def _choose(self, device: Device, choices: dict[str, Choice]) -> None:
         if self.column:
             self.items, self.vector = 1, 1
             default = 64 if self.rows < device.cores * 256 else 128
             self.threads = number(choices, "threads", COLUMN_THREADS, default)
-            self.tunables: tuple[Tunable, ...] = (
-                tunable("threads", COLUMN_THREADS, default, "parallel", "columns of a block"),
-            )
+            self.tunables += (tunable("threads", COLUMN_THREADS, default, "parallel", "columns of a block"),)
             return
         self.items = number(choices, "items", ITEMS, 4)
         widest = 16 // min(ITEM_BYTES[leaf.dtype] for leaf in self.found if isinstance(leaf, Load))
@@ -110,14 +82,10 @@ class _Scan:
         wanted = math.ceil(self.length / self.items)
         default = min([size for size in THREADS if size >= min(wanted, 256)], default=256)
         self.threads = number(choices, "threads", THREADS, default)
-        self.tunables = (
+        self.tunables += (
             tunable("threads", THREADS, default, "parallel", "threads of a block, which walks one row"),
             tunable("items", ITEMS, 4, "vector", "neighbours one thread scans by itself"),
         )
-
-    def _space_at(self, at: str) -> Space:
-        """The space at position `at` of the scan, counted from its other end when it runs backwards."""
-        return self.space.with_inner(f"({self.length - 1} - ({at}))" if self.kernel.reverse else f"({at})")
 
     def _element(self) -> str:
         return "first" if self.items == 1 else "first + j"
@@ -138,12 +106,12 @@ class _Scan:
                 source = f"load_vec<{self.vector}>(b_{leaf.buffer} + {start.offset(leaf.view)})"
                 lines.append(f"const {vector_type(leaf.dtype, self.vector)} v{i} = {source};")
                 known.append((leaf, element_load(f"v{i}.at[j]", leaf.dtype)))
-        body = emitter(self._space_at(self._element()), known, {})
+        body = emitter(self.scan.at(self._element()), known, {})
         body.lines.append(f"x[j] = ({self.type})({body.value(self.kernel.value)});")
         return [*lines, *self._guard(body.lines)]
 
     def _stores(self, accumulated: str) -> list[str]:
-        body = emitter(self._space_at(self._element()), [], {"acc": "acc"}, "s")
+        body = emitter(self.scan.at(self._element()), [], {"acc": "acc"}, "s")
         body.lines.append(f"const {self.type} acc = {accumulated};")
         body.reserve(store.value for store in self.kernel.stores)
         before: list[str] = []
@@ -156,13 +124,13 @@ class _Scan:
                 body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
                 after.append(f"store_vec<{self.vector}>(b_{store.buffer} + {start.offset(store.view)}, out{i});")
             else:
-                body.store(store, self._space_at(self._element()).offset, dtype)
+                body.store(store, self.scan.at(self._element()).offset, dtype)
         if self.column:
             return body.lines
         return [*before, *self._guard(body.lines), *after]
 
     def _column_step(self) -> list[str]:
-        body = emitter(self._space_at("first"), [], {})
+        body = emitter(self.scan.at("first"), [], {})
         next_value = f"const T next = combine(running, ({self.type})({body.value(self.kernel.value)}));"
         accumulated = "running" if self.kernel.exclusive else "next"
         return [*body.lines, next_value, *self._stores(accumulated), "running = next;"]
@@ -172,22 +140,9 @@ class _Scan:
         name = launches.KERNEL_PREFIX + identifier(kernel.name)
         reads, writes = buffers_of(self.found, kernel.stores)
         signature, arguments = parameters(self.plan, reads, writes)
-        combine, identity = _COMBINE[kernel.op]
-        sizes, names = self.space.sizes[: self.outer], self.space.names[: self.outer]
-        values: dict[str, object] = {
-            "NAME": name,
-            "PARAMETERS": signature,
-            "TYPE": self.type,
-            "INDEX": self.space.index,
-            "THREADS": self.threads,
-            "LENGTH": self.length,
-            "OP": kernel.op,
-            "COMBINE": combine,
-            "IDENTITY": identity,
-            "ROW": indent(decompose("row", sizes, names, self.space.index) if sizes else []),
-        }
+        values = self.scan.holes() | {"NAME": name, "PARAMETERS": signature, "THREADS": self.threads}
         if self.column:
-            values |= {"ROWS": self.rows, "STEP": indent(self._column_step(), 2)}
+            values |= {"STEP": indent(self._column_step(), 2)}
             blocks = math.ceil(self.rows / self.threads)
             template = _COLUMN
         else:
@@ -201,7 +156,7 @@ class _Scan:
         source = fill(template, {key: str(value) for key, value in values.items()})
         launch = Launch(name, (blocks, 1, 1), (self.threads, 1, 1), tuple(arguments))
         chosen: dict[str, Choice] = (
-            {"threads": self.threads} if self.column else {"threads": self.threads, "items": self.items}
+            {"threads": self.threads} if self.column else {"path": "walk", "threads": self.threads, "items": self.items}
         )
         return PrintedKernel(
             functions=source,
@@ -216,10 +171,27 @@ class _Scan:
 
 
 def print_scan(kernel: ScanKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
-    """CUDA of a ScanKernel: a block scans one row, or each thread a column if rows lie across memory.
+    """CUDA of a ScanKernel: along rows, or each thread a column where rows lie across memory.
 
-    `choices` may hold "threads" (of a block: 32 to 1024, for columns 32 to 256) and "items" (neighbouring elements that
-    one thread scans by itself: 1, 2, 4, 8). A value that is not legal for this kernel gives way to the default.
+    `choices` may hold, of which each way knows its own:
+    - "path": "walk" (a block walks its row), "tiles" (so does a team that reads a tile ahead), "look_back" (each tile
+      has a block)
+    - "threads": of a block
+    - "items": neighbours that one thread scans by itself ("walk")
+    - "team": threads that share a row ("tiles")
+    - "rounds": vectors that one thread holds of a tile
+    A value that is not legal for this kernel gives way to the default.
+
+    Raises CannotLower for more than 2^30 rows or elements in a row.
     """
-    """Raises CannotLower for more than 2^30 rows or elements in a row."""
-    return _Scan(kernel, plan, device, choices).print()
+    space = ScanSpace(kernel, plan)
+    if space.is_column:
+        return _Scan(space, device, choices, ()).print()
+    path = str(pick(choices, "path", PATHS, "walk"))
+    meaning = "walk: a block walks its row; tiles: it reads a tile ahead; look_back: each tile is a block"
+    first = tunable("path", PATHS, "walk", "algorithm", meaning)
+    if path == "tiles":
+        return print_tiles(space, choices, first)
+    if path == "look_back":
+        return print_look_back(space, choices, first)
+    return _Scan(space, device, choices, (first,)).print()

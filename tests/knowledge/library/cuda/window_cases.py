@@ -32,30 +32,38 @@ from tests.knowledge.library.cuda.cases import (
 )
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir.kernels import Expr, Named, PoolKernel, ScanKernel, Store, View
-from foundry.knowledge.opgraph import contiguous_strides
+from foundry.knowledge.library.ir.kernels import Const, Expr, Named, PoolKernel, ScanKernel, Store, View
+from foundry.knowledge.opgraph import DType, contiguous_strides
 
 # ---------------------------------------------------------------- scans and pools
 
 
 def scan(
-    rows: int, length: int, *, column: bool = False, kind: str = "sum", reverse: bool = False, **choices: Choice
+    rows: int,
+    length: int,
+    *,
+    column: bool = False,
+    kind: str = "sum",
+    reverse: bool = False,
+    dtype: DType = F,
+    **choices: Choice,
 ) -> Case:
     """Masked running sum, or a plain running maximum; `reverse` also makes it exclusive."""
-    x, keep = torch.randn(rows, length), torch.rand(rows, length) < 0.5
+    x, keep = torch.randn(rows, length).to(getattr(torch, dtype)), torch.rand(rows, length) < 0.5
     seen = x.t().contiguous().t() if column else x
     kept = keep.t().contiguous().t() if column else keep
     strides = seen.stride()
-    value: Expr = load("x", *strides)
-    masked = op("mul", value, op("cast", load("keep", *strides, dtype="bool")))
+    value: Expr = load("x", *strides, dtype=dtype)
+    masked = op("mul", value, op("cast", load("keep", *strides, dtype="bool"), dtype=dtype), dtype=dtype)
     value = masked if kind == "sum" else value
-    stores = (Store("y", View(0, tuple(strides)), op("mul", Named("acc", F), const(2.0))),)
-    kernel = ScanKernel("scan", (rows, length), kind, value, stores, F, reverse=reverse, exclusive=reverse)  # type: ignore[arg-type]
+    twice = op("mul", Named("acc", dtype), Const(2.0, dtype), dtype=dtype)
+    stores = (Store("y", View(0, tuple(strides)), twice),)
+    kernel = ScanKernel("scan", (rows, length), kind, value, stores, dtype, reverse=reverse, exclusive=reverse)  # type: ignore[arg-type]
     source = (x * keep).double() if kind == "sum" else x.double()
     source = source.flip(1) if reverse else source
     truth = source.cumsum(1) if kind == "sum" else source.cummax(1).values if kind == "max" else source.logcumsumexp(1)
     truth = (truth - source).flip(1) if reverse else truth
-    truth = (2 * truth).float()
+    truth = (2 * truth).to(x.dtype)
     truth = truth.t().contiguous().t() if column else truth
     inputs = {"x": seen, "keep": kept} if kind == "sum" else {"x": seen}
     return Case(kernel, inputs, {"y": truth}, dict(choices))
@@ -201,6 +209,18 @@ CASES: dict[str, Callable[[], Case]] = {
     "scan_max": lambda: scan(3, 70, kind="max"),
     "scan_logsumexp": lambda: scan(3, 70, kind="logsumexp"),
     "scan_column": lambda: scan(45, 30, column=True),
+    "scan_tiles": lambda: scan(5, 2600, path="tiles"),
+    "scan_tiles_odd": lambda: scan(7, 1337, path="tiles", team=64, rounds=2),
+    "scan_tiles_lanes": lambda: scan(37, 52, path="tiles", team=8, rounds=1),
+    "scan_tiles_short": lambda: scan(261, 3, path="tiles"),
+    "scan_tiles_reverse": lambda: scan(3, 1236, reverse=True, path="tiles"),
+    "scan_tiles_reverse_odd": lambda: scan(3, 77, reverse=True, path="tiles"),
+    "scan_tiles_max": lambda: scan(3, 700, kind="max", path="tiles"),
+    "scan_back": lambda: scan(3, 1300, path="look_back"),
+    "scan_back_far": lambda: scan(2, 128 * 1030 + 77, path="look_back", threads=128, rounds=1),
+    "scan_back_double": lambda: scan(2, 1301, dtype="float64", path="look_back", threads=128, rounds=1),
+    "scan_back_reverse": lambda: scan(2, 5204, reverse=True, path="look_back", threads=128, rounds=1),
+    "scan_back_logsumexp": lambda: scan(1, 5001, kind="logsumexp", path="look_back", threads=128, rounds=2),
     "max_pool": lambda: pool("max", (9, 12), (3, 2), stride=(2, 2), padding=(1, 0), dilation=(1, 2)),
     "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
     "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
