@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.agents.chat.scripted_server import ScriptedServer
 
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
@@ -132,6 +133,17 @@ def speedup_of(text: str) -> float:
 
 
 SUMMIT = speedup_of('# kernel [["online"], {"tile": 64, "unroll": 4, "vector": 16, "threads": 2}]')
+
+
+def kernel(tile: int, unroll: int = 1) -> str:
+    """The file that the library would write with these numbers."""
+    choices = {"tile": tile, "unroll": unroll, "vector": 4, "threads": 1}
+    return f"# kernel {json.dumps([[], choices], sort_keys=True)}\n"
+
+
+def kernel_file(number: int) -> str:
+    """A whole kernel as a model may write it, another one for each of twelve numbers."""
+    return kernel((16, 32, 64, 128)[number % 4], (1, 2, 4)[number // 4 % 3]) + "class ModelNew:\n    pass\n"
 
 
 class FakeWorkbench:
@@ -297,3 +309,17 @@ def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
         return SolveRequest("relu_add.py", **{**settings, **changes})
 
     return make
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ScriptedServer]]:
+    """Starts servers that give these replies, one a request."""
+    started: list[ScriptedServer] = []
+
+    def start(*replies: Any) -> ScriptedServer:
+        started.append(ScriptedServer(replies).start())
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from tests.graph.conftest import kernel
 
 from foundry.agents.brief import Brief
 from foundry.agents.judgement import AuditEvidence
@@ -25,11 +26,6 @@ from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Edit, ExpertName, Proposal
 
 MakeRequest = Callable[..., SolveRequest]
-
-
-def kernel(tile: int, unroll: int = 1) -> str:
-    choices = {"tile": tile, "unroll": unroll, "vector": 4, "threads": 1}
-    return f"# kernel {json.dumps([[], choices], sort_keys=True)}\n"
 
 
 class Writer:

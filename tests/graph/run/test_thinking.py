@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer, status
-from tests.graph.test_model_brain import bare, kernel
+from tests.graph.conftest import kernel_file
+from tests.graph.test_model_brain import bare
 
 from foundry.agents.brain import Brain, Listener
 from foundry.agents.chat.brain import ChatModelBrain
@@ -36,22 +37,8 @@ QUESTION = "what would you try next?"
 PATIENCE = Patience(attempts=1, first_wait_s=0.01, patience_s=5.0, pauses=Pauses(after=2, first_s=0.05, longest_s=0.2))
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ScriptedServer]]:
-    started: list[ScriptedServer] = []
-
-    def start(*replies: Any) -> ScriptedServer:
-        started.append(ScriptedServer(replies).start())
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
-
-
 def idea(number: int) -> Reply:
-    """A whole kernel, another one for each number."""
-    source = kernel((16, 32, 64, 128)[number % 4], (1, 2, 4)[number // 4 % 3]) + "class ModelNew:\n    pass\n"
+    source = kernel_file(number)
     return answer({"rationale": "tiles", "expected": "1.1x", "moves": [], "edits": [], "source": source, "cites": []})
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.chat.scripted_server import Reply, Request, ScriptedServer, answer, calling
+from tests.agents.chat.scripted_server import Reply, Request, answer, calling
 from tests.agents.session import move
-from tests.graph.conftest import FakeLibrary, FakeParts, FakeWorkbench
-from tests.graph.test_model_brain import bare, kernel
+from tests.graph.conftest import FakeLibrary, FakeParts, FakeWorkbench, kernel, kernel_file
+from tests.graph.test_model_brain import bare
 from tests.graph.test_resume import kill_when
 
 from foundry.agents.brain import Brain, Listener
@@ -59,23 +59,6 @@ async def solve_for_ever(request: str, log: Path) -> None:
     await solve(decode(SolveRequest, request), parts=without_library(FakeWorkbench(log=log)))
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[..., ScriptedServer]]:
-    started: list[ScriptedServer] = []
-
-    def start(*replies: Any) -> ScriptedServer:
-        started.append(ScriptedServer(replies).start())
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.stop()
-
-
-def a_file(number: int) -> str:
-    return kernel((16, 32, 64, 128)[number % 4], (1, 2, 4)[number // 4 % 3]) + "class ModelNew:\n    pass\n"
-
-
 class Engineer:
     """A model that tries kernels by its tools before it proposes them: `script` has a reply for each number of results.
     As the auditor it reads the machine code and has no doubt."""
@@ -91,7 +74,7 @@ class Engineer:
             return answer({"judgement": "genuine", "doubt": False, "reason": ""}) if told else calling("sass")
         if not told:
             self.kernels += 1
-        return self.script[min(told, len(self.script) - 1)](a_file(self.kernels - 1))
+        return self.script[min(told, len(self.script) - 1)](kernel_file(self.kernels - 1))
 
 
 def calls_of(run: RunDirectory) -> list[Event]:
@@ -122,14 +105,14 @@ async def test_a_model_tries_a_kernel_by_its_tools_and_it_is_measured_once(
     assert (summary.verdict, summary.ending) == ("accepted", "budget: 5 evaluations")
     run = RunDirectory.inspect(Path(summary.run))
     made = [run.text(item.candidate.source) for item in run.decisions() if item.proposal is not None]
-    assert made == [a_file(number) for number in range(len(made))] and len(made) >= 3
+    assert made == [kernel_file(number) for number in range(len(made))] and len(made) >= 3
     names = Counter(event.name for event in calls_of(run))
     assert names["compile"] == names["check"] == names["quick_time"] == names["history"] >= 3
     told = answers_of(run)
     assert "It compiles." in told[0] and "correct, class ieee" in told[1] and "the audit is clean" in told[1]
     assert "times as fast as eager" in told[2] and "A screen, no proof." in told[2] and "roofline" in told[3]
     assert told[4] == "No step yet." and "has no candidate c1" in told[5]
-    assert "c1 from c0" in told[10] and a_file(0).strip() in told[11]
+    assert "c1 from c0" in told[10] and kernel_file(0).strip() in told[11]
     asked = Counter(line for line in log.read_text().splitlines() if line.startswith(("verify screen", "time screen")))
     assert max(asked.values()) == 1, "a kernel that its author had timed was timed again as a candidate"
     assert run.text_count() == 5 and summary.tokens == 1100 * len(server.requests)
@@ -144,7 +127,7 @@ async def test_tools_are_paid_from_the_budget_and_have_a_part_of_it(make_request
     numbers = iter(range(100))
 
     def more(_: str) -> Reply:
-        return calling("check", {"source": a_file(next(numbers)) + f"# try {next(numbers)}\n"})
+        return calling("check", {"source": kernel_file(next(numbers)) + f"# try {next(numbers)}\n"})
 
     server = serve(Engineer(more, more, lambda source: answer(move(moves=[], source=source))))
     request = make_request(6, islands=1, model="scripted-1", base_url=server.url)
