@@ -32,7 +32,7 @@ from typing import Any
 
 from foundry.graph.bench.bench import places_of
 from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-from foundry.graph.bench.tasks import BenchTask, find_tasks
+from foundry.graph.bench.tasks import BenchTask, find_tasks, mixed
 from foundry.knowledge.candidate import Build, Recipe, Verdict
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import FoundryError, RandomTask, TellsNothing, TooLarge
@@ -43,7 +43,6 @@ from foundry.tools.machine.device import describe, usable_cores
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
 
-GOLDEN = (math.sqrt(5) - 1) / 2
 TASK_S = 90.0  # after which a task is given up
 TRIED = 3  # recipes of a task, until one is right
 RESULTS, SHARED = "survey.jsonl", "FOUNDRY_SURVEY_SHARED"
@@ -207,11 +206,6 @@ def report(path: Path) -> None:
     for row in sorted(right, key=lambda row: float(row["speedup"])):
         if row["speedup"] < 1:
             print(f"  {row['task']}: {row['speedup']:.2f}x, {row['ours_ms']:.3f} ms for {row['eager_ms']:.3f}")
-
-
-def mixed(tasks: list[BenchTask]) -> list[BenchTask]:
-    order = sorted(range(len(tasks)), key=lambda number: number * GOLDEN % 1)
-    return [tasks[number] for number in order]
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from foundry.graph.bench.progress import BenchProgress, Say
 from foundry.graph.bench.report import report
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult, settle
-from foundry.graph.bench.tasks import digest_of, find_tasks
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
 from foundry.knowledge.errors import UsageError
 from foundry.tools.machine.device import chosen_gpus, describe
 from foundry.tools.task.limits import GPU_GIGABYTES
@@ -62,12 +62,22 @@ def run_bench(request: BenchRequest, gpus: str, lanes: int, *, pictures: bool, s
     digests = {task.name: digest_of(task) for task in tasks}
     known = sum(results.knows(name, digest) is not None for name, digest in digests.items())
     with BenchProgress(Console(stderr=True), say, len(tasks), known) as progress:
-        is_stopped = asyncio.run(_work(request, rounds, progress))
-    lines = [line for line in results.read() if digests.get(line.task) == line.digest]
-    order = {name: number for number, name in enumerate(digests)}
-    lines.sort(key=lambda line: order[line.task])
+
+        def tell(task: BenchTask, line: TaskResult | None) -> None:
+            progress(task, line)
+            if line is not None:  # whoever looks now, or after a kill, finds what is known so far
+                write_summary(_lines_of(results, digests), request.where, pictures=False)
+
+        is_stopped = asyncio.run(_work(request, rounds, tell))
+    lines = _lines_of(results, digests)
     write_summary(lines, request.where, pictures=pictures)
     return Outcome(lines, len(tasks) - len(lines), is_stopped)
+
+
+def _lines_of(results: ResultFile, digests: Mapping[str, str]) -> list[TaskResult]:
+    """The lines of the tasks as they stand now, in the order of `digests`."""
+    found = {line.task: line for line in results.read() if digests.get(line.task) == line.digest}
+    return [found[name] for name in digests if name in found]
 
 
 async def _work(request: BenchRequest, rounds: Sequence[Sequence[dict[str, str]]], tell: Listener) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 from foundry.graph.bench.one_task import ALONE, run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
-from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, mixed
 from foundry.graph.run.opening import WarmParts
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
@@ -30,7 +30,7 @@ async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> No
     results, parts = ResultFile(request.where), WarmParts()
     versions = versions_of(describe(request.target))
     try:
-        for task in find_tasks(request):
+        for task in mixed(find_tasks(request)):
             digest = digest_of(task)
             if stop.is_set() or results.knows(task.name, digest):
                 continue

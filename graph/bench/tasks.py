@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +16,7 @@ from foundry.tools.task.file import read_task
 
 KERNELBENCH = "KernelBench/level{level}"  # folders of tasks in a checkout of KernelBench
 WILD = frozenset("*?[")
+GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # its multiples, without whole parts, lie as evenly as any
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,13 @@ def find_tasks(request: BenchRequest) -> list[BenchTask]:
     if not chosen:
         raise UsageError(f"none of the {len(found)} tasks in {root} is asked for", "see --only, --every and --shard")
     return chosen
+
+
+def mixed(tasks: Sequence[BenchTask]) -> list[BenchTask]:
+    """The tasks in an order of which every beginning is spread over all of them: a bench that ends early, and the first
+    minutes of a long one, then speak for the whole."""
+    order = sorted(range(len(tasks)), key=lambda number: number * GOLDEN % 1.0)
+    return [tasks[number] for number in order]
 
 
 def digest_of(task: BenchTask) -> str:

@@ -27,6 +27,7 @@ class Story:
     cli: Cli
     at_kill: list[dict[str, Any]]
     evaluated_at_kill: list[tuple[Any, ...]]
+    summary_at_kill: str
     after_kill: list[int]  # processes that still worked then
     end: Done
     again: Done
@@ -60,14 +61,15 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
     child.wait()
     until(lambda: not working_below(cli.folder), "the workers are gone", 10.0)
     at_kill, evaluated = lines_of(cli.folder / "out"), rows(second, "SELECT candidate, at FROM evaluations")
-    left = working_below(cli.folder)
+    summary, left = (cli.folder / "out/summary.md").read_text(), working_below(cli.folder)
     end = cli("bench", "tasks", *OPTIONS, "--no-pictures")
-    yield Story(cli, at_kill, evaluated, left, end, cli("bench", "tasks", *OPTIONS, "--json"))
+    yield Story(cli, at_kill, evaluated, summary, left, end, cli("bench", "tasks", *OPTIONS, "--json"))
     cli.close()
 
 
 def test_what_was_finished_is_kept_and_what_was_begun_goes_on(story: Story) -> None:
-    assert [line["task"] for line in story.at_kill] == ["1_relu"]
+    assert [line["task"] for line in story.at_kill] == ["1_relu", "3_broken"]
+    assert "| 1_relu |" in story.summary_at_kill and "- 3_broken: " in story.summary_at_kill
     assert story.after_kill == []
     assert story.lines["1_relu"] == story.at_kill[0]
     (run,) = (story.out / "runs/2_gate").glob("2_gate-*")  # the one that was killed
@@ -78,7 +80,7 @@ def test_what_was_finished_is_kept_and_what_was_begun_goes_on(story: Story) -> N
 
 def test_every_task_is_one_line(story: Story) -> None:
     assert (story.end.code, story.end.err) == (0, "")
-    assert [line["task"] for line in lines_of(story.out)] == ["1_relu", "2_gate", "3_broken", "10_random"]
+    assert [line["task"] for line in lines_of(story.out)] == ["1_relu", "3_broken", "2_gate", "10_random"]
     for name in ("1_relu", "2_gate"):
         line = story.lines[name]
         low, high = line["speedup_ci95"]
@@ -103,10 +105,10 @@ def test_bad_tasks_are_lines_with_their_reason(story: Story) -> None:
 def test_progress_without_a_terminal_is_a_line_a_task(story: Story) -> None:
     said = story.end.out.splitlines()
     assert re.match(
-        r"\[2/4\] 2_gate: [\d.]+x \[.*\], [\d.]+ ms for [\d.]+, \d+ s: .*; ends about .*\d\d:\d\d$", said[0]
+        r"\[3/4\] 2_gate: [\d.]+x \[.*\], [\d.]+ ms for [\d.]+, \d+ s: .*; ends about .*\d\d:\d\d$", said[0]
     )
-    assert said[1].startswith("[3/4] 3_broken: failed: 3_broken.py, line 1") and said[2].startswith("[4/4] 10_random: ")
-    assert said[3].startswith("all: 2 of 3 tasks that count have an accepted kernel; geomean ")
+    assert said[1].startswith("[4/4] 10_random: not counted, random: ")
+    assert said[2].startswith("all: 2 of 3 tasks that count have an accepted kernel; geomean ")
 
 
 def test_a_bench_that_is_finished_only_sums_up(story: Story) -> None:

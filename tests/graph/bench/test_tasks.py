@@ -11,7 +11,7 @@ import pytest
 from foundry.graph.bench import bench
 from foundry.graph.bench.bench import places_of
 from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-from foundry.graph.bench.tasks import find_tasks
+from foundry.graph.bench.tasks import find_tasks, mixed
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.tools.machine import device as device_module
@@ -40,6 +40,16 @@ def test_tasks_stand_in_the_order_of_their_numbers(checkout: Path) -> None:
     assert names(checkout)[11:13] == ["level1/12_task", "level2/1_task"]
     assert len(names(checkout)) == 19
     assert [name for name in names(checkout / "KernelBench/level2", levels=())][-1] == "7_task"
+
+
+def test_every_beginning_of_a_bench_is_spread_over_its_tasks(checkout: Path) -> None:
+    """Whoever ends it early has tasks of every level and every part of a level."""
+    tasks = find_tasks(BenchRequest(str(checkout), "out", levels=(1, 2)))
+    order = [tasks.index(task) for task in mixed(tasks)]
+    assert sorted(order) == list(range(19))
+    for count in (4, 7, 10):
+        places = sorted(order[:count])
+        assert max(later - earlier for earlier, later in zip([-1, *places], [*places, 19], strict=True)) <= 38 / count
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 19])
