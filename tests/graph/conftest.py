@@ -229,7 +229,7 @@ class FakeWorkbench:
         kernel = TunedKernel("k0", "map", choices, 1.0, 0.9, None, 12, 0, "time")
         return TunedPlan(replace(recipe, choices={"k0": choices}), (kernel,), 12, 0, 0, 0.1, ("best: {}",))
 
-    async def sanitize(self, text: str) -> list[Gate]:
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
         return []
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from foundry.knowledge.candidate import Audit, Gate
+from foundry.knowledge.candidate import Audit, Build, Gate
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
 from foundry.tools.grade.folders import compiles_itself
@@ -29,6 +29,9 @@ CHECKS = tuple(SECONDS)
 # The tool follows every access to shared memory: a product of 4096 cubed takes many thousand times as long. Races hang
 # on a kernel's barriers and not on how many blocks it has, so one call at the smallest declared shape is looked at.
 AT_SMALLEST = frozenset({"racecheck"})
+OF_SHARED_MEMORY = frozenset({"racecheck"})
+NOT_SHARED = "not needed: by their machine code its kernels use no shared memory"
+_SHARING = ("shared_load", "shared_store", "shared_atomic", "async_copy", "tensor")  # classes of instructions
 _SUMMARY = re.compile(r"^=+ (?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)", re.M)
 _FINDING = re.compile(
     r"^=+ ((?:Invalid|Misaligned|Error: |Warning: Race|Program hit|Out-of-range|Stack|Malloc).*)$", re.M
@@ -70,7 +73,7 @@ class Sanitizer:
                     if known is not None:
                         known.close()
 
-    def check(self, text: str, means: Collection[str], *, at_once: bool) -> list[Gate]:
+    def check(self, text: str, build: Build, means: Collection[str], *, at_once: bool) -> list[Gate]:
         """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code.
         With `at_once` the checks run beside each other."""
         if self._target != "cuda":
@@ -79,8 +82,11 @@ class Sanitizer:
             return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
         if self._means is None:
             self.try_out(means)
+        is_sharing = compiles_itself(text) or may_share(build)
+        needed = [check for check in CHECKS if is_sharing or check not in OF_SHARED_MEMORY]
         with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
-            return list(pool.map(lambda check: self._gate(check, text), CHECKS))
+            found = dict(zip(needed, pool.map(lambda check: self._gate(check, text), needed), strict=True))
+        return [found.get(check) or Gate(check, True, NOT_SHARED) for check in CHECKS]
 
     def _gate(self, check: str, text: str) -> Gate:
         with self._guard:
@@ -105,6 +111,14 @@ class Sanitizer:
             self._waiting.clear()
         for one in waiting:
             one.close()
+
+
+def may_share(build: Build) -> bool:
+    """Whether some kernel may use shared memory; not so where all machine code was read and says otherwise."""
+    used = build.resources
+    unread = not used.kernels or used.kernels.keys() - used.instructions.keys()
+    sharing = (code.get(f"all_{kind}") for code in used.instructions.values() for kind in _SHARING)
+    return bool(unread or used.shared_bytes or any(sharing))
 
 
 def with_gates(audit: Audit, gates: Sequence[Gate]) -> Audit:

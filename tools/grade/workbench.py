@@ -124,7 +124,7 @@ class Workbench(Protocol):
         """Better numbers for the same structure. `hints`: the lift that earlier runs saw of a setting, by a move's key.
         What it measures proposes a candidate and proves nothing. Raises CannotLower."""
 
-    async def sanitize(self, text: str) -> list[Gate]:
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
         """What compute-sanitizer says of a winner; nothing on a CPU."""
 
     async def aclose(self) -> None: ...
@@ -202,7 +202,7 @@ class LocalWorkbench:
         self._begin(text, stage)
         if stage == "final" and self._sanitizer.confines and self._is_small(await self.intake()):
             # What is as confined as any candidate need not wait until a finalist was found correct once more.
-            self._checks[text] = asyncio.ensure_future(self.sanitize(text))
+            self._checks[text] = asyncio.ensure_future(self.sanitize(text, build))
         elif stage != "screen":
             self._threads.submit(self._sanitizer.begin)
         verdict = await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
@@ -217,7 +217,7 @@ class LocalWorkbench:
         finally:
             gates = await checks if checks else None
         if verdict.stage == "final" and found.clean:
-            found = with_gates(found, await self.sanitize(text) if gates is None else gates)
+            found = with_gates(found, await self.sanitize(text, build) if gates is None else gates)
         if not found.clean:
             await self._give_up(text)
         return found
@@ -305,12 +305,12 @@ class LocalWorkbench:
         crew = Crew(graph, recipe, device, self._grader.zygote, self._lock, thread_count(device), self._grader.cell)
         return await tune(crew, seconds, seed=seed, hints=hints, say=say)
 
-    async def sanitize(self, text: str) -> list[Gate]:
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
         if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
             return []
         is_small, means = self._is_small(await self.intake()), self.notes.isolation
         async with self._lock.shared():
-            return await self._in_thread(lambda: self._sanitizer.check(text, means, at_once=is_small))
+            return await self._in_thread(lambda: self._sanitizer.check(text, build, means, at_once=is_small))
 
     @staticmethod
     def _is_small(known: Intake) -> bool:

@@ -135,8 +135,8 @@ class RemoteWorkbench:
         found: Seen = await self._ask("observe", text, build, seconds, counted)
         return found
 
-    async def sanitize(self, text: str) -> list[Gate]:
-        found: list[Gate] = await self._ask("sanitize", text)
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
+        found: list[Gate] = await self._ask("sanitize", text, build)
         return found
 
     async def aclose(self) -> None:

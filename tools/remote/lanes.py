@@ -106,8 +106,8 @@ class GpuLanes:
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
         return await self._home.observe(text, build, seconds, counted=counted)
 
-    async def sanitize(self, text: str) -> list[Gate]:
-        return await self._home.sanitize(text)
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
+        return await self._home.sanitize(text, build)
 
     async def aclose(self) -> None:
         for begun in self._begun:

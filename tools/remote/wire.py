@@ -74,7 +74,7 @@ CALLS: dict[str, BenchCall] = {
         Seen,
         lambda bench, text, build, seconds, counted: bench.observe(text, build, seconds, counted=counted),
     ),
-    "sanitize": BenchCall((str,), list[Gate], lambda bench, text: bench.sanitize(text)),
+    "sanitize": BenchCall((str, Build), list[Gate], lambda bench, text, build: bench.sanitize(text, build)),
 }
 
 

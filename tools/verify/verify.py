@@ -227,7 +227,9 @@ async def verify_in(
     clock.note("intake")
     evaluation = await examine(_candidate_of(bench.device, text), text, stage, policy, ask)
     if stage != "final" and evaluation.audit and not objection(evaluation):  # a final audit has asked already
-        evaluation = replace(evaluation, audit=with_gates(evaluation.audit, await bench.sanitize(text)))
+        evaluation = replace(
+            evaluation, audit=with_gates(evaluation.audit, await bench.sanitize(text, evaluation.build))
+        )
         clock.note("sanitize")
     baseline = await bench.baseline() if evaluation.build.ok else None
     contest = None

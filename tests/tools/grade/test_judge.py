@@ -13,6 +13,7 @@ from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.judge.audit_runs import public_seeds
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
@@ -371,3 +372,7 @@ def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, 
         assert {"x3", "x-1"} <= set(skipped) and "x0.01" not in skipped
     finally:
         made.close()
+
+
+def test_inputs_that_take_long_to_draw_are_asked_for_with_one_public_seed() -> None:
+    assert public_seeds(4096) == (42, 0) and public_seeds(6 << 30) == (42,)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Timing, Verdict
+from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Resources, Timing, Verdict
 from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
 from foundry.tools.grade.replay import Replaying, means_under, under_tool
-from foundry.tools.grade.sanitizing import Sanitizer, read_check, with_gates
+from foundry.tools.grade.sanitizing import Sanitizer, may_share, read_check, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
 from foundry.tools.process.sandbox import OPEN_TOOL, available
 from foundry.tools.targets.disassembly import tool_path
+from foundry.tools.targets.sass import read_disassembly
 from foundry.tools.task.file import read_task
 
 HEAD = "========= COMPUTE-SANITIZER\n"
@@ -107,7 +109,7 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
     path = tmp_path / "task.py"
     path.write_text(
         "import torch\nN = 64\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
-        "def get_inputs():\n  return [torch.rand(N)]\n"
+        "def get_inputs():\n  x = torch.rand(N)\n  print(x.device)\n  return [x]\n"
     )
     (tmp_path / "task.toml").write_text("extra_shapes = [{ N = 128 }, { N = 16 }]\n")
     text = "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n    print(x.numel())\n"
@@ -121,7 +123,7 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
         used.close()
         late.close()
     assert not any(one.is_waiting or one.folder.exists() for one in made)
-    assert done.output.splitlines() == ["16", "replayed at N=16"], "once, at the smallest of the declared shapes"
+    assert done.output.splitlines() == [*["meta"] * 3, "cpu", "16", "replayed at N=16"], "once, at the smallest shape"
     looked = f"{HEAD}replayed at N=16\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
     assert read_check("racecheck", Finished(0, looked, 1.0)).evidence == "compute-sanitizer found nothing at N=16"
 
@@ -140,10 +142,25 @@ def test_a_tool_is_tried_with_a_program_of_ours(tmp_path: Path) -> None:
     assert means_under((), active, (sys.executable, "-c", "raise OSError")) == active
 
 
+def test_races_are_looked_for_where_the_machine_code_may_touch_shared_memory() -> None:
+    recorded = Path(__file__).parents[1] / "targets" / "recorded" / "kernels.sass"
+    codes = {name: code.facts() for name, code in read_disassembly(recorded.read_text()).items()}
+
+    def build(read: Sequence[str], unread: Sequence[str] = (), shared_bytes: int = 0) -> Build:
+        kernels = {name: {"registers": 32.0} for name in (*read, *unread)}
+        instructions = {name: codes[name] for name in read}
+        return Build(True, 0.1, resources=Resources(32, 0, shared_bytes, kernels=kernels, instructions=instructions))
+
+    assert not may_share(build(["stream_copy", "strided_32"]))
+    assert may_share(build(["stream_copy", "banks_16"])) and may_share(build(["half_products"]))
+    assert may_share(build(["stream_copy"], ["another"])) and may_share(build(["stream_copy"], shared_bytes=1024))
+    assert may_share(Build(True, 0.1))  # a file that compiles itself
+
+
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
     path = tmp_path / "task.py"
     path.write_text("import torch\nclass Model(torch.nn.Module):\n  def forward(self, x): ...\ndef get_inputs(): ...\n")
-    assert Sanitizer(read_task(path), "cpu").check("", (), at_once=True) == []
+    assert Sanitizer(read_task(path), "cpu").check("", Build(True, 0.1), (), at_once=True) == []
 
 
 @pytest.mark.gpu
@@ -171,7 +188,9 @@ class ModelNew(torch.nn.Module):
 """
     pytest.importorskip("triton")
     for size, passed in (("1", True), ("8", False)):
-        found = Sanitizer(read_task(path), "cuda").check(text.replace("SIZE", size), (), at_once=False)
+        found = Sanitizer(read_task(path), "cuda").check(
+            text.replace("SIZE", size), Build(True, 0.1), (), at_once=False
+        )
         gates = {gate.gate: gate for gate in found}
         assert gates["memcheck"].passed is passed, gates["memcheck"].evidence
         assert "not decided" not in gates["memcheck"].evidence
