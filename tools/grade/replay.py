@@ -4,7 +4,8 @@ process, and the program in it.
 python -m foundry.tools.grade.replay FOLDER     with task.json and device.txt in it; kernel.py once `go` says so
 
 Starting Python, torch and the tool takes seconds, and none of it needs the file. So a process may be started before it
-is known which kernel it will call: it waits for the file and touches no device until then.
+is known which kernel it will call: it draws the task's inputs on the host, waits for the file and touches no device
+until then. Inputs from the host are also the cheapest under a tool, which follows every kernel that would draw them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from foundry.knowledge import codec
 from foundry.knowledge.device import TargetName
@@ -28,10 +30,14 @@ from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
 from foundry.tools.process.sandbox import OPEN_TOOL, confine_tool
 from foundry.tools.process.zygote import ALLOWED
 
+if TYPE_CHECKING:
+    from foundry.tools.task.loading import LoadedTask
+
 FORWARDS = 2  # the first may build or tune
 SEED = 7
-SMALLEST = b"smallest"  # says `go` where one forward at the smallest of the task's shapes is wanted
 GO, KERNEL = "go", "kernel.py"
+SMALLEST = "smallest"  # a file: one forward at the smallest of the task's shapes is wanted
+AHEAD_BYTES = 256 << 20  # of inputs that are drawn on the host, before there is a kernel: half a second
 LIFE_S = 86_400.0  # of a process, the most of it waiting
 TRIAL_S = 20.0
 # What is left out for the program that a tool watches, and taken in for it, from the least to all. Without a network of
@@ -67,16 +73,26 @@ class Replaying:
     """One process under a tool, for one kernel file. It is confined by `means`; a tool that does not work under them is
     never run without: whether it worked is known from its output alone, and the candidate writes there too.
 
-    `text`: a file that compiles itself must be known from the beginning, because it has a build folder of its own.
+    `text`: a file that compiles itself must be known from the beginning, because it has a build folder of its own. With
+    `smallest` it calls the kernel once, at the smallest of the shapes that the task declares.
     """
 
     def __init__(
-        self, tool: Sequence[str], task: Task, target: TargetName, means: Collection[str], *, text: str = ""
+        self,
+        tool: Sequence[str],
+        task: Task,
+        target: TargetName,
+        means: Collection[str],
+        *,
+        text: str = "",
+        smallest: bool = False,
     ) -> None:
         self._room = tempfile.TemporaryDirectory(prefix="foundry-replay-")
         self.folder = folder = Path(self._room.name)
         (folder / "task.json").write_text(codec.encode(task), encoding="utf-8")
         (folder / "device.txt").write_text(target)
+        if smallest:
+            (folder / SMALLEST).touch()
         os.mkfifo(folder / GO)
         self._go = os.open(folder / GO, os.O_RDWR | os.O_CLOEXEC)
         self._end = ""  # why it has to end
@@ -96,12 +112,11 @@ class Replaying:
         """Whether it can still be given a file."""
         return not self._done.done()
 
-    def finish(self, text: str, seconds: float, *, smallest: bool = False) -> Finished:
-        """Gives it the kernel file and waits for its end, at most so long. With `smallest` it calls the kernel once, at
-        the smallest of the shapes that the task declares."""
+    def finish(self, text: str, seconds: float) -> Finished:
+        """Gives it the kernel file and waits for its end, at most so long."""
         (self.folder / KERNEL).write_text(text, encoding="utf-8")
         self._end, self._deadline = f"did not finish in {seconds:g} s", time.monotonic() + seconds
-        os.write(self._go, (SMALLEST if smallest else b"") + b"\n")
+        os.write(self._go, b"\n")
         return self._done.result()
 
     def close(self) -> None:
@@ -140,32 +155,41 @@ def replay(folder: Path) -> None:
     from foundry.knowledge import codec
     from foundry.knowledge.task import Task
     from foundry.tools.grade.runner.models import candidate_maker
-    from foundry.tools.task import bundle, loading
+    from foundry.tools.task.loading import placed
 
-    with (folder / GO).open("rb") as go:
-        is_smallest = go.readline().strip() == SMALLEST
     task = codec.decode(Task, (folder / "task.json").read_text(encoding="utf-8"))
     device = torch.device((folder / "device.txt").read_text().strip())
-    shapes = [task.overrides, *(task.options.extra_shapes if is_smallest else ())]
-    cases = [loading.load(task, overrides=shape) for shape in shapes]
-    nowhere = torch.device("meta")  # has shapes and no values: under a tool it takes long to draw any
-    several = cases if len(cases) > 1 else []
-    sizes = [sum(item.nbytes for item in bundle.tensors_in(case.inputs(SEED, nowhere))) for case in several]
-    at = sizes.index(min(sizes)) if sizes else 0
-    loaded = cases[at]
-    get_init_inputs = getattr(loaded.module, "get_init_inputs", list)
+    is_smallest = (folder / SMALLEST).exists()
+    ahead = None if "cuda" in task.source else _drawn(task, is_smallest)  # it may draw them on a device
+    with (folder / GO).open("rb") as go:
+        go.readline()
+    case, where, drawn = ahead or _drawn(task, is_smallest)
+    get_init_inputs = getattr(case.module, "get_init_inputs", list)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     model = make({"seed": SEED}, get_init_inputs()).to(device)
     with torch.no_grad():
-        inputs = loaded.inputs(SEED, device)
+        inputs = placed(drawn, device) if drawn else case.inputs(SEED, device)
         for _ in range(1 if is_smallest else FORWARDS):
             model(*inputs)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    print(
-        "replayed" + (f" at {', '.join(f'{name}={size}' for name, size in shapes[at].items())}" if at else ""),
-        flush=True,
-    )
+    print("replayed" + where, flush=True)
+
+
+def _drawn(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:
+    """The case whose forward is called, where that is in words if it is not the file's own, and its inputs on the host,
+    if they are small."""
+    import torch
+
+    from foundry.tools.task import bundle, loading
+
+    shapes = [task.overrides, *(task.options.extra_shapes if is_smallest else ())]
+    cases = [loading.load(task, overrides=shape) for shape in shapes]
+    nowhere = torch.device("meta")  # has shapes and no values
+    sizes = [sum(item.nbytes for item in bundle.tensors_in(case.inputs(SEED, nowhere))) for case in cases]
+    at = sizes.index(min(sizes))
+    where = f" at {', '.join(f'{name}={size}' for name, size in shapes[at].items())}" if at else ""
+    return cases[at], where, cases[at].inputs(SEED) if sizes[at] <= AHEAD_BYTES else []
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Sanitizer:
             for check in CHECKS if self._means is not None and not self._is_closed else ():
                 known = self._waiting.get(check)
                 if known is None or not known.is_waiting:
-                    self._waiting[check] = Replaying(self._argv(check), self._task, self._target, self._means or ())
+                    self._waiting[check] = self._started(check)
                     if known is not None:
                         known.close()
 
@@ -94,14 +94,15 @@ class Sanitizer:
         if waiting is None or not waiting.is_waiting:
             if waiting is not None:
                 waiting.close()
-            waiting = Replaying(self._argv(check), self._task, self._target, self._means or (), text=text)
+            waiting = self._started(check, text)
         try:
-            return read_check(check, waiting.finish(text, SECONDS[check], smallest=check in AT_SMALLEST))
+            return read_check(check, waiting.finish(text, SECONDS[check]))
         finally:
             waiting.close()
 
-    def _argv(self, check: str) -> list[str]:
-        return [str(self._tool), "--tool", check, "--print-limit", "5"]
+    def _started(self, check: str, text: str = "") -> Replaying:
+        argv, means = [str(self._tool), "--tool", check, "--print-limit", "5"], self._means or ()
+        return Replaying(argv, self._task, self._target, means, text=text, smallest=check in AT_SMALLEST)
 
     def close(self) -> None:
         """Ends what waits."""

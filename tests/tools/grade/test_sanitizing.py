@@ -114,11 +114,11 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
     (tmp_path / "task.toml").write_text("extra_shapes = [{ N = 128 }, { N = 16 }]\n")
     text = "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n    print(x.numel())\n"
     task, means = read_task(path), available().active
-    used, late, unused = made = [Replaying([], task, "cpu", means) for _ in range(3)]
+    used, late, unused = made = [Replaying([], task, "cpu", means, smallest=True) for _ in range(3)]
     try:
         unused.close()
         assert late.is_waiting and late.finish(text, 0.01).reason == "did not finish in 0.01 s"
-        done = used.finish(text, 60.0, smallest=True)
+        done = used.finish(text, 60.0)
     finally:
         used.close()
         late.close()
