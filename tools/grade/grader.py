@@ -257,7 +257,7 @@ class Grader:
         with self._judges.one() as judge, holds.shared():
             start = time.monotonic() - holds.waited_s
             message["load_limit_s"] = self._load_limit(text, build)
-            answer, ended = self._with_candidate(judge, message, self._runners.awake(text), holds)
+            answer, ended = self._with_candidate(judge, message, self._runners.take_awake(text), holds)
             seconds = time.monotonic() - holds.waited_s - start
         if "verdict" not in answer:
             return Verdict("crash", stage, evidence=problem_of(answer, ended), seconds=seconds)

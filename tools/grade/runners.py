@@ -168,7 +168,7 @@ class Runners:
                 return found
         return self.fresh(text)
 
-    def awake(self, text: str) -> Worker:
+    def take_awake(self, text: str) -> Worker:
         """A process for a candidate that is not timed, in which threads of OpenMP wait awake for a moment, as they do
         in a user's process: where each call has to wake them, those of a short one hardly ever run at the same time,
         and a race between them does not show."""
