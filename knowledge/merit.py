@@ -1,11 +1,11 @@
 """How fast a candidate is thought to be, from all its timings together.
 
 A screen of two groups and a proof of sixteen are two looks at one number; neither replaces the other. Each timing is a
-normal observation of the logarithm of the speedup; its standard deviation follows from its 95 % interval. Observations
-are weighted by their precision. Merit is one standard deviation below the pooled estimate: one lucky screen does not
-win, and a second timing that finds the same speed never lowers it. Ranking by the estimate itself would pick the
-luckiest candidate, ranking by the lower end of the 95 % interval the one that was timed most often
-(tests/graph/search/test_merit.py simulates both).
+normal observation of the logarithm of the speedup; its standard deviation follows from its 95 % interval, or from how
+far its groups lie apart where that says less. Observations are weighted by their precision. Merit is one standard
+deviation below the pooled estimate: one lucky screen does not win, and a second timing that finds the same speed never
+lowers it. Ranking by the estimate itself would pick the luckiest candidate, ranking by the lower end of the 95 %
+interval the one that was timed most often (tests/graph/search/test_merit.py simulates both).
 
 Merit does not say how well a candidate is proven; the stage of its records does.
 """
@@ -15,12 +15,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, variance
 
 from foundry.knowledge.candidate import Evaluation, Timing
 from foundry.knowledge.ruling import rule
 
 CAUTION = 1.0  # deviations below the estimate at which candidates are compared
+# A screen's interval covers the worst that the run's screens have shown: one burst of noise makes it a factor of a
+# thousand wide, and hides a kernel that is ten times as fast. For ranking it is never wider than the groups' own
+# variance, moderated (Smyth 2004) by three groups of the deviation that 800 screens of PyTorch against itself showed on
+# a busy CPU (benchmarks/results/coverage-screen.jsonl and -2: 0.077 and 0.091); a GPU's is smaller.
+GROUP_DEVIATION, GROUPS_ASSUMED = 0.08, 3
 LEAST_DEVIATION = 0.005  # two timings of one kernel, minutes apart, differ by this whatever their intervals say
 HALF_WIDTH_IN_DEVIATIONS = NormalDist().inv_cdf(0.975)  # of a 95 % interval
 NOT_COMPILED, WRONG, CORRECT = 0.0, 0.1, 1.0  # merits: a correct candidate has CORRECT and more
@@ -64,13 +69,30 @@ def estimate(timings: Sequence[Timing]) -> Estimate:
     """All timings of one candidate, pooled."""
     weights, total = 0.0, 0.0
     for timing in timings:
-        low, high = timing.speedup_ci95
-        if timing.problem or not (timing.speedup > 0 and 0 < low <= high < math.inf):
-            continue  # a full timing of too few groups has the interval (0, inf): it says nothing
-        deviation = max((math.log(high) - math.log(low)) / (2 * HALF_WIDTH_IN_DEVIATIONS), LEAST_DEVIATION)
+        if timing.problem or timing.speedup <= 0:
+            continue
+        deviation = max(min(_by_interval(timing), _by_groups(timing)), LEAST_DEVIATION)
+        if math.isinf(deviation):
+            continue
         weights += deviation**-2
         total += deviation**-2 * math.log(timing.speedup)
     return Estimate(total / weights, weights**-0.5) if weights else Estimate()
+
+
+def _by_interval(timing: Timing) -> float:
+    """Deviation of the logarithm by the 95 % interval; infinite where too few groups have none, which is (0, inf)."""
+    low, high = timing.speedup_ci95
+    return (math.log(high) - math.log(low)) / (2 * HALF_WIDTH_IN_DEVIATIONS) if 0 < low <= high < math.inf else math.inf
+
+
+def _by_groups(timing: Timing) -> float:
+    """Deviation of the mean of the groups' logarithms, moderated; infinite where their number allows none."""
+    logs = [math.log(ratio) for ratio in timing.ratios if ratio > 0]
+    if len(logs) < 2:
+        return math.inf
+    assumed = GROUPS_ASSUMED * GROUP_DEVIATION**2
+    moderated = (assumed + (len(logs) - 1) * variance(logs)) / (GROUPS_ASSUMED + len(logs) - 1)
+    return math.sqrt(moderated / len(logs))
 
 
 def estimate_of(records: Sequence[Evaluation]) -> Estimate | None:

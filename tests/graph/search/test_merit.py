@@ -103,6 +103,15 @@ def test_one_lucky_screen_does_not_win_over_a_proof() -> None:
     assert merit_of([around(2.0, 1.6)]) < merit_of([around(1.8, 1.15), around(1.8, 1.03, "full")])
 
 
+def test_a_burst_of_noise_does_not_hide_a_kernel_four_times_as_fast() -> None:
+    """A run beside other work: c7's two groups said 27 and 7, and its interval reached from 0.04 to 3945."""
+    fast = replace(timing(13.30, 0.0449, 3945.3), ratios=[26.822, 6.599])
+    best = replace(timing(3.43, 2.452, 4.800), ratios=[5.026, 2.342])
+    twins = replace(timing(2.516, 0.609, 10.39), ratios=[2.769, 2.286])  # in another's burst, and alike themselves
+    assert merit_of([fast]) > merit_of([best]) > merit_of([twins]) > CORRECT + 2.2
+    assert merit_of([replace(fast, ratios=[])]) < merit_of([best])  # all that the interval alone says
+
+
 def test_what_has_no_interval_says_nothing_and_a_rejection_at_any_stage_counts() -> None:
     unknown = timing(9.0, 0.0, math.inf, "full")  # too few groups for an interval
     assert merit_of([around(1.5, 1.1), unknown]) == merit_of([around(1.5, 1.1)])
