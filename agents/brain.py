@@ -26,6 +26,7 @@ class Call:
     three the playbook took the step.
     """
 
+    model: str
     step: str
     expert: str
     purpose: Purpose

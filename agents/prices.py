@@ -17,6 +17,10 @@ class Price:
     answer: float
     known: bool = True
 
+    @property
+    def is_free(self) -> bool:
+        return self.known and self.prompt == self.answer == 0.0
+
     def dollars(self, prompt_tokens: int, cached_tokens: int, answer_tokens: int) -> float:
         """`cached_tokens` are part of `prompt_tokens`."""
         fresh = prompt_tokens - cached_tokens
@@ -67,6 +71,6 @@ def in_words(price: Price) -> str:
     """For the line that introduces a model."""
     if not price.known:
         return "price unknown: tokens are counted, dollars are not (--price IN,OUT gives one)"
-    if price.prompt == price.answer == 0.0:
+    if price.is_free:
         return "free"
     return f"${price.prompt:g} per million tokens of prompt, ${price.answer:g} of answer"

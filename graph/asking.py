@@ -11,7 +11,7 @@ from typing import Any
 from langgraph.types import interrupt
 
 from foundry.agents.directives import parse
-from foundry.agents.prices import in_words, price_of
+from foundry.agents.prices import in_words
 from foundry.graph.run.services import Services
 from foundry.graph.search.state import Stop
 from foundry.knowledge.candidate import Evaluation
@@ -38,18 +38,17 @@ def _interrupt(services: Services, name: str, text: str) -> bool:
 def ask_for_model(services: Services) -> bool:
     """Before a model that costs something, or might, is asked for the first time."""
     request = services.request
-    if request.model is None:
-        return True
-    price = price_of(request.model, request.chat.price)
-    if price.known and not (price.prompt or price.answer):
+    paid = [spec for spec in request.models.specs if not spec.price.is_free]
+    if not paid:
         return True
     limits = request.limits
     caps = [f"{limits.tokens} tokens"] if limits.tokens is not None else []
     caps += [f"{limits.dollars:g} dollars"] if limits.dollars is not None else []
     caps += [f"{limits.calls} calls"] if limits.calls is not None else []
     most = f"at most {' and '.join(caps)}" if caps else "without a cap on tokens, dollars or calls"
-    place = request.base_url or "its usual endpoint"
-    text = f"{request.model} at {place}, {in_words(price)}, {most}: may it think? (no: the playbook does)"
+    who = "; ".join(f"{spec.name} at {spec.base_url or 'its usual endpoint'}, {in_words(spec.price)}" for spec in paid)
+    they = "it" if len(paid) == 1 else "they"
+    text = f"{who}, {most}: may {they} think? (no: the playbook does)"
     return ask(services, "model", text)
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from langgraph.runtime import Runtime
 
+from foundry.agents.models.settings import read_models
 from foundry.graph.run.events import Event
 from foundry.graph.run.opening import Opened, Parts, create, open_services
 from foundry.graph.run.request import SolveRequest
@@ -56,7 +58,9 @@ def request_of(state: Mapping[str, Any]) -> SolveRequest:
     """What the state asks for; raises UsageError for what makes no sense."""
     wanted = {"task", "target", "effort", "model", "base_url", "ask"}
     said = {name: state[name] for name in wanted & set(state) if state[name] not in (None, "")}
-    return decode(SolveRequest, json.dumps(said))
+    model, base_url = said.pop("model", None), said.pop("base_url", None)
+    models = read_models([str(model)] if model else None, {"base_url": base_url})
+    return replace(decode(SolveRequest, json.dumps(said)), models=models)
 
 
 async def end(state: Mapping[str, Any]) -> None:

@@ -65,6 +65,7 @@ class ChatModelBrain:
         model: str,
         base_url: str | None = None,
         *,
+        name: str = "",
         ledger: ModelLedger,
         fallback: PlaybookBrain | None = None,
         options: ChatOptions | None = None,
@@ -73,7 +74,7 @@ class ChatModelBrain:
         listener: Listener | None = None,
     ) -> None:
         options, limits = options or ChatOptions(), limits or Patience()
-        self.name = model
+        self.name = name or model  # what the user calls it
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
         endpoint = endpoint_of(model, base_url, options.key_env)
@@ -284,6 +285,7 @@ class ChatModelBrain:
             return
         self.listener(
             Call(
+                model=self.name,
                 step=request.step,
                 expert=request.expert,
                 purpose=request.purpose,

@@ -72,26 +72,27 @@ def solve(
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
+    from foundry.agents.models.settings import read_models
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
     from foundry.tools.machine.device import see_gpus
 
-    chat = chat_flags.chat_options(
+    models = read_models(
         model,
-        base_url,
-        api_key_env,
-        price,
-        answer_tokens,
-        request_s,
-        parallel,
-        temperature,
-        reasoning_effort,
-        tool_calls,
+        {
+            "base_url": base_url,
+            "api_key_env": api_key_env,
+            "price": price,
+            "answer_tokens": answer_tokens,
+            "request_seconds": request_s,
+            "parallel_calls": parallel,
+            "temperature": temperature,
+            "reasoning_effort": reasoning_effort,
+            "tool_calls": tool_calls,
+        },
     )
     machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
-    request = SolveRequest(
-        str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), model, base_url, chat
-    )
+    request = SolveRequest(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models)
     request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask)
     summary = _drive(lambda *given: _solve(request, *given), request, as_json, True if yes else None)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foundry.agents.models.models import PLAYBOOK, Models
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.instructions import split_instructions
@@ -17,7 +18,7 @@ from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.services import PLAYBOOK, KernelLibrary, Library, Services
+from foundry.graph.run.services import KernelLibrary, Library, Services
 from foundry.graph.run.thinking import record_thought
 from foundry.knowledge.candidate import Evaluation
 from foundry.knowledge.codec import decode, encode
@@ -75,38 +76,25 @@ class Parts:
     def check_model(self, request: SolveRequest) -> None:
         """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
         whose price nobody knows, because it would promise what cannot be kept."""
-        if request.model is None:
-            return
-        from foundry.agents.chat.endpoint import endpoint_of
-        from foundry.agents.prices import price_of
-
-        endpoint_of(request.model, request.base_url, request.chat.key_env)
         dollars = request.limits.dollars
-        if dollars is not None and not price_of(request.model, request.chat.price).known:
-            raise UsageError(
-                f"a cap of {dollars:g} dollars cannot be kept: the price of {request.model} is not known",
-                "give it with --price IN,OUT (0,0 where it is free), or cap --tokens",
-            )
+        for spec in request.models.specs:
+            _ = spec.endpoint
+            if dollars is not None and not spec.price.known:
+                raise UsageError(
+                    f"a cap of {dollars:g} dollars cannot be kept: the price of {spec.name} is not known",
+                    "give it with --price IN,OUT (0,0 where it is free), or cap --tokens",
+                )
 
     def brain(self, request: SolveRequest, thinking: ModelLedger, listener: Listener) -> Brain:
-        """The playbook, or the chat model that the user asked for; `thinking` caps what it may cost and `listener`
-        hears who it is and of every call."""
+        """The playbook, or the chat models that the user asked for; `thinking` caps what they may cost and `listener`
+        hears who they are and of every call."""
         from foundry.agents.playbook.brain import PlaybookBrain
 
-        if request.model is None:
+        if not request.models:
             return PlaybookBrain()
-        from foundry.agents.chat.brain import ChatModelBrain
+        from foundry.agents.models.brain import open_models
 
-        brain = ChatModelBrain(
-            request.model,
-            request.base_url,
-            ledger=thinking,
-            options=request.chat,
-            seed=request.seed,
-            listener=listener,
-        )
-        listener(brain.introduction)
-        return brain
+        return open_models(request.models, ledger=thinking, seed=request.seed, listener=listener)
 
     def receipt(self, services: Services, winner: Evaluation) -> None:
         """Writes receipt.json into the run directory."""
@@ -200,7 +188,7 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     run.set("device_key", device.key)
     run.set("target", device.target)
     run.set("present", "yes" if device.present else "no")
-    run.set("brain", request.model or PLAYBOOK)
+    run.set("brain", request.models.title)
     for directive in split_instructions(task.options.instructions)[0]:
         run.inbox.post(directive)
     return run
@@ -254,7 +242,7 @@ async def open_services(
     if recorded is None:
         device = _device_here(run, device, parts.device(request))
     log = EventLog(run.database, on_event, began=began)
-    thoughts = request.model is not None
+    thoughts = bool(request.models)
     journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
     ledger = Ledger(request, run, log)
     scratch = run.path.resolve() / "scratch"
@@ -267,8 +255,8 @@ async def open_services(
     def hear(said: Call | Notice) -> None:
         record_thought(said, log, run)
 
-    playbook = partial(parts.brain, replace(request, model=None), ledger.thinking, hear)
-    refused = request.model is not None and run.get("brain") == PLAYBOOK  # by the user, when they were asked
+    playbook = partial(parts.brain, replace(request, models=Models()), ledger.thinking, hear)
+    refused = request.models and run.get("brain") == PLAYBOOK  # by the user, when they were asked
     services = Services(
         request=request,
         run=run,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foundry.agents.chat.options import ChatOptions
+from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
@@ -129,9 +129,7 @@ class SolveRequest:
     limits: RunLimits = RunLimits()
     scale: int | None = None
     policy: Policy | None = None  # None: the task's
-    model: str | None = None  # None: the playbook brain
-    base_url: str | None = None
-    chat: ChatOptions = field(default_factory=ChatOptions)
+    models: Models = field(default_factory=Models)  # none: the playbook thinks
     store: str | None = None  # folder or URL of the experience store; None: $FOUNDRY_HOME/experience
     learn: bool = True  # False: neither read nor write the store (a cold run)
     runs: str = "runs"  # folder that holds run directories

@@ -22,7 +22,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "5"
+FORMAT = "6"
 SCHEMA = (
     event_log.SCHEMA
     + """

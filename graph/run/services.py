@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.journal import Journal
@@ -53,9 +54,6 @@ class KernelLibrary:
         from foundry.knowledge.library.lower import lower
 
         return lower(graphs, recipe, task_source=task_source, device=device)
-
-
-PLAYBOOK = "playbook"  # the name of the brain without a model
 
 
 @dataclass(frozen=True)

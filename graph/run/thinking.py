@@ -27,6 +27,7 @@ def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> Non
     log.note(
         "expert",
         said.expert,
+        model=said.model,
         purpose=said.purpose,
         outcome=said.outcome,
         detail=said.detail,

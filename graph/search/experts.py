@@ -10,10 +10,11 @@ from typing import Any
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Brief
+from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.run_directory import Decision
-from foundry.graph.run.services import PLAYBOOK, Services
+from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.state import IslandState, Update

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from foundry.agents.judgement import AuditEvidence
+from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
-from foundry.graph.run.services import PLAYBOOK, Services
+from foundry.graph.run.services import Services
 from foundry.graph.search.lessons import lessons
 from foundry.graph.search.think import evaluation_facts
 from foundry.graph.search.toolbox import Kernel, answer_all, tools_of

@@ -39,7 +39,7 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
         return Reply(answer(run, said))
     if isinstance(said, Directive) and said.to == "run":
         return _post(run, said, promise(said))
-    has_model = run.request.model is not None
+    has_model = bool(run.request.models)
     if has_model and isinstance(said, NotUnderstood) and line.rstrip().endswith("?"):
         return _ask_model(run, line, parts)
     candidates, graph = read_known_kernels(run, parts.library())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.agents.chat.scripted_server import ScriptedServer
 
+from foundry.agents.models.models import one_model
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.knowledge.candidate import (
@@ -301,10 +302,12 @@ def summit() -> float:
 
 @pytest.fixture
 def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
-    """A small request; no store unless asked for."""
+    """A small request; no store unless asked for. `model`, `base_url`, `chat`: one model for all experts."""
 
-    def make(evaluations: int = 24, **changes: Any) -> SolveRequest:
+    def make(evaluations: int = 24, *, model: str = "", base_url: Any = None, chat: Any = None, **changes: Any) -> Any:
         limits = RunLimits(evaluations=evaluations)
+        if model:
+            changes["models"] = one_model(model, base_url, chat)
         settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1, "limits": limits}
         return SolveRequest("relu_add.py", **{**settings, **changes})
 

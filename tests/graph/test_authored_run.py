@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer
 
+from foundry.agents.models.models import Models, one_model
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
@@ -88,8 +89,7 @@ async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
         rivals=(),
         store=str(tmp_path / "store"),
         runs=str(tmp_path / "runs"),
-        model="scripted-1",
-        base_url=server.url,
+        models=one_model("scripted-1", server.url),
     )
     try:
         summary = await solve(request)
@@ -109,7 +109,7 @@ async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
     assert thoughts and thoughts[0].data["standing"] > 1000 and not thoughts[0].data["cut"]
     run.close()
 
-    again = await solve(replace(request, model=None, base_url=None))
+    again = await solve(replace(request, models=Models()))
     found = RunDirectory.inspect(Path(again.run))
     first = found.decisions()[0].candidate
     assert again.verdict == "accepted" and first.proposal.startswith("recalled x") and first.origin == "model"

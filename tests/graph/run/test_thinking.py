@@ -14,10 +14,11 @@ from tests.graph.conftest import kernel_file
 from tests.graph.test_model_brain import bare
 
 from foundry.agents.brain import Brain, Listener
-from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.breaker import Pauses
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.models.brain import open_models
+from foundry.agents.models.models import one_model
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventKind, EventLog
@@ -47,17 +48,7 @@ def thinker(parts: Any, library: Any) -> Any:
 
     class Thinking(parts):  # type: ignore[misc]
         def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
-            assert request.model
-            brain = ChatModelBrain(
-                request.model,
-                request.base_url,
-                ledger=thinking,
-                limits=PATIENCE,
-                options=request.chat,
-                listener=listener,
-            )
-            listener(brain.introduction)
-            return brain
+            return open_models(request.models, ledger=thinking, limits=PATIENCE, listener=listener)
 
     return Thinking(library=bare(library))
 
@@ -221,9 +212,5 @@ def test_a_resumed_run_asks_as_it_was_told(make_request: MakeRequest) -> None:
     run = RunDirectory.create(make_request(model="scripted-1", chat=options))
     run.close()
     again = RunDirectory.open(run.path)
-    assert again.request.chat == options
-    raw = json.loads(again.get("request"))
-    del raw["chat"]
-    again.set("request", json.dumps(raw))  # as a run begun by an earlier version
-    assert again.request.chat == ChatOptions()
+    assert again.request.models == one_model("scripted-1", None, options)
     again.close()

@@ -16,7 +16,7 @@ from tests.graph.test_model_brain import bare
 from tests.graph.test_resume import kill_when
 
 from foundry.agents.brain import Brain, Listener
-from foundry.agents.chat.brain import ChatModelBrain
+from foundry.agents.models.brain import open_models
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
 from foundry.graph.run.events import Event, EventLog
@@ -39,16 +39,9 @@ class Calling(FakeParts):
 
     def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
         playbook = PlaybookBrain(self._library)
-        if request.model is None:
+        if not request.models:
             return playbook
-        return ChatModelBrain(
-            request.model,
-            request.base_url,
-            ledger=thinking,
-            fallback=playbook,
-            options=request.chat,
-            listener=listener,
-        )
+        return open_models(request.models, ledger=thinking, playbook=playbook, listener=listener)
 
 
 def without_library(machine: FakeWorkbench | None = None) -> Calling:

@@ -1,0 +1,84 @@
+"""The brain of a run with models: each expert thinks with a model of its own, or with the playbook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from foundry.agents.brain import Brain, Listener
+from foundry.agents.brief import Brief
+from foundry.agents.chat.brain import ChatModelBrain
+from foundry.agents.chat.client import Patience
+from foundry.agents.judgement import AuditEvidence
+from foundry.agents.ledger import ModelLedger
+from foundry.agents.models.models import Models
+from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.agents.talk import ToolRequest
+from foundry.knowledge.candidate import Judgement
+from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
+
+
+class ModelsBrain:
+    """Implements Brain."""
+
+    def __init__(self, models: Models, brains: Mapping[str, ChatModelBrain], playbook: PlaybookBrain) -> None:
+        self.name = models.title
+        self.models = models
+        self.brains = brains
+        self.playbook = playbook
+
+    async def diagnose(self, brief: Brief) -> Diagnosis:
+        return await self._first("diagnostician").diagnose(brief)
+
+    async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
+        return await self._of(expert, brief.model).propose(expert, brief)
+
+    async def judge(self, evidence: AuditEvidence) -> Judgement | ToolRequest:
+        return await self._first("auditor").judge(evidence)
+
+    async def answer(self, question: str, context: str) -> str:
+        return await self._first("diagnostician").answer(question, context)
+
+    def _of(self, expert: ExpertName, chosen: str) -> Brain:
+        """The model chosen for this step. While its endpoint is left alone, another one of the expert's steps in."""
+        names = self.models.of(expert)
+        if chosen not in names:
+            return self._first(expert)
+        others = [name for name in names if name != chosen]
+        awake = (name for name in (chosen, *others) if not self.brains[name].breaker.retry_s)
+        return self.brains[next(awake, chosen)]
+
+    def _first(self, expert: ExpertName) -> Brain:
+        names = self.models.of(expert)
+        return self.brains[names[0]] if names else self.playbook
+
+
+def open_models(
+    models: Models,
+    *,
+    ledger: ModelLedger,
+    playbook: PlaybookBrain | None = None,
+    limits: Patience | None = None,
+    seed: int | None = None,
+    listener: Listener | None = None,
+) -> ModelsBrain:
+    """The brain; the listener is told who thinks, where, and for what price. Raises UsageError without any access to
+    one of the models."""
+    playbook = playbook or PlaybookBrain()
+    brains = {
+        spec.name: ChatModelBrain(
+            spec.model,
+            spec.base_url,
+            name=spec.name,
+            ledger=ledger,
+            fallback=playbook,
+            options=spec.options,
+            limits=limits,
+            seed=seed,
+            listener=listener,
+        )
+        for spec in models.specs
+    }
+    if listener is not None:
+        for brain in brains.values():
+            listener(brain.introduction)
+    return ModelsBrain(models, brains, playbook)

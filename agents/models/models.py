@@ -1,0 +1,65 @@
+"""Which chat models a run has, and which of them think for which expert; kept with the request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foundry.agents.chat.endpoint import Endpoint, endpoint_of
+from foundry.agents.chat.options import ChatOptions
+from foundry.agents.prices import Price, price_of
+from foundry.knowledge.thought import ExpertName
+
+PLAYBOOK = "playbook"  # the name of the brain without a model
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model: what the user calls it, what its endpoint calls it, where that is, and how it is asked."""
+
+    name: str
+    model: str
+    base_url: str | None = None
+    options: ChatOptions = field(default_factory=ChatOptions)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Raises UsageError without any access."""
+        return endpoint_of(self.model, self.base_url, self.options.key_env)
+
+    @property
+    def price(self) -> Price:
+        return price_of(self.model, self.options.price)
+
+
+@dataclass(frozen=True)
+class Models:
+    """`everyone` are the models of experts that `experts` does not name; an expert without any thinks with the
+    playbook. Of several models of one expert the first diagnoses, judges and answers, and every step's proposal comes
+    from the one that promises most for its price (agents/models/bandit.py)."""
+
+    specs: tuple[ModelSpec, ...] = ()
+    everyone: tuple[str, ...] = ()
+    experts: Mapping[ExpertName, tuple[str, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.specs)
+
+    @property
+    def title(self) -> str:
+        """All of them in one word: the name of the brain."""
+        return "+".join(spec.name for spec in self.specs) or PLAYBOOK
+
+    def of(self, expert: ExpertName) -> tuple[str, ...]:
+        return self.experts.get(expert, self.everyone)
+
+    def spec(self, name: str) -> ModelSpec:
+        return next(spec for spec in self.specs if spec.name == name)
+
+    def named(self, names: tuple[str, ...]) -> tuple[ModelSpec, ...]:
+        return tuple(self.spec(name) for name in names)
+
+
+def one_model(model: str, base_url: str | None = None, options: ChatOptions | None = None) -> Models:
+    """One model for all experts."""
+    return Models((ModelSpec(model, model, base_url, options or ChatOptions()),), (model,))
