@@ -69,8 +69,10 @@ def scan(
     return Case(kernel, inputs, {"y": truth}, dict(choices))
 
 
-def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: Any) -> Case:
-    """Pooling of relu(x) over 1 or 2 dimensions; no window: adaptive to `out`."""
+def pool(
+    kind: Any, size: tuple[int, ...], window: tuple[int, ...], *, indexed: bool = True, path: str = "", **options: Any
+) -> Case:
+    """Pooling of relu(x) over 1 to 3 dimensions; no window: adaptive to `out`. `indexed`: with where a maximum is."""
     outer = (2, 3)
     x = torch.randn(*outer, *size)
     shifted = x.clone()
@@ -88,7 +90,7 @@ def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: A
         truth, index = getattr(functional, f"max_pool{rank}d")(
             value, window, stride, padding, dilation, return_indices=True
         )
-        extra["where"] = index
+        extra |= {"where": index} if indexed else {}
     out = tuple(truth.shape)
     strides, in_strides = contiguous_strides(out), contiguous_strides(tuple(x.shape))
     stores = [Store("y", View(0, strides), Named("acc", F))]
@@ -110,7 +112,11 @@ def pool(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: A
         F,
         options.get("count_include_pad", True),
     )
-    return Case(kernel, {"x": x}, {"y": truth.float(), **extra})
+    return Case(kernel, {"x": x}, {"y": truth.float(), **extra}, {"path": path} if path else {})
+
+
+def columns(kind: Any, size: tuple[int, ...], window: tuple[int, ...], **options: Any) -> Case:
+    return pool(kind, size, window, indexed=False, path="columns", **options)
 
 
 CASES: dict[str, Callable[[], Case]] = {
@@ -224,6 +230,17 @@ CASES: dict[str, Callable[[], Case]] = {
     "max_pool": lambda: pool("max", (9, 12), (3, 2), stride=(2, 2), padding=(1, 0), dilation=(1, 2)),
     "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
     "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
+    "pool_columns_line": lambda: columns("max", (97,), (8,), padding=(4,), dilation=(3,)),
+    "pool_columns_long": lambda: columns("avg", (12000,), (8,), padding=(4,)),
+    "pool_columns_short": lambda: columns(
+        "avg", (12, 8), (3, 2), stride=(2, 3), padding=(1, 1), count_include_pad=False
+    ),
+    "pool_columns_plane": lambda: columns("max", (19, 52), (4, 4), padding=(1, 1)),
+    "pool_columns_apart": lambda: columns("avg", (30, 143), (11, 11), stride=(11, 11)),
+    "pool_columns_many": lambda: columns("avg", (17, 21, 20), (5, 3, 4), stride=(2, 1, 3), padding=(2, 0, 1)),
+    "pool_columns_dilated": lambda: columns(
+        "max", (11, 14, 36), (3, 3, 3), stride=(2, 2, 2), padding=(1, 1, 1), dilation=(3, 3, 3)
+    ),
     "adaptive_pool": lambda: pool("avg", (9, 13), (), out=(4, 5)),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
