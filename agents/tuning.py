@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from foundry.agents.brief import Brief
 from foundry.agents.expert import experts
@@ -74,7 +75,7 @@ def obedient(recipe: Recipe, before: Lowered, obedience: Obedience | None) -> Re
             found = choices.get(kernel.name, {})
             if tunable.name in found and obedience.forbids(setting(kernel, tunable, found[tunable.name])) is not None:
                 found[tunable.name] = kernel.choices.get(tunable.name, tunable.default)
-    return Recipe(recipe.target, recipe.materialise, recipe.rewrites, choices, recipe.ieee_only)
+    return replace(recipe, choices=choices)
 
 
 def settings_between(before: Lowered, after: Lowered) -> Iterator[Move]:

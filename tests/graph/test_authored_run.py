@@ -102,6 +102,7 @@ async def test_a_models_kernel_is_repaired_tuned_accepted_and_found_again(
     events = EventLog(run.database, reading=True).read()
     (tuned,) = [event for event in events if event.name == "tuned"]
     assert tuned.data["tried"] >= 1 and tuned.data["failed"] == 0
+    assert not [event for event in events if event.name == "duplicate"], "the tuner's numbers made no new kernel"
     made = [item.candidate.recipe for item in run.decisions() if item.candidate.recipe is not None]
     numbers = {json.dumps(recipe.choices) for recipe in made if recipe.authored == winner.recipe.authored}
     assert len(numbers) > 1, "nobody but the author chose numbers"

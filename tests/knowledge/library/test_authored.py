@@ -15,6 +15,8 @@ import torch
 from tests.knowledge.library import authored
 from tests.knowledge.library.lowering import graph_of
 
+from foundry.agents.obedience import Obedience
+from foundry.agents.tuning import obedient
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, Recipe
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.device import Device
@@ -56,6 +58,10 @@ def lowered(kernel: AuthoredKernel, *graphs: OpGraph, device: Device = CPU, task
     return lower(graphs or [softmax(6, 37)], recipe, task_source=task, device=device)
 
 
+def numbers_of(kernel: Lowered) -> dict[str, tuple[Any, ...]]:
+    return {item.name: item.values for item in kernel.kernels[0].tunables}
+
+
 def model_of(text: str) -> Any:
     namespace: dict[str, Any] = {}
     exec(compile(text, "candidate.py", "exec"), namespace)
@@ -65,6 +71,16 @@ def model_of(text: str) -> Any:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
+
+
+def test_what_the_tuner_found_stays_the_authors_kernel() -> None:
+    """The search printed the library's first kernel again where it should have tuned the author's."""
+    before = lowered(authored.CPU)
+    found = replace(
+        before.recipe, choices={"authored": {name: values[-1] for name, values in numbers_of(before).items()}}
+    )
+    kept = obedient(found, before, Obedience(before, softmax(6, 37), ()))
+    assert kept == found and kept.authored == authored.CPU
 
 
 def test_one_text_runs_for_two_shapes_and_gives_no_lead() -> None:
