@@ -138,6 +138,8 @@ _REGISTERS = {64: "%zmm", 32: "%ymm", 16: "%xmm"}  # by width
 _SCALAR_LOOP = 2  # instructions that make a scalar loop worth naming
 _INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(?:(?:bnd|notrack|lock|rep\w*)\s+)?([a-z][a-z0-9]+)\b(.*)$")
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(.+)>:$")
+_SYMBOL = re.compile(r"<([\w.]+)")  # a call's, or of an address that is loaded: OpenMP's regions
+_ENTRY, _ONCE_ENTRY = "foundry_forward", "foundry_prepare"  # of the library's module files
 _JUMP = re.compile(r"^\s+([0-9a-f]+)\s")
 _MATHS = re.compile(r"<(?:a?(?:sin|cos|tan)h?|exp[2m1]*|log(?:2|10|1p)?|pow|erf|fmod|atan2)f?@plt>")
 
@@ -181,7 +183,8 @@ class _Instruction:
 
 
 def disassembly_resources(text: str) -> Resources:
-    """Counts instruction classes; a register width counts when at least three instructions use it."""
+    """Counts instruction classes; a register width counts when at least three instructions use it. Of loops only those
+    count that run in every call: code that prepares parameters runs once for each set of them."""
     mix: Counter[str] = Counter()
     widths: Counter[int] = Counter()
     functions: dict[str, list[_Instruction]] = {}
@@ -198,7 +201,8 @@ def disassembly_resources(text: str) -> Resources:
         widths[_width(operands)] += 1
         function.append(_Instruction(int(address, 16), kind, opcode, operands))
     widest = max((width for width, count in widths.items() if count >= 3), default=0)
-    loops = {name: _looped(code) for name, code in functions.items()}
+    once = _reached_from(_ONCE_ENTRY, functions) - _reached_from(_ENTRY, functions)
+    loops = {name: _looped(code) for name, code in functions.items() if name not in once}
     scalar = {name: _scalar_work(looped) for name, looped in loops.items()}
     return Resources(
         vector_bytes=widest,
@@ -206,6 +210,19 @@ def disassembly_resources(text: str) -> Resources:
         scalar_loops={name: count for name, count in scalar.items() if count},
         instructions={name: _facts(looped) for name, looped in loops.items() if looped},
     )
+
+
+def _reached_from(entry: str, functions: dict[str, list[_Instruction]]) -> set[str]:
+    """The functions whose name begins with `entry`, and all that those name: what they call or hand to OpenMP."""
+    reached: set[str] = set()
+    waiting = [name for name in functions if name.startswith(entry)]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            named = {_source_name(symbol) for code in functions[name] for symbol in _SYMBOL.findall(code.operands)}
+            waiting += [other for other in named if other in functions]
+    return reached
 
 
 def _source_name(symbol: str) -> str:

@@ -99,6 +99,35 @@ def test_disassembly_is_counted_by_class() -> None:
     assert found.instruction_mix == {"branch": 1, "fma": 8, "scalar_float": 1, "stream": 1}
 
 
+PREPARES = """
+static void pack(const float* x, float* y) {
+#pragma omp parallel for
+  for (long i = 0; i < 512; ++i) {
+    double sum = 0;
+    for (long k = 0; k < 64; ++k) sum += (double)x[i * 64 + k] * x[i * 64 + k];
+    y[i] = (float)sum;
+  }
+}
+static void sums(const float* x, float* y) {
+#pragma omp parallel for
+  for (long i = 0; i < 512; ++i) {
+    float sum = 0;
+    for (long k = 0; k < 64; ++k) sum += x[i * 64 + k] / y[k];
+    y[i] = sum;
+  }
+}
+extern "C" void foundry_prepare(void** b) { pack((const float*)b[0], (float*)b[1]); }
+extern "C" void foundry_forward(void** b) { sums((const float*)b[0], (float*)b[1]); }
+"""
+
+
+def test_code_that_prepares_parameters_limits_no_call() -> None:
+    build = CpuTarget().build(candidate(PREPARES, ["-std=c++17", "-O2", "-mavx2", "-fopenmp", "-shared", "-fPIC"]))
+    assert build.ok, build.first_error
+    assert list(build.resources.scalar_loops) == ["sums"], "pack is scalar too, but a call does not run it"
+    assert not {"pack", "foundry_prepare"} & set(build.resources.instructions)
+
+
 def test_a_missing_compiler_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler_version.cache_clear()
     monkeypatch.setenv("PATH", "/nonexistent")
