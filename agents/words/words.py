@@ -8,6 +8,7 @@ from foundry.agents.brief import Brief, Example
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import render
 from foundry.agents.situation import Situation
+from foundry.agents.tuning import is_tuned
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.sections import Prompt, Section, fit, tokens
@@ -200,7 +201,7 @@ def _kernels(brief: Brief) -> str:
     situation = Situation(brief)
     if not situation.kernels:
         return "None are known: the parent is a whole file."
-    lines = []
+    lines = ["The tuner has swept these numbers in this run; what it found is a candidate."] if is_tuned(brief) else []
     for kernel in situation.kernels.values():
         share = situation.shares[kernel.name]
         lines.append(

@@ -12,6 +12,7 @@ from tests.knowledge.library import authored
 
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import template
+from foundry.agents.tuning import tuned_mark
 from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
 from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
@@ -163,6 +164,13 @@ def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
     parent = replace(broken, build=replace(broken.build, ok=False, errors=said))
     failed = Diagnosis("c1", "compile_error", None, "author:7:3: error: 'tot' was not declared", "fix it")
     assert said in step_prompt(toy.brief(parent=parent), failed, ()).text
+
+
+def test_a_model_is_told_that_the_tuner_has_swept_the_numbers(toy: Any) -> None:
+    brief = toy.brief()
+    assert brief.lowered is not None and "tuner has swept" not in step_prompt(brief, WRONG, ()).text
+    swept = replace(brief, tried=frozenset({tuned_mark(brief.lowered)}))
+    assert "The tuner has swept these numbers in this run" in step_prompt(swept, WRONG, ()).text
 
 
 def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> None:
