@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foundry.graph.commands import model_flags
 from foundry.graph.commands.options import (
     JsonOption,
     RunArgument,
@@ -20,7 +21,6 @@ from foundry.graph.commands.options import (
     choose_policy,
     choose_target,
 )
-from foundry.graph.run import chat_flags
 from foundry.tools.command_line import choose, one_line_errors, print_json
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def solve(
     task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
     target: TargetOption = "auto",
     effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
-    model: chat_flags.ModelFlag = None,
-    base_url: chat_flags.BaseUrlFlag = None,
-    api_key_env: chat_flags.KeyFlag = None,
-    price: chat_flags.PriceFlag = None,
-    answer_tokens: chat_flags.AnswerTokensFlag = None,
-    request_s: chat_flags.RequestSecondsFlag = None,
-    parallel: chat_flags.ParallelFlag = None,
-    temperature: chat_flags.TemperatureFlag = None,
-    reasoning_effort: chat_flags.ReasoningFlag = None,
-    tool_calls: chat_flags.ToolCallsFlag = None,
+    model: model_flags.ModelFlag = None,
+    base_url: model_flags.BaseUrlFlag = None,
+    api_key_env: model_flags.KeyFlag = None,
+    price: model_flags.PriceFlag = None,
+    answer_tokens: model_flags.AnswerTokensFlag = None,
+    request_s: model_flags.RequestSecondsFlag = None,
+    parallel: model_flags.ParallelFlag = None,
+    temperature: model_flags.TemperatureFlag = None,
+    reasoning_effort: model_flags.ReasoningFlag = None,
+    tool_calls: model_flags.ToolCallsFlag = None,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from foundry.graph.run.events import Event, EventLog, TimeSplit, time_split
 from foundry.graph.run.measurements import CONTEST
+from foundry.graph.run.model_records import ModelRecord, read_records
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.candidate import Baseline, Contest, Evaluation
 from foundry.knowledge.codec import decode, to_plain
@@ -55,6 +56,7 @@ class Summary:
     tokens: int = 0
     dollars: float = 0.0
     priced: bool = True  # False: nobody knows what the model costs, `dollars` counts nothing
+    models: list[ModelRecord] = field(default_factory=list)  # what each brought and cost
     time: dict[str, float] = field(default_factory=dict)  # seconds by category, and the overhead's share
 
     def to_json(self) -> Any:
@@ -121,6 +123,7 @@ def summarise(run: RunDirectory) -> Summary:
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
         priced=all(event.data["priced"] for event in events if event.kind == "note" and event.name == "model"),
+        models=read_records(run),
         time=_seconds(split),
     )
 

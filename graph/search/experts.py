@@ -15,7 +15,7 @@ from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
-from foundry.graph.run.thinking import wait_for_model
+from foundry.graph.run.thinking import choose_model, wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.state import IslandState, Update
 from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
@@ -43,7 +43,8 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
     async def think(state: IslandState, services: Services) -> Update:
         brief = await brief_for(state, services)
         if services.brain.name != PLAYBOOK:
-            brief = replace(brief, tools=tools_of(expert, services), talk=_read_talk(state, services))
+            model = choose_model(services, expert, brief.step)
+            brief = replace(brief, model=model, tools=tools_of(expert, services), talk=_read_talk(state, services))
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
             answer = await _answer(services, expert, brief, state["turns"])
             span.data["proposal"] = _in_words(answer)

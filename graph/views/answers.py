@@ -32,6 +32,8 @@ def status(run: RunDirectory) -> str:
         f"minutes (the search may take {request.max_minutes:g}).",
         _best_line(found),
     ]
+    if len(found.models) > 1:
+        lines += [f"Model {record.words}." for record in found.models]
     if found.ending:
         lines.append(f"The search ended: {found.ending}.")
     lines += [f"Island {island} stopped: {reason}." for island, reason in sorted(found.islands.items())]

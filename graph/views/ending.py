@@ -16,6 +16,8 @@ def ending_lines(summary: Summary, task_path: str) -> list[str]:
     if summary.tokens:
         dollars = f"${summary.dollars:.2f}" if summary.priced else "price unknown (--price IN,OUT)"
         lines.append(f"cost: {summary.tokens} tokens, {dollars}")
+    if len(summary.models) > 1:
+        lines += [f"model {record.words}" for record in summary.models]
     lines += [f"note: {note}" for note in summary.notes]
     if summary.kernel:
         lines.append(f"kernel:  {summary.kernel}")

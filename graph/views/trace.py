@@ -18,6 +18,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
 
 SHOWN = (
+    "model",
     "outcome",
     "speedup",
     "evidence",

@@ -1,0 +1,82 @@
+"""What each model of a run has brought and cost so far, read from its tables: for the choice among several, and for
+people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from foundry.agents.models.bandit import Yield, credit
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.knowledge.merit import CORRECT
+
+
+@dataclass(frozen=True)
+class ModelRecord:
+    """`steps`: proposals that it was asked for; `kernels`: those that were evaluated; `gain`: the sum of the logarithms
+    by which they were faster than their parents."""
+
+    name: str
+    calls: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+    steps: int = 0
+    kernels: int = 0
+    gain: float = 0.0
+    priced: bool = True
+
+    @property
+    def cost(self) -> float:
+        return self.dollars if self.priced else 1e-6 * self.tokens
+
+    @property
+    def words(self) -> str:
+        """For people: what it did, brought and cost."""
+        dollars = f"${self.dollars:.4f}" if self.priced else "price unknown"
+        return (
+            f"{self.name}: {self.steps} steps, {self.kernels} kernels, gains of {self.gain:.2f} in logarithms; "
+            f"{self.calls} calls, {self.tokens} tokens, {dollars}"
+        )
+
+
+def read_records(run: RunDirectory) -> list[ModelRecord]:
+    """One a model of the run, in the order in which the user named them."""
+    log = EventLog(run.database, reading=True)
+    found = {spec.name: ModelRecord(spec.name, priced=spec.price.known) for spec in run.request.models.specs}
+    asked: dict[str, set[str]] = {name: set() for name in found}
+    for event in log.read(kind="expert"):
+        name = event.data.get("model", "")
+        if name not in found:
+            continue
+        was = found[name]
+        if event.data["purpose"] == "propose":
+            asked[name].add(event.step)
+        found[name] = replace(
+            was,
+            calls=was.calls + int(event.data["requests"]),
+            tokens=was.tokens + int(event.data["tokens"]),
+            dollars=was.dollars + float(event.data["dollars"]),
+        )
+    for name, (kernels, gain) in _gains(run, set(found)).items():
+        found[name] = replace(found[name], kernels=kernels, gain=gain)
+    return [replace(record, steps=len(asked[record.name])) for record in found.values()]
+
+
+def _gains(run: RunDirectory, names: set[str]) -> dict[str, tuple[int, float]]:
+    """(kernels that were evaluated, sum of their gains over their parents) by model."""
+    merits = {row[0]: row[1] for row in run.database.run("SELECT candidate, merit FROM evaluations ORDER BY at")}
+    found: dict[str, tuple[int, float]] = {}
+    for decision in run.decisions():
+        proposal = decision.proposal
+        if proposal is None or proposal.brain not in names or decision.candidate.id not in merits:
+            continue
+        kernels, gain = found.get(proposal.brain, (0, 0.0))
+        child, parent = merits[decision.candidate.id] - CORRECT, merits.get(proposal.parent, 0.0) - CORRECT
+        found[proposal.brain] = (kernels + 1, gain + credit(child, parent))
+    return found
+
+
+def yields_of(records: list[ModelRecord]) -> dict[str, Yield]:
+    """The same for the choice. Where one price is not known, tokens are what all of them cost."""
+    priced = all(record.priced for record in records)
+    return {item.name: Yield(item.steps, item.gain, replace(item, priced=priced).cost) for item in records}

@@ -1,0 +1,95 @@
+"""Runs with several models: a model for each expert, and a choice among several by what each brings for its price."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer
+from tests.graph.conftest import kernel
+from tests.graph.run.test_thinking import events_of, idea, thinker
+
+from foundry.agents.chat.options import ChatOptions
+from foundry.agents.models.models import Models, ModelSpec
+from foundry.graph.replay import replay
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.summary import summarise
+from foundry.graph.solve import solve
+from foundry.graph.views.answers import status
+from foundry.graph.views.ending import ending_lines
+
+MakeRequest = Callable[..., SolveRequest]
+NONSENSE = answer("I would rather not.")
+PRICED = ChatOptions(2000, price=(1.0, 4.0), tool_calls=0)
+
+
+def asked_of(server: ScriptedServer, model: str) -> list[str]:
+    """The system prompts of the requests to a model."""
+    return [str(asked["messages"][0]["content"]) for asked in server.requests if asked["model"] == model]
+
+
+async def test_each_expert_thinks_with_its_own_model(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    """The author's kernel does not compile; the strong model repairs it, and judges the winner."""
+    broken = kernel(64, 8) + "class ModelNew:\n    pass\n"
+    proposal = {"rationale": "tiles", "expected": "1.1x", "moves": [], "edits": [], "cites": []}
+
+    def author(asked: dict[str, Any]) -> Reply:
+        if asked["model"] == "cheap-1":
+            return answer({**proposal, "source": broken})
+        system = str(asked["messages"][0]["content"])
+        if "auditor" in system.splitlines()[0]:
+            return answer({"judgement": "It computes.", "doubt": False, "reason": ""})
+        if "response_format" in asked:
+            return answer({"cause": "unroll 8 needs too many registers", "action": "unroll 4", "kernel": ""})
+        return answer({**proposal, "edits": [{"old": '"unroll": 8', "new": '"unroll": 4'}], "source": ""})
+
+    server = serve(author)
+    models = Models(
+        (ModelSpec("cheap", "cheap-1", server.url, PRICED), ModelSpec("strong", "strong-1", server.url, PRICED)),
+        ("cheap",),
+        {"diagnostician": ("strong",), "auditor": ("strong",)},
+    )
+    request = replace(make_request(2, islands=1), models=models)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert summary.verdict == "accepted" and summary.brain == "cheap+strong"
+    assert all("diagnostician" not in text and "auditor" not in text for text in asked_of(server, "cheap-1"))
+    experts = {
+        line.split("# You are the ")[1] for text in asked_of(server, "strong-1") for line in text.splitlines()[:1]
+    }
+    assert experts == {"debugging diagnostician", "anti-cheat auditor"}
+    run = RunDirectory.inspect(Path(summary.run))
+    assert [item.proposal.brain for item in run.decisions() if item.proposal] == ["cheap", "strong"]
+    run.close()
+    assert (await replay(Path(summary.run), thinker(parts, library))).exact
+
+
+async def test_of_two_models_the_one_that_brings_something_is_asked_more(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    numbers = iter(range(1000))
+    server = serve(lambda asked: NONSENSE if asked["model"] == "idle-1" else idea(next(numbers)))
+    models = Models(
+        tuple(ModelSpec(name, f"{name}-1", server.url, PRICED) for name in ("idle", "busy")), ("idle", "busy")
+    )
+    request = replace(make_request(10, islands=2), models=models)
+    summary = await solve(request, parts=thinker(parts, library))
+    chosen = [event.data for event in events_of(summary, "note") if event.name == "model chosen"]
+    late = [data["model"] for data in chosen[len(chosen) // 2 :]]
+    assert late.count("busy") > late.count("idle")
+    assert "busy drew" in chosen[-1]["reason"] and "dollars" in chosen[-1]["reason"]
+    idle, busy = summary.models
+    assert (idle.kernels, idle.gain) == (0, 0.0) and busy.kernels >= 8 and busy.gain > 0.0
+    assert idle.dollars + busy.dollars == pytest.approx(summary.dollars)
+    assert any(line.startswith("model busy: ") for line in ending_lines(summary, "task.py"))
+    run = RunDirectory.inspect(Path(summary.run))
+    assert f"Model {idle.words}." in status(run) and summarise(run).models == summary.models
+    run.close()
+    asked = len(server.requests)
+    assert (await replay(Path(summary.run), thinker(parts, library))).exact
+    assert len(server.requests) == asked
