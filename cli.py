@@ -8,7 +8,7 @@ import typer
 from foundry.graph.bench.command import bench
 from foundry.graph.commands import knowledge
 from foundry.graph.commands.doctor import doctor
-from foundry.graph.commands.runs import chat, show_runs, show_trace
+from foundry.graph.commands.runs import chat, show_runs, show_trace, watch
 from foundry.graph.commands.solve import resume, solve
 from foundry.graph.commands.verify import profile, verify
 from foundry.tools.command_line import CommandLine
@@ -30,6 +30,7 @@ agent = typer.Typer(help="Run the experts on a task; watch, steer and inspect a 
 agent.command("solve")(solve)
 agent.command("resume")(resume)
 agent.command("runs")(show_runs)
+agent.command("watch")(watch)
 agent.command("trace")(show_trace)
 agent.command("chat")(chat)
 app.add_typer(agent, name="agent")

@@ -37,6 +37,10 @@ def silent(_event: Event) -> None:
     """The listener of a run that nobody watches."""
 
 
+def unseen(_path: Path) -> None:
+    """Who hears where the folder of a run that nobody watches is."""
+
+
 async def solve(
     request: SolveRequest,
     on_event: Callable[[Event], None] = silent,
@@ -44,13 +48,16 @@ async def solve(
     stop: asyncio.Event | None = None,
     parts: Parts | None = None,
     asker: Asker = nobody,
+    on_folder: Callable[[Path], None] = unseen,
 ) -> Summary:
     """Runs the whole graph on a task. `stop`, once set, ends it at once with its state kept: the summary's verdict is
-    then "interrupted", as it is when the run asks something (SolveRequest.ask) and `asker` gives no answer. Raises
-    TaskError, UsageError, MissingTool, StorageFailed."""
+    then "interrupted", as it is when the run asks something (SolveRequest.ask) and `asker` gives no answer.
+    `on_folder` hears of the run's folder before anything else happens. Raises TaskError, UsageError, MissingTool,
+    StorageFailed."""
     began = time.time()
     with _begun(parts) as parts:
         run = create(request, parts)
+        on_folder(run.path)
         return await _work(run, parts, on_event, stop, began, asker)
 
 

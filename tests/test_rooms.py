@@ -62,6 +62,7 @@ ROOMS = (
     "graph.run",
     "graph.search",
     "graph.views",
+    "graph.live",
     "graph",
     "graph.commands",
     "graph.bench",

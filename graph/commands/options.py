@@ -10,6 +10,7 @@ import typer
 from foundry.tools.command_line import choose
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+PlainOption = Annotated[bool, typer.Option("--plain", help="A line a generation instead of the live view.")]
 RunArgument = Annotated[str, typer.Argument(help='A run: its folder, the start of its id, or "last".')]
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder that holds run directories.")]
 ScaleOption = Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE.")]

@@ -1,4 +1,4 @@
-"""What there is to see and say of runs: `foundry agent runs`, `trace` and `chat`."""
+"""What there is to see and say of runs: `foundry agent runs`, `watch`, `trace` and `chat`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foundry.graph.commands.options import JsonOption, RunArgument, RunsOption
+from foundry.graph.commands.options import JsonOption, PlainOption, RunArgument, RunsOption
 from foundry.tools.command_line import one_line_errors, print_json
 
 
@@ -68,6 +68,29 @@ def show_trace(
         typer.echo("\n".join(trace.split_lines(opened, events, log.elapsed_s())))
     finally:
         opened.close()
+
+
+@one_line_errors
+def watch(run: RunArgument, runs: RunsOption = Path("runs"), plain: PlainOption = False) -> None:
+    """Show a run as it goes, from any terminal, with a line to talk to its experts; Ctrl-C only ends the watching."""
+    import sys
+
+    from rich.console import Console
+
+    from foundry.graph.live.watch import Window, watch_plain
+    from foundry.graph.run.run_directory import find_run
+
+    path, console = find_run(runs, run), Console()
+    if plain or not console.is_terminal:
+        watch_plain(path, typer.echo)
+        return
+    window = Window(console, path, typing=sys.stdin.isatty())
+    try:
+        window.show(until_over=False)
+    except KeyboardInterrupt:
+        pass  # it was only watched
+    finally:
+        window.close()
 
 
 @one_line_errors

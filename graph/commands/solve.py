@@ -14,6 +14,7 @@ import typer
 from foundry.graph.commands import model_flags
 from foundry.graph.commands.options import (
     JsonOption,
+    PlainOption,
     RunArgument,
     RunsOption,
     StoreOption,
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
-    Work = Callable[[Listener, asyncio.Event, Asker], Awaitable[Summary]]
+    OnFolder = Callable[[Path], None]
+    Work = Callable[[Listener, asyncio.Event, Asker, OnFolder], Awaitable[Summary]]
 
 
 @one_line_errors
@@ -69,6 +71,7 @@ def solve(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")] = False,
     runs: RunsOption = Path("runs"),
+    plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
@@ -95,7 +98,7 @@ def solve(
     request = SolveRequest(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models)
     request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask)
-    summary = _drive(lambda *given: _solve(request, *given), request, as_json, True if yes else None)
+    summary = _drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
     _conclude(summary, request.task, as_json, min_speedup)
 
 
@@ -107,6 +110,7 @@ def resume(
     answer: Annotated[
         bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
     ] = None,
+    plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a run that was interrupted or killed, or that asks something."""
@@ -116,53 +120,65 @@ def resume(
     opened = RunDirectory.inspect(path)
     request = opened.request
     opened.close()
-    summary = _drive(lambda *given: _resume(path, *given), request, as_json, answer)
+    summary = _drive(lambda *given: _resume(path, *given), request, as_json, plain, answer)
     _conclude(summary, request.task, as_json, min_speedup)
 
 
-async def _solve(request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
+async def _solve(
+    request: SolveRequest, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder
+) -> Summary:
     from foundry.graph import solve as search
 
-    return await search.solve(request, tell, stop=stop, asker=asker)
+    return await search.solve(request, tell, stop=stop, asker=asker, on_folder=on_folder)
 
 
-async def _resume(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker) -> Summary:
+async def _resume(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
     from foundry.graph import solve as search
 
+    on_folder(path)
     return await search.resume(path, tell, stop=stop, asker=asker)
 
 
-def _drive(work: Work, request: SolveRequest, as_json: bool, answer: bool | None) -> Summary:
-    """Runs the search with live progress on a terminal; Ctrl-C and SIGTERM stop it with its state kept. A chat model
-    is introduced, with its price, when the run begins. `answer` is what flags say to the run's questions."""
-    from contextlib import ExitStack, nullcontext
+def _drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:
+    """Runs the search with its live view on a terminal, a line a generation elsewhere; Ctrl-C and SIGTERM stop it with
+    its state kept. A chat model is introduced, with its price. `answer` is what flags say to the run's questions."""
+    from contextlib import nullcontext
 
     from rich.console import Console
 
-    from foundry.graph.solve import silent
-    from foundry.graph.views.progress import Progress
+    from foundry.graph.live.plain import PlainLines
+    from foundry.graph.live.scene import Scene
+    from foundry.graph.live.watch import Beside
+    from foundry.graph.solve import silent, unseen
     from foundry.graph.views.questions import asker_of
 
     console = Console(stderr=True)
-    with ExitStack() as stack:
-        show: Listener = silent
-        asker = asker_of(answer, nullcontext)
-        if console.is_terminal and not as_json:
-            show = progress = stack.enter_context(Progress(console, request))
-            asker = asker_of(answer, progress.hidden)
+    view = Beside(console) if console.is_terminal and not as_json and not plain else None
+    lines = PlainLines(Scene(request), lambda line: typer.echo(line, err=True))
+    show = silent if as_json or view else lines.take
+    introductions: list[str] = []
 
-        def tell(event: Event) -> None:
-            if not as_json and (event.kind, event.name) == ("note", "model"):
-                typer.echo(f"model: {event.data['text']}")
-            show(event)
+    def tell(event: Event) -> None:
+        if (event.kind, event.name) == ("note", "model"):
+            introductions.append(f"model: {event.data['text']}")
+            if not view and not as_json:
+                typer.echo(introductions.pop())
+        show(event)
 
-        async def run() -> Summary:
-            stop = asyncio.Event()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            return await work(tell, stop, asker)
+    async def run() -> Summary:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asker = asker_of(answer, view.hidden if view else nullcontext)
+        return await work(tell, stop, asker, view.begin if view else unseen)
 
+    try:
         return asyncio.run(run())
+    finally:
+        if view:
+            view.end()
+            for line in introductions:
+                typer.echo(line)
 
 
 def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:

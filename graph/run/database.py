@@ -22,16 +22,20 @@ class StorageFailed(FoundryError):
 class Database:
     """One connection shared by the threads of this process; every statement is its own transaction."""
 
-    def __init__(self, path: Path, schema: str = "", *, what: str = "run") -> None:
-        """Opens or creates `path` and applies `schema` (idempotent statements). Raises UsageError when the file is
-        not a database or the folder is missing, StorageFailed when it cannot be written."""
+    def __init__(self, path: Path, schema: str = "", *, what: str = "run", reading: bool = False) -> None:
+        """Opens or creates `path` and applies `schema` (idempotent statements); `reading` opens what is there and
+        writes nothing. Raises UsageError when the file is not a database or the folder is missing, StorageFailed when
+        it cannot be written."""
         self.path = path
         self._what = what
         self._lock = threading.RLock()
         try:
-            self._connection = sqlite3.connect(path, timeout=BUSY_MS / 1000, check_same_thread=False)
+            place = f"{path.absolute().as_uri()}?mode={'ro' if reading else 'rwc'}"
+            self._connection = sqlite3.connect(place, timeout=BUSY_MS / 1000, check_same_thread=False, uri=True)
             self._connection.isolation_level = None  # autocommit: transactions are explicit
             self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+            if reading:
+                return
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")  # safe against kill -9, which is what we promise
             if schema:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -166,17 +166,22 @@ class EventLog:
     def elapsed_s(self) -> float:
         """Seconds all sessions worked, the current one up to now; a killed one up to its last sign of life."""
         if not self.session:
-            return self._worked_s()
+            return self.worked_s()
         if self._earlier_s is None:
-            self._earlier_s = self._worked_s()
+            self._earlier_s = self.worked_s(but=self.session)
         return self._earlier_s + time.time() - self._started
 
-    def _worked_s(self) -> float:
-        """Seconds of the sessions other than this one."""
+    def last_session(self) -> tuple[int, float, float]:
+        """(id, when it started, its last sign of life) of the latest session; zeros where there is none."""
+        rows = self._database.run("SELECT id, started, seen FROM sessions ORDER BY id DESC LIMIT 1")
+        return rows[0] if rows else (NO_SESSION, 0.0, 0.0)
+
+    def worked_s(self, *, but: int = NO_SESSION) -> float:
+        """Seconds of the sessions other than `but`, each up to its last sign of life."""
         rows = self._database.run(
             "SELECT started, MAX(seen, COALESCE((SELECT MAX(COALESCE(ended, started)) FROM events"
             " WHERE session = sessions.id), 0)) FROM sessions WHERE id != ?",
-            (self.session,),
+            (but,),
         )
         return float(sum(last - started for started, last in rows))
 
@@ -189,6 +194,13 @@ class EventLog:
         where = "id > ?" + (" AND kind = ?" if kind else "") + ("" if session is None else " AND session = ?")
         values: list[Any] = [after, *([kind] if kind else []), *([] if session is None else [session])]
         rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id", values)
+        return [_event(row) for row in rows]
+
+    def find(self, ids: Iterable[int]) -> list[Event]:
+        """These events as they stand now, in the order they began."""
+        wanted = sorted(ids)
+        marks = ", ".join("?" * len(wanted))
+        rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE id IN ({marks}) ORDER BY id", wanted)
         return [_event(row) for row in rows]
 
     def _append(

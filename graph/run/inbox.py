@@ -42,8 +42,8 @@ class Acknowledgement:
 class Inbox:
     """Post from anywhere, read in order, acknowledge once per reader."""
 
-    def __init__(self, path: Path) -> None:
-        self._database = Database(path, SCHEMA, what="inbox")
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
+        self._database = Database(path, SCHEMA, what="inbox", reading=reading)
 
     def post(self, said: Directive) -> int:
         """Appends what a user said and returns its id. Raises UsageError on an empty line."""

@@ -67,10 +67,10 @@ class Claim:
 class RunDirectory:
     """Reads and writes one run. Construct through `create`, `open` (to work on it, locked) or `inspect` (to read)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, reading: bool = False) -> None:
         self.path = path
-        self.database = Database(path / "run.sqlite", SCHEMA)
-        self.inbox = Inbox(path / "inbox.sqlite")
+        self.database = Database(path / "run.sqlite", SCHEMA, reading=reading)
+        self.inbox = Inbox(path / "inbox.sqlite", reading=reading)
         self.blobs = path / "blobs"
         self._lock: int | None = None
 
@@ -103,13 +103,14 @@ class RunDirectory:
         return run
 
     @classmethod
-    def inspect(cls, path: Path) -> RunDirectory:
-        """An existing run, to read while another process may work on it. Raises UsageError when it is no run."""
+    def inspect(cls, path: Path, *, reading: bool = False) -> RunDirectory:
+        """An existing run, to look at while another process may work on it; `reading` cannot write at all. Raises
+        UsageError when it is no run."""
         if not path.is_dir():
             raise UsageError(f"there is no run at {path}", "see `foundry agent runs`")
         if not (path / "run.sqlite").is_file():
             raise UsageError(f"{path} is not a run: it holds no run.sqlite", "see `foundry agent runs`")
-        run = cls(path)
+        run = cls(path, reading=reading)
         if run.get("format") != FORMAT:
             found = run.get("format") or "unknown"
             run.close()

@@ -1,0 +1,159 @@
+"""What the live view shows of a run, put together from the events of its log as they come."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from foundry.graph.run.budget import Allowed
+from foundry.graph.run.events import Event
+from foundry.graph.run.inbox import Acknowledgement
+from foundry.graph.run.request import SolveRequest, role_of
+from foundry.graph.views.effects import History
+from foundry.knowledge.thought import Directive
+
+RATE_S = 60.0  # evaluations of the last minute are the rate
+_STEP = re.compile(r"i(\d+)g(\d+)$")
+DOING = {
+    "select": "chooses a parent",
+    "diagnose": "diagnoses",
+    "tools": "asks the tools",
+    "write": "writes",
+    "build": "builds",
+    "verify": "checks",
+    "auditor": "audits",
+    "time": "times",
+    "profile": "profiles",
+    "prove": "proves",
+    "learn": "records",
+    "migrate": "looks abroad",
+}
+
+
+@dataclass
+class IslandScene:
+    """One island: where it is, who does what there, and why."""
+
+    number: int
+    generation: int = 0
+    doing: str = "starts"
+    expert: str = ""
+    candidate: str = ""  # of the step at hand
+    reason: str = ""
+    best: float | None = None
+    tried: int = 0
+    ended: str = ""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a run has spent and may spend, and the users' words to it, at one moment."""
+
+    status: str
+    is_active: bool
+    elapsed_s: float
+    spent: int  # evaluations, as the budget counts them
+    allowed: Allowed
+    directives: tuple[Directive, ...] = ()
+    taken: tuple[Acknowledgement, ...] = ()
+    question: str = ""
+
+
+@dataclass
+class Scene:
+    """Takes events one by one; a span comes when it opens and again when it closes."""
+
+    request: SolveRequest
+    phase: str = "starts"
+    eager_ms: float | None = None
+    best: tuple[str, float, tuple[float, float]] | None = None  # candidate, speedup, interval
+    best_island: int | None = None
+    islands: dict[int, IslandScene] = field(default_factory=dict)
+    curve: list[float] = field(default_factory=list)  # the best speedup after each evaluation, 0.0 while there is none
+    times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
+    cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> best speedup in it
+    tokens: int = 0
+    dollars: float = 0.0
+    round: int = 0
+    history: History = field(default_factory=History)
+    last_at: float = 0.0
+
+    def take(self, event: Event) -> None:
+        self.last_at = max(self.last_at, event.ended or event.started)
+        self.history.take(event)
+        if event.island is None or event.island < 0:
+            self._take_root(event)
+        else:
+            self._take_island(event.island, event)
+        if event.kind == "evaluation":
+            self._take_evaluation(event)
+        if event.kind == "expert" and event.ended is not None:
+            self.tokens += int(event.data.get("tokens", 0))
+            self.dollars += float(event.data.get("dollars", 0.0))
+
+    def rate_per_min(self, now: float) -> float:
+        """Evaluations a minute, of the last minute or of what there is of it."""
+        recent = [at for at in self.times if at > now - RATE_S]
+        since = max(now - RATE_S, self.times[0] if self.times else now)
+        return 60.0 * len(recent) / max(now - since, 5.0)
+
+    def role(self, island: int) -> str:
+        return role_of(island, self.round)
+
+    def _take_root(self, event: Event) -> None:
+        if event.kind == "node" and event.ended is None:
+            self.phase = event.name
+        elif event.kind == "tool" and event.ended is None and event.island is None:
+            self.phase = f"{self.phase.split(':')[0]}: {event.name}"
+        elif event.kind == "note" and event.name.startswith("round ") and event.data.get("again"):
+            self.round += 1
+            for island in self.islands.values():
+                island.ended = ""
+        if event.kind == "tool" and event.name == "baseline" and event.ended is not None:
+            self.eager_ms = event.data.get("eager_ms")
+
+    def _take_island(self, number: int, event: Event) -> None:
+        self.phase = "search"
+        island = self.islands.setdefault(number, IslandScene(number))
+        step = _STEP.search(event.step)
+        if step and int(step[2]) != island.generation:
+            island.generation, island.expert, island.candidate = int(step[2]), "", ""
+        if event.kind == "node" and event.ended is None:
+            island.doing = DOING.get(event.name, event.name)
+        elif event.kind == "expert" and event.data.get("purpose") == "propose":
+            self._take_thought(island, event)
+        elif event.kind == "expert" and event.data.get("purpose") == "diagnose" and event.ended is not None:
+            island.reason = f"{event.data.get('candidate', '')}: {event.data.get('found', '')}"
+        elif event.kind == "proposal":
+            island.candidate = event.data["candidate"]
+            island.reason = event.data["rationale"]
+        elif event.kind == "note" and event.name == "paused":
+            island.doing = "paused" if event.ended is None else "goes on"
+        elif event.kind == "note" and event.name == "island ends":
+            island.ended = str(event.data.get("reason", "")) or "done"
+
+    def _take_thought(self, island: IslandScene, event: Event) -> None:
+        island.expert = event.name
+        if event.ended is None:
+            island.doing = f"thinks about {event.data.get('parent', '')}"
+
+    def _take_evaluation(self, event: Event) -> None:
+        data = event.data
+        speedup = float(data["speedup"]) if data["outcome"] == "correct" and data.get("speedup") else 0.0
+        if speedup:
+            low, high = data["speedup_ci95"]
+            self._take_speedup(event, speedup, (float(low), float(high)))
+        self.curve.append(self.best[1] if self.best else 0.0)
+        self.times.append(event.started)
+        if event.island is not None and event.island >= 0:
+            island = self.islands.setdefault(event.island, IslandScene(event.island))
+            island.tried += 1
+            if speedup:
+                island.best = max(island.best or 0.0, speedup)
+
+    def _take_speedup(self, event: Event, speedup: float, interval: tuple[float, float]) -> None:
+        cell = event.data.get("cell")
+        if cell:
+            self.cells[cell] = max(self.cells.get(cell, 0.0), speedup)
+        if self.best is None or speedup > self.best[1]:
+            self.best, self.best_island = (event.name, speedup, interval), event.island

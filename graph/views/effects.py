@@ -1,0 +1,90 @@
+"""What became of a user's words: who took them, why they cannot be followed, and the first candidate that follows them,
+with what it gained over its parent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from foundry.graph.run.events import Event
+from foundry.graph.run.inbox import Acknowledgement
+from foundry.knowledge.thought import Directive
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a candidate's evaluation ended."""
+
+    outcome: str
+    speedup: float | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """A proposal as the log tells it."""
+
+    candidate: str
+    parent: str
+    expert: str
+    step: str
+    rationale: str
+    moves: tuple[str, ...]
+    cites: tuple[str, ...]
+
+
+@dataclass
+class History:
+    """The proposals of a run and what came of them, collected from its events."""
+
+    steps: list[Step] = field(default_factory=list)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> History:
+        found = cls()
+        for event in events:
+            found.take(event)
+        return found
+
+    def take(self, event: Event) -> None:
+        data = event.data
+        if event.kind == "proposal":
+            moves, cites = tuple(data["moves"]), tuple(data["cites"])
+            self.steps.append(
+                Step(data["candidate"], data["parent"], event.name, event.step, data["rationale"], moves, cites)
+            )
+        elif event.kind == "evaluation":
+            self.outcomes[event.name] = Outcome(data["outcome"], data["speedup"])
+
+    def result(self, step: Step) -> str:
+        """`c57 (+12 %)`, `c57 (wrong_result)`, `c57` while it is under way."""
+        after = self.outcomes.get(step.candidate)
+        if after is None:
+            return step.candidate
+        before = self.outcomes.get(step.parent)
+        if after.outcome != "correct" or not after.speedup:
+            return f"{step.candidate} ({after.outcome})"
+        if before is None or not before.speedup:
+            return f"{step.candidate} ({after.speedup:.2f}x)"
+        return f"{step.candidate} ({100 * (after.speedup / before.speedup - 1):+.0f} %)"
+
+    def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
+        """What became of a directive, in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""
+        readers = [item for item in taken if item.directive == directive.id]
+        following = next((step for step in self.steps if f"d{directive.id}" in step.cites), None)
+        if following is not None:
+            return f"taken by @{following.expert} in {following.step} -> {self.result(following)}"
+        if not readers:
+            return "waits for the next step"
+        refused = [item for item in readers if item.answer]
+        if refused:
+            return f"cannot be followed by {_names(refused)}: {refused[0].answer}"
+        return f"taken by {_names(readers)} in {', '.join(dict.fromkeys(item.step for item in readers))}"
+
+
+def _names(readers: list[Acknowledgement]) -> str:
+    """`the run`, `island 2`, `islands 0, 1, 2`."""
+    numbers = [item.reader.removeprefix("island ") for item in readers if item.reader.startswith("island ")]
+    if not numbers:
+        return "the run"
+    return f"island{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
