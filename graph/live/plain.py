@@ -41,17 +41,17 @@ class PlainLines:
         return ""
 
     def _evaluated(self, event: Event) -> str:
-        """`1.2 min  i0g4 tiling: c12 -> c57 row:set:unroll=4  correct 2.31x  (best c57 2.31x, 58 evaluations)`."""
+        """`1.2 min  i0g4 tiling: c12 -> c57 row:set:unroll=4  correct 2.31x  (best c57 2.31x, evaluation 58)`."""
         scene, data = self.scene, event.data
         step = next((step for step in reversed(scene.history.steps) if step.candidate == event.name), None)
-        if step is None:
-            made = f"{event.step}: {event.name}"
+        if step is None or step.step != event.step:
+            made = event.step if event.name in event.step else f"{event.step}: {event.name}"  # final/c57
         else:
             what = ", ".join(step.moves) or step.rationale[:60]
             made = f"{event.step} {step.expert}: {step.parent} -> {event.name} {what}"
         gain = f" {data['speedup']:.2f}x" if data.get("speedup") else ""
         best = f"best {scene.best[0]} {scene.best[1]:.2f}x, " if scene.best else ""
-        return f"{self._clock(event)}  {made}  {data['outcome']}{gain}  ({best}{len(scene.curve)} evaluations)"
+        return f"{self._clock(event)}  {made}  {data['outcome']}{gain}  ({best}evaluation {len(scene.curve)})"
 
     def _clock(self, event: Event) -> str:
         return f"{(event.started - (self._began or event.started)) / 60:4.1f} min"

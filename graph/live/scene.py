@@ -71,6 +71,7 @@ class Scene:
     islands: dict[int, IslandScene] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)  # the best speedup after each evaluation, 0.0 while there is none
     times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
+    known: set[str] = field(default_factory=set)  # candidates that were evaluated
     cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> best speedup in it
     tokens: int = 0
     dollars: float = 0.0
@@ -143,6 +144,9 @@ class Scene:
         if speedup:
             low, high = data["speedup_ci95"]
             self._take_speedup(event, speedup, (float(low), float(high)))
+        if event.name in self.known:  # proven again at the end
+            return
+        self.known.add(event.name)
         self.curve.append(self.best[1] if self.best else 0.0)
         self.times.append(event.started)
         if event.island is not None and event.island >= 0:

@@ -43,10 +43,12 @@ def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int,
         middle = _reply(below, room, width)
     else:
         middle = [*_pictures(scene, width), *words]
-        middle = middle[: max(0, room)] if len(middle) > room else middle
+        middle += _latest(scene, room - len(middle))
     lines = [*top, *middle]
     lines = lines[: height - len(prompt)]
     lines += [Text()] * (height - len(prompt) - len(lines))
+    for line in (*lines, *prompt):
+        line.truncate(width, overflow="ellipsis")
     return [*lines, *prompt]
 
 
@@ -220,6 +222,17 @@ def _directives(scene: Scene, standing: Standing, width: int) -> list[Text]:
         words = make_printable(said.text)[: width // 3]
         lines.append(Text.assemble((f"d{said.id} ", BOLD), words, (f"  {make_printable(effect)}", "magenta")))
     return lines
+
+
+def _latest(scene: Scene, rows: int) -> list[Text]:
+    """The last steps that were evaluated, the newest first, as many as there is room for."""
+    done = [step for step in scene.history.steps if step.candidate in scene.history.outcomes]
+    found = []
+    for step in reversed(done[-rows:] if rows > 0 else []):
+        what = ", ".join(step.moves) or step.rationale
+        line = f"{step.step} {step.expert}: {step.parent} -> {scene.history.result(step)}  {make_printable(what)}"
+        found.append(Text(line, DIM))
+    return found
 
 
 def _reply(below: Below, room: int, width: int) -> list[Text]:

@@ -106,10 +106,7 @@ class Window:
         width, height = self.console.size
         self.below.typed = self._line.text if self.typing else None
         self.below.cursor, self.below.offers = self._line.cursor, self._line.offers
-        lines = draw(self._scene, self._standing, self.below, time.time(), width, height)
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        picture = Text("\n").join(lines)
+        picture = Text("\n").join(draw(self._scene, self._standing, self.below, time.time(), width, height))
         shown = f"{picture.plain}{self._line.cursor}"
         if shown != self._shown:
             self._shown = shown

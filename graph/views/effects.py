@@ -12,7 +12,7 @@ from foundry.knowledge.thought import Directive
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Evaluated:
     """How a candidate's evaluation ended."""
 
     outcome: str
@@ -37,7 +37,7 @@ class History:
     """The proposals of a run and what came of them, collected from its events."""
 
     steps: list[Step] = field(default_factory=list)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, Evaluated] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> History:
@@ -54,7 +54,7 @@ class History:
                 Step(data["candidate"], data["parent"], event.name, event.step, data["rationale"], moves, cites)
             )
         elif event.kind == "evaluation":
-            self.outcomes[event.name] = Outcome(data["outcome"], data["speedup"])
+            self.outcomes[event.name] = Evaluated(data["outcome"], data["speedup"])
 
     def result(self, step: Step) -> str:
         """`c57 (+12 %)`, `c57 (wrong_result)`, `c57` while it is under way."""

@@ -1,0 +1,154 @@
+"""The live view: what it shows of a run, at 80 by 24, in a real terminal, and as plain lines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.graph.test_resume import CHILD
+
+from foundry.graph.live.line import Line, keys_of
+from foundry.graph.live.reader import RunReader
+from foundry.graph.live.scene import Scene
+from foundry.graph.live.screen import Below, draw
+from foundry.graph.live.watch import watch_plain
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.solve import solve
+from foundry.knowledge.codec import encode
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def picture(path: Path, below: Below | None = None, width: int = 80, height: int = 24) -> list[str]:
+    """The screen of a run as it stands."""
+    reader = RunReader(path)
+    scene = Scene(reader.request)
+    for event in reader.news():
+        scene.take(event)
+    lines = draw(scene, reader.standing(), below or Below(typed=""), time.time(), width, height)
+    reader.close()
+    return [line.plain for line in lines]
+
+
+async def test_a_screen_holds_islands_budget_curve_and_archive(
+    make_request: Callable[..., SolveRequest], parts: Any
+) -> None:
+    summary = await solve(make_request(20, islands=8), parts=parts())
+    for width, height in ((80, 24), (60, 16), (120, 40)):
+        lines = picture(Path(summary.run), width=width, height=height)
+        assert len(lines) == height and all(len(line) <= width for line in lines)
+        assert "/20 evaluations, " in lines[1] and " min" in lines[1]
+        assert f"best {summary.candidate}: " in lines[2]
+        assert all(f"{number} {role}" in "\n".join(lines) for number, role in enumerate(("fusion", "memory")))
+        assert lines[-1] == ">  "
+    shown = "\n".join(picture(Path(summary.run)))
+    assert "7 algo" in shown and "best so far over evaluations" in shown and "sync 3" in shown and "██" in shown
+
+
+async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[..., SolveRequest], parts: Any) -> None:
+    """A span is seen when it opens and again when it closes; each evaluation is told in one line."""
+    seen: list[str] = []
+    readers: list[RunReader] = []
+    news: list[tuple[int, bool]] = []
+
+    def begin(path: Path) -> None:
+        readers.append(RunReader(path))
+
+    def look(_event: object) -> None:
+        news.extend((event.id, event.ended is None) for event in readers[0].news())
+
+    summary = await solve(make_request(8), look, parts=parts(), on_folder=begin)
+    news.extend((event.id, event.ended is None) for event in readers[0].news())
+    opened = {number for number, is_open in news if is_open}
+    assert opened and opened <= {number for number, is_open in news if not is_open}
+    with pytest.raises(Exception, match="readonly"):
+        readers[0].run.set("winner", "c0")
+    readers[0].close()
+    watch_plain(Path(summary.run), seen.append)
+    told = [line for line in seen if ", evaluation " in line]
+    assert f" final/{summary.candidate} correct " in told[-1] and f", evaluation {summary.evaluations})" in told[-1]
+    assert any(" min i0g1 " in line and " -> c" in line for line in told)
+
+
+def test_what_is_typed_is_edited_completed_and_brought_back() -> None:
+    names = ("@tiling", "@fusion", "status", "stop")
+    line = Line(lambda text: [name for name in names if name.startswith(text.rpartition(" ")[2])])
+    for key in keys_of("@ti\tunrol 4\x1b[D\x1b[Dl\x05"):
+        assert line.press(key) is None
+    assert line.text == "@tiling unroll 4"
+    assert line.press("\r") == "@tiling unroll 4" and line.text == ""
+    for key in keys_of("st\t"):
+        line.press(key)
+    assert line.text == "st" and line.offers == ["status", "stop"]
+    for key in keys_of("\x15\x1b[A\x17\x7f"):
+        line.press(key)
+    assert line.text == "@tiling unroll"
+
+
+@dataclass
+class Terminal:
+    """A real terminal of 80 by 24, in which a command runs."""
+
+    socket: str
+
+    def __call__(self, *words: str) -> str:
+        done = subprocess.run(["tmux", "-L", self.socket, *words], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def shows(self, *words: str, limit_s: float = 30.0) -> str:
+        """The screen, once it shows all the words."""
+        deadline = time.monotonic() + limit_s
+        while True:
+            screen = self("capture-pane", "-p")
+            if all(word in screen for word in words):
+                return screen
+            assert time.monotonic() < deadline, f"{words} not on the screen:\n{screen}"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed: no terminal to draw in")
+    found = Terminal(f"foundry-{tmp_path.name}-{tmp_path.stat().st_ino}")
+    yield found
+    subprocess.run(["tmux", "-L", found.socket, "kill-server"], capture_output=True)
+
+
+def test_a_terminal_shows_a_run_that_another_process_works_on(
+    terminal: Terminal, make_request: Callable[..., SolveRequest], tmp_path: Path
+) -> None:
+    """Watch it, talk to it, see what came of the words, leave it alone."""
+    request = make_request(400, islands=4, effort="deep")
+    conftest = Path(__file__).parents[1] / "conftest.py"
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(conftest), encode(request), str(tmp_path / "log")], cwd=ROOT
+    )
+    try:
+        command = f"{sys.executable} -m foundry.cli agent watch last --runs {request.runs}; sleep 100"
+        while not list(Path(request.runs).glob("*/inbox.sqlite")):
+            time.sleep(0.02)
+        terminal("new-session", "-d", "-x", "80", "-y", "24", command)
+        terminal.shows("0 fusion", "1 memory", "best c", "best so far", "sync 3", "say something to the experts")
+        terminal("send-keys", "@tiling unroll 4", "Enter")
+        terminal.shows("d1: From the next step, the tiling expert will use unroll 4")
+        terminal("send-keys", "Escape")
+        screen = terminal.shows("d1 @tiling unroll 4  taken by @", " -> c")
+        assert len(screen.splitlines()) <= 24
+        terminal("send-keys", "exit", "Enter")
+        terminal.shows("")
+        assert child.poll() is None, "who only watches ends nothing"
+    finally:
+        child.kill()
+        child.wait()
+    run = RunDirectory.inspect(next(Path(request.runs).iterdir()))
+    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4"]
+    run.close()
