@@ -54,7 +54,7 @@ def draw(scene: Scene, standing: Standing, below: Below, now: float, width: int,
 
 def _head(scene: Scene, standing: Standing, now: float, width: int) -> list[Text]:
     request = scene.request
-    brain = request.model or "playbook"
+    brain = request.models.title
     state = scene.phase if standing.is_active else standing.status
     first = Text.assemble((f"{make_printable(request.task.rsplit('/', 1)[-1])}  ", BOLD), (state, "cyan"), f"  {brain}")
     best = Text(f"eager {scene.eager_ms:.3f} ms" if scene.eager_ms else "the reference is not timed yet")
@@ -73,7 +73,7 @@ def _budget(scene: Scene, standing: Standing, now: float) -> str:
         f"{standing.spent}/{allowed.evaluations} evaluations, {rate:.1f} a minute",
         f"{standing.elapsed_s / 60:.1f}/{allowed.minutes:.3g} min",
     ]
-    if scene.request.model:
+    if scene.request.models:
         parts.append(f"{_short(scene.tokens)}{f'/{_short(allowed.tokens)}' if allowed.tokens else ''} tokens")
         parts.append(f"${scene.dollars:.2f}{f'/{allowed.dollars:g}' if allowed.dollars else ''}")
     return "  ".join(parts)
