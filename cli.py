@@ -6,6 +6,7 @@ from __future__ import annotations
 import typer
 
 from foundry.graph.bench.command import bench
+from foundry.graph.bench.report_command import report
 from foundry.graph.commands import knowledge
 from foundry.graph.commands.doctor import doctor
 from foundry.graph.commands.runs import chat, show_runs, show_trace, watch
@@ -33,6 +34,7 @@ agent.command("runs")(show_runs)
 agent.command("watch")(watch)
 agent.command("trace")(show_trace)
 agent.command("chat")(chat)
+agent.command("report")(report)
 app.add_typer(agent, name="agent")
 
 app.add_typer(knowledge.app, name="knowledge")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foundry.graph.report.write import write_report
 from foundry.graph.run.database import BUSY_MS, storage_failure
 from foundry.graph.run.events import Event
 from foundry.graph.run.opening import Asker, Opened, Parts, WarmParts, create, open_services
@@ -116,6 +117,7 @@ async def _work(
             finally:
                 await opened.close()
             run.set("status", "finished" if finished else "interrupted")
+            _report(run)
             return summarise(run)
     except NotComparable:  # nothing was begun: the run waits for its own device
         run.set("status", "interrupted")
@@ -124,9 +126,17 @@ async def _work(
         with contextlib.suppress(FoundryError):  # the disk may be what failed
             run.set("status", "failed")
             run.set("ending", str(error))
+            _report(run)
         raise
     finally:
         run.close()
+
+
+def _report(run: RunDirectory) -> None:
+    """Writes the page of a run that has ended. A full disk takes nothing from a result: `foundry agent report` says
+    what is wrong."""
+    with contextlib.suppress(FoundryError):
+        write_report(run)
 
 
 def _import_graph() -> None:

@@ -63,6 +63,7 @@ ROOMS = (
     "graph.search",
     "graph.views",
     "graph.live",
+    "graph.report",
     "graph",
     "graph.commands",
     "graph.bench",

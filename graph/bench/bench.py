@@ -14,6 +14,7 @@ from rich.console import Console
 from foundry.graph.bench.figures import figures_of
 from foundry.graph.bench.lane import Listener, versions_of, work
 from foundry.graph.bench.lanes import spread
+from foundry.graph.bench.page import write_page
 from foundry.graph.bench.pictures import check_drawable, draw
 from foundry.graph.bench.progress import BenchProgress, Say
 from foundry.graph.bench.report import report
@@ -96,8 +97,9 @@ async def _work(request: BenchRequest, rounds: Sequence[Sequence[dict[str, str]]
 
 
 def write_summary(lines: Sequence[TaskResult], folder: Path, *, pictures: bool) -> None:
-    """summary.md, summary.json, and the pictures."""
+    """summary.md, summary.json, the page, and the pictures."""
     drawn = draw(lines, folder) if pictures and lines else []
     (folder / SUMMARY).write_text(report(lines, drawn))
     found = [{**asdict(one), "correct": one.correct} for one in figures_of(lines)]
     (folder / FIGURES).write_text(json.dumps(found, indent=2) + "\n")
+    write_page(lines, folder)

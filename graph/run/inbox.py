@@ -61,6 +61,10 @@ class Inbox:
         )
         return [Directive(number, to, text, json.loads(command), island) for number, to, text, command, island in rows]
 
+    def posted(self) -> dict[int, float]:
+        """When each directive was posted, by its id, in seconds since the epoch."""
+        return dict(self._database.run("SELECT id, posted FROM directives"))
+
     def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> bool:
         """True the first time `reader` acknowledges this directive."""
         if answer:  # first, so that whoever sees the acknowledgement sees the answer

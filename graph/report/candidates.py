@@ -1,0 +1,148 @@
+"""What a page shows of each candidate: how it was made, what became of it, how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from foundry.graph.run.run_directory import LATEST_FIRST, Decision, RunDirectory
+from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
+from foundry.knowledge.ruling import rule
+from foundry.knowledge.thought import Move, Proposal
+
+Change = Literal["seed", "numbers", "fusion", "rewrite", "code"]
+MOST_TEXT, LEAST_TEXT = 1200, 120  # characters of one rationale, one piece of evidence
+ALL_TEXTS = 250_000  # of all candidates' rationales together, and so of their evidence
+
+_CHANGES: dict[str, Change] = {
+    "set": "numbers",
+    "tune": "numbers",
+    "split": "fusion",
+    "fuse": "fusion",
+    "rewrite": "rewrite",
+    "unwrite": "rewrite",
+}
+CHANGES: tuple[Change, ...] = ("seed", "numbers", "fusion", "rewrite", "code")  # the one that changes most last
+
+
+@dataclass(frozen=True)
+class CandidateFacts:
+    """One candidate at its highest stage. What was not measured is None or empty; times in the units of their names,
+    `at_s` from the start of the run, `speedup` over PyTorch eager."""
+
+    id: str
+    island: int  # -1: a seed
+    generation: int
+    step: str
+    stage: Stage
+    at_s: float
+    change: Change
+    expert: str
+    brain: str
+    parents: tuple[str, ...]
+    moves: list[str]
+    rationale: str
+    expected: str
+    cites: tuple[str, ...]
+    diagnosis: str
+    verdict: str
+    outcome: str
+    evidence: str
+    merit: float
+    speedup: float | None
+    low: float | None
+    high: float | None
+    candidate_ms: float | None
+    cell: tuple[int, int, int] | None
+    bytes_per_s: float | None
+    flops_per_s: float | None
+    floor_share: float | None  # 1.0 is the roofline
+    limiter: str
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate's record, and when and with which merit the run kept it."""
+
+    evaluation: Evaluation
+    stage: Stage
+    at: float
+    merit: float
+
+
+def read_measured(run: RunDirectory) -> list[Measured]:
+    """Every candidate at its highest stage, in the order in which they were first measured."""
+    first = run.database.run("SELECT candidate, MIN(at) FROM evaluations GROUP BY candidate")
+    merits = run.database.run(f"SELECT candidate, merit FROM evaluations ORDER BY {LATEST_FIRST} DESC")
+    at, merit = dict(first), dict(merits)  # of each candidate the merit of its highest stage, which comes last
+    found = [
+        Measured(evaluation, stage, float(at[evaluation.candidate.id]), float(merit[evaluation.candidate.id]))
+        for evaluation, stage in run.evaluations()
+        if evaluation.candidate.id != REFERENCE
+    ]
+    return sorted(found, key=lambda one: one.at)
+
+
+def candidate_facts(run: RunDirectory, measured: Sequence[Measured], began: float) -> list[CandidateFacts]:
+    """The candidates of a run as its page shows them."""
+    decisions = {decision.candidate.id: decision for decision in run.decisions()}
+    most = max(LEAST_TEXT, min(MOST_TEXT, ALL_TEXTS // max(1, len(measured))))
+    return [_facts(one, decisions.get(one.evaluation.candidate.id), began, most) for one in measured]
+
+
+def _facts(measured: Measured, decision: Decision | None, began: float, most: int) -> CandidateFacts:
+    evaluation = measured.evaluation
+    candidate, ruling = evaluation.candidate, rule(evaluation)
+    timing, profile, cell = evaluation.timing, evaluation.profile, evaluation.coordinates
+    is_timed = timing is not None and not timing.problem
+    proposal = decision.proposal if decision else None
+    diagnosis = decision.diagnosis if decision else None
+    found = f"{diagnosis.failure or diagnosis.limiter}: {diagnosis.evidence} {diagnosis.action}" if diagnosis else ""
+    return CandidateFacts(
+        candidate.id,
+        candidate.island,
+        candidate.generation,
+        decision.step if decision else "",
+        measured.stage,
+        round(measured.at - began, 3),
+        change_of(proposal),
+        proposal.expert if proposal else candidate.proposal or candidate.origin,
+        proposal.brain if proposal else "",
+        candidate.parents,
+        [_move_words(move) for move in proposal.moves] if proposal else [],
+        proposal.rationale[:most] if proposal else "",
+        proposal.expected[:most] if proposal else "",
+        proposal.cites if proposal else (),
+        found[:most],
+        ruling.verdict,
+        ruling.outcome,
+        ruling.evidence[:most],
+        measured.merit,
+        timing.speedup if timing and is_timed else None,
+        timing.speedup_ci95[0] if timing and is_timed else None,
+        timing.speedup_ci95[1] if timing and is_timed else None,
+        timing.candidate_ms if timing and is_timed else None,
+        (cell.d_mem, cell.d_algo, cell.d_sync) if cell else None,
+        profile.achieved_bytes_per_s if profile else None,
+        profile.achieved_flops_per_s if profile else None,
+        profile.fraction_of_floor if profile else None,
+        f"{profile.limiter or ''} {profile.cause}".strip() if profile else "",
+        evaluation.audit.labels if evaluation.audit else (),
+    )
+
+
+def change_of(proposal: Proposal | None) -> Change:
+    """The kind of change that made a candidate; of several the one that changes most."""
+    if proposal is None:
+        return "seed"
+    kinds = [_CHANGES[move.kind] for move in proposal.moves] or ["code"]
+    return max(kinds, key=CHANGES.index)
+
+
+def _move_words(move: Move) -> str:
+    """`k_softmax.unroll 4 → 8`, or `rewrite welford`."""
+    if move.kind == "set":
+        return f"{move.kernel}.{move.name} {'-' if move.was is None else move.was} → {move.value}"
+    return f"{move.kind} {move.name}"
