@@ -12,12 +12,16 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <thread>
 #include <vector>
 
 #define __global__
@@ -47,62 +51,12 @@ inline float2 make_float2(float a, float b) { return {a, b}; }
 inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
 inline int2 make_int2(int a, int b) { return {a, b}; }
 
+#include "fibers.h"
+
 namespace emulator {
 
-constexpr size_t kStackBytes = 128 * 1024, kSharedBytes = 232448;
+constexpr size_t kSharedBytes = 232448;
 constexpr int kMaxThreads = 1024, kWarpMasks = 8;
-
-// ---------------------------------------------------------------- switching fibers
-
-#if defined(__x86_64__)
-// Saves the callee-saved registers on the old stack and takes them from the new one; ucontext would cost two system
-// calls a switch.
-extern "C" void emulator_switch(void** from, void* to);
-asm(R"(
-.text
-.weak emulator_switch
-.type emulator_switch,@function
-emulator_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp,(%rdi)
-  movq %rsi,%rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-)");
-struct Context {
-    void* stack_pointer = nullptr;
-    void prepare(char* stack, void (*entry)()) {
-        void** top = reinterpret_cast<void**>(stack + kStackBytes - 64);
-        *--top = nullptr;  // keeps the stack aligned as after a call
-        *--top = reinterpret_cast<void*>(entry);
-        for (int i = 0; i < 6; ++i) *--top = nullptr;
-        stack_pointer = top;
-    }
-};
-inline void switch_context(Context& from, Context& to) { emulator_switch(&from.stack_pointer, to.stack_pointer); }
-#else
-struct Context {
-    ucontext_t state;
-    void prepare(char* stack, void (*entry)()) {
-        getcontext(&state);
-        state.uc_stack.ss_sp = stack;
-        state.uc_stack.ss_size = kStackBytes;
-        state.uc_link = nullptr;
-        makecontext(&state, entry, 0);
-    }
-};
-inline void switch_context(Context& from, Context& to) { swapcontext(&from.state, &to.state); }
-#endif
 
 // ---------------------------------------------------------------- blocks, warps, threads
 
@@ -113,6 +67,7 @@ struct Fiber {
     int thread = 0;
     unsigned exchanges = 0;  // parity of the warp's exchange slots, so that one barrier an exchange is enough
     dim3 index;
+    unsigned cluster_phase = 0;
 };
 
 struct WarpBarrier {
@@ -127,7 +82,23 @@ struct Warp {
     uint64_t slot[2][32];
 };
 
+// Blocks that run together, each on an OS thread of its own, one at a time in a fixed order: a block runs until all of its
+// threads wait for the cluster, or until it has finished. What is shared here is touched only by the block whose turn it is.
+struct Block;
+struct Cluster {
+    static constexpr int kMost = 16;
+    int size = 1, turn = 0, alive = 0, arrived = 0, idle = 0;  // threads; turns in a row in which nothing happened
+    unsigned phase = 0;
+    int waiting[kMost] = {};  // threads of each block that wait for the phase to end
+    bool finished[kMost] = {};
+    Block* blocks[kMost] = {};
+    std::mutex mutex;
+    std::condition_variable changed;
+};
+
 struct Block {
+    Cluster* cluster = nullptr;
+    int rank = 0;
     dim3 index, dim, grid;
     int threads = 0, started = 0, alive = 0, arrived = 0, line = 0;
     unsigned generation = 0;
@@ -146,6 +117,7 @@ inline Block& block() {
     if (!mine) {
         mine = new Block();
         mine->shared = static_cast<char*>(aligned_alloc(1024, kSharedBytes + 1024));
+        std::memset(mine->shared, 0xff, kSharedBytes);
     }
     return *mine;
 }
@@ -189,12 +161,23 @@ inline void release_if_full(WarpBarrier& barrier, unsigned alive) {
     }
 }
 
+inline void release_if_full(Cluster& cluster) {
+    if (cluster.arrived == 0 || cluster.arrived < cluster.alive) return;
+    cluster.arrived = cluster.idle = 0;
+    std::fill(cluster.waiting, cluster.waiting + cluster.size, 0);
+    ++cluster.phase;
+}
+
 inline void thread_finished(Fiber* fiber) {
     Block& b = block();
     Warp& warp = b.warp[fiber->thread >> 5];
     warp.alive &= ~(1u << (fiber->thread & 31));
     --b.alive;
     b.idle = 0;
+    if (b.cluster) {
+        --b.cluster->alive;
+        release_if_full(*b.cluster);
+    }
     if (b.arrived && b.arrived == b.alive) b.arrived = 0, ++b.generation;
     for (int i = 0; i < warp.barriers; ++i) release_if_full(warp.barrier[i], warp.alive);
 }
@@ -366,6 +349,8 @@ inline void run_block(int64_t number, dim3 grid, dim3 dim, size_t shared_bytes, 
 
 }  // namespace emulator
 
+#include "clusters.h"
+
 namespace bulk {
 
 // A tensor map: where the tensor lies, its sizes, strides in bytes, and the box that one copy brings, innermost first;
@@ -398,12 +383,16 @@ struct Argument {
 };
 
 template <class... P, class... A>
-void launch(dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A... arguments) {
+void launch(int cluster, dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A... arguments) {
     static_assert(sizeof...(P) == sizeof...(A), "the launch passes another number of arguments than the kernel takes");
     if (dim.x * dim.y * dim.z > kMaxThreads || dim.x * dim.y * dim.z == 0 || shared_bytes > kSharedBytes)
         violation("invalid launch configuration");
     const std::function<void()> body = [=] { kernel(static_cast<P>(Argument(arguments))...); };
     const int64_t blocks = static_cast<int64_t>(grid.x) * grid.y * grid.z;
+    if (cluster > 1) {
+        run_clusters(cluster, grid, dim, shared_bytes, body);
+        return;
+    }
 #pragma omp parallel for schedule(dynamic, 1)
     for (int64_t number = 0; number < blocks; ++number) run_block(number, grid, dim, shared_bytes, body);
 }

@@ -21,7 +21,7 @@ from foundry.knowledge.errors import MissingTool
 from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap
 from foundry.knowledge.opgraph import ITEM_BYTES
 
-HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "warp_products.h")]
+HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "fibers.h", "clusters.h", "warp_products.h")]
 COMPILE_LIMIT_S = 120
 FLAGS = ("-std=c++17", "-O2", "-fopenmp", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _DYNAMIC_SHARED = re.compile(
@@ -111,5 +111,5 @@ def _argument(argument: Argument, order: Mapping[str, int]) -> str:
 def _launch_line(launch: Launch, order: Mapping[str, int]) -> str:
     arguments = [_argument(argument, order) for argument in launch.args]
     grid, block = (f"dim3({', '.join(str(size) for size in sizes)})" for sizes in (launch.grid, launch.block))
-    words = [grid, block, str(launch.shared_bytes), launch.kernel, *arguments]
+    words = [str(launch.cluster), grid, block, str(launch.shared_bytes), launch.kernel, *arguments]
     return f"    emulator::launch({', '.join(words)});"

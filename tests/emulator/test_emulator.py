@@ -28,6 +28,23 @@ extern "C" __global__ void __launch_bounds__(128) row_sum(const float* __restric
 }
 """
 LAUNCH = Launch("row_sum", (5, 1, 1), (128, 1, 1), ("x", "y", 300), shared_bytes=64)
+CLUSTER_SUM = """
+extern "C" __global__ void row_sum(const float* __restrict__ x, float* __restrict__ y, int n) {
+    extern __shared__ float part[];
+    const int rank = blockIdx.x % 4;
+    if (threadIdx.x == 0) {
+        part[0] = 0.0f;
+        for (int i = rank; i < n; i += 4) part[0] += x[blockIdx.x / 4 * n + i];
+    }
+    BARRIER
+    float total = 0.0f;
+    for (int other = 0; other < 4; ++other) total += *cluster::peer(part, other);
+    if (rank == 0 && threadIdx.x == 0) y[blockIdx.x / 4] = total;
+    LAST
+}
+"""
+CLUSTERS = Launch("row_sum", (20, 1, 1), (32, 1, 1), ("x", "y", 300), shared_bytes=64, cluster=4)
+BOTH_HALVES = "cluster::arrive(); cluster::wait();"
 DRIVER = """
 import sys, numpy
 from pathlib import Path
@@ -39,8 +56,8 @@ print(bool((y == x.sum(1)).all()))
 """
 
 
-def emulate(source: str, tmp_path: Path, order: int = 0) -> subprocess.CompletedProcess[str]:
-    library, names = build_emulation(source, [LAUNCH], tmp_path)
+def emulate(source: str, tmp_path: Path, order: int = 0, launch: Launch = LAUNCH) -> subprocess.CompletedProcess[str]:
+    library, names = build_emulation(source, [launch], tmp_path)
     assert names == ["x", "y"]
     env = {**os.environ, "EMULATOR_ORDER": str(order)}
     return subprocess.run([sys.executable, "-c", DRIVER, str(library)], capture_output=True, text=True, env=env)
@@ -65,6 +82,19 @@ def test_a_divergent_barrier_is_found(tmp_path: Path) -> None:
 def test_a_lane_outside_its_mask_is_found(tmp_path: Path) -> None:
     done = emulate(ROW_SUM.replace("BARRIER", "__syncthreads();").replace("0xffffffffu", "0x0000ffffu"), tmp_path)
     assert done.returncode == 97 and "mask" in done.stderr
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_blocks_of_a_cluster_read_each_other(tmp_path: Path, order: int) -> None:
+    source = CLUSTER_SUM.replace("BARRIER", BOTH_HALVES).replace("LAST", BOTH_HALVES)
+    done = emulate(source, tmp_path, order, CLUSTERS)
+    assert done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.parametrize("missing", ["BARRIER", "LAST"])
+def test_a_missing_barrier_of_a_cluster_changes_the_result(tmp_path: Path, missing: str) -> None:
+    source = CLUSTER_SUM.replace(missing, "").replace("BARRIER", BOTH_HALVES).replace("LAST", BOTH_HALVES)
+    assert emulate(source, tmp_path, launch=CLUSTERS).stdout.strip() == "False"
 
 
 def test_a_compile_error_is_one_line(tmp_path: Path) -> None:

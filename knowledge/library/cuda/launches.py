@@ -1,11 +1,12 @@
 """Launch records: how a printed CUDA kernel says what to launch, for the candidate's own launcher.
 
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
-"shared_bytes", "args", "prepares"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,
+"shared_bytes", "args", "prepares", "cluster"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,
 "prepared+<bytes>" for memory that is kept between calls, an integer (64-bit), or a tensor map of one of these memories,
 as an object of the fields of `TensorMap`. Launches that prepare fill that memory
 from parameters; they run only when a parameter has changed. Dynamic and static shared memory above 48 KB together need
-the function's attribute raised, which the candidate does at load.
+the function's attribute raised, which the candidate does at load. `cluster` neighbouring blocks run together and see
+each other's shared memory.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Launch:
     args: tuple[Argument, ...]
     shared_bytes: int = 0
     prepares: bool = False
+    cluster: int = 1
 
 
 def encode(launches: Iterable[Launch]) -> str:
@@ -60,6 +62,7 @@ def decode(call: str) -> list[Launch]:
             args=tuple(_argument(argument) for argument in item["args"]),
             shared_bytes=int(item["shared_bytes"]),
             prepares=bool(item["prepares"]),
+            cluster=int(item["cluster"]),
         )
         for item in json.loads(call)
     ]

@@ -202,7 +202,9 @@ class _EntryText:
 
     def _literal(self, launch: Launch) -> str:
         slots = [self._slot(argument) for argument in launch.args]
-        return f"({launch.kernel!r}, {launch.grid}, {launch.block}, {launch.shared_bytes}, {_tuple(slots)})"
+        sizes = f"{launch.grid}, {launch.block}, {launch.shared_bytes}"
+        together = f", {launch.cluster}" if launch.cluster > 1 else ""
+        return f"({launch.kernel!r}, {sizes}, {_tuple(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:
         """Where the launch finds an argument: the number of its slot; of a tensor map the slot of its memory, the

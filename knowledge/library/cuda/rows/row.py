@@ -17,6 +17,7 @@ from foundry.knowledge.library.cuda.rows.row_shape import Chooser, RowShape, sta
 from foundry.knowledge.library.cuda.rows.row_text import RowText
 from foundry.knowledge.library.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.library.cuda.space import buffers_of, identifier, indent, leaves, parameters
+from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
 
 _KERNEL = """\
@@ -37,6 +38,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     - "columns": neighbouring rows of a block (rows that lie across memory)
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
+    - "cluster": blocks that hold a row together, and read it once
     A value that is not legal for this kernel gives way to the default.
     """
     chooser = Chooser(kernel, plan, device, choices)
@@ -55,9 +57,16 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
         tunables=tuple(chooser.tunables),
         d_mem=staged,
         d_algo=2 if chosen.get("softmax") == "online" else 1 if shape.kept or loops == 1 else 0,
-        d_sync=3 if shape.splits > 1 else 1 if shape.column and shape.team > 1 else 2 if shape.team > 1 else 0,
+        d_sync=3
+        if max(shape.splits, shape.cluster) > 1
+        else 1
+        if shape.column and shape.team > 1
+        else 2
+        if shape.team > 1
+        else 0,
         workspace_bytes=workspace_bytes,
         launches=len(launches),
+        shared=(read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else (),
     )
 
 
@@ -77,6 +86,7 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
         "columns": shape.rows_per_block,
         "staging": shape.staging,
         "splits": shape.splits,
+        "cluster": shape.cluster,
     }
     return values[name]
 
@@ -92,15 +102,30 @@ class _WholeRow:
 
     def print(self) -> tuple[str, list[Launch], int]:
         text = RowText(self.shape, self.plan)
-        lines = [*text.position(), *text.stage()]
-        for step in self.shape.steps:
-            lines += text.step(step)
+        first = self.shape.steps[0] if self.shape.cluster > 1 else None
+        begun = first if isinstance(first, ReducePass) else None
+        lines = [*text.position(), *text.stage(begun)]
+        last = max((i for i, step in enumerate(self.shape.steps) if isinstance(step, ReducePass)), default=-1)
+        for number, step in enumerate(self.shape.steps):
+            lines += text.step(step, begun=step is begun)
+            if self.shape.cluster > 1 and number == last:  # nobody leaves while another block still reads its state
+                lines.append("cluster::arrive();")
+        if self.shape.cluster > 1 and last >= 0:
+            lines.append("cluster::wait();")
         found = leaves(stage_exprs(stage) for stage in self.kernel.stages)
         reads, writes = buffers_of(found, stage_stores(self.kernel.stages))
         signature, arguments = parameters(self.plan, reads, writes)
         source = _KERNEL.format(threads=self.shape.threads, name=self.name, parameters=signature, body=indent(lines))
-        block = block_of(self.shape)
-        return source, [Launch(self.name, (self.shape.blocks, 1, 1), block, tuple(arguments), text.staged_bytes())], 0
+        grid = (self.shape.blocks * self.shape.cluster, 1, 1)
+        made = Launch(
+            self.name,
+            grid,
+            block_of(self.shape),
+            tuple(arguments),
+            text.shared_bytes(),
+            cluster=self.shape.cluster,
+        )
+        return source, [made], 0
 
 
 def block_of(shape: RowShape) -> tuple[int, int, int]:

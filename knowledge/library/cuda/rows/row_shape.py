@@ -43,6 +43,10 @@ COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
 REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
 STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
+CLUSTERS = (2, 4, 8, 16)
+CLUSTER_TEAMS = (256, 512, 1024)
+CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
+CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
 STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
 
 
@@ -62,15 +66,21 @@ class RowShape:
     splits: int  # blocks that share a row
     steps: tuple[Step, ...]
     kept: tuple[Expr, ...]
+    cluster: int = 1  # blocks that hold a row together
 
     @property
     def rows_per_block(self) -> int:
         return self.threads // self.team
 
     @property
+    def chunk(self) -> int:
+        """Elements of a row that one block of a cluster holds."""
+        return math.ceil(self.length / (self.cluster * self.vector)) * self.vector
+
+    @property
     def rounds(self) -> int:
         """Vectors of a row that one thread holds."""
-        return math.ceil(self.length / (self.team * self.vector))
+        return math.ceil(self.chunk / (self.team * self.vector))
 
     @property
     def blocks(self) -> int:
@@ -194,11 +204,12 @@ class Chooser:
         outer = len(self.kernel.outer)
         kept = tuple(cached(staged, outer))
         vector = self._vector()
+        cluster = self._cluster(kept, vector)
         state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
-        team = self._team(vector, bool(kept), state_bytes)
+        team = self._team(vector, bool(kept), state_bytes, cluster)
         threads = self._threads(team, state_bytes)
-        staging = self._staging(kept, vector, team, threads)
-        splits = self._splits(team, threads)
+        staging = self._staging(kept, vector, team, threads, cluster)
+        splits = self._splits(team, threads) if cluster == 1 else 1
         if splits > 1:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
@@ -216,6 +227,7 @@ class Chooser:
             splits,
             tuple(steps),
             () if staging == "stream" else kept,
+            1 if staging == "stream" else cluster,
         )
 
     def _online(self, default: str) -> bool:
@@ -244,9 +256,21 @@ class Chooser:
         self.tunables.append(tunable("vector", legal, legal[-1], "vector", "elements of one memory access"))
         return chosen
 
-    def _team(self, vector: int, staged: bool, state_bytes: int) -> int:
-        values = COLUMN_TEAMS if self.column else ROW_TEAMS
-        pieces = math.ceil(self.length / vector)
+    def _cluster(self, kept: Sequence[Expr], vector: int) -> int:
+        """Blocks that hold a row together, where one block would have too much of it."""
+        row_bytes = self.length * _words(kept) * 4
+        legal = [1]
+        if not self.column and self.device.arch >= "sm_90" and kept:
+            limit = max_shared_bytes(self.device.arch) - CLUSTER_RESERVE
+            legal += [c for c in CLUSTERS if c * CLUSTER_LEAST <= row_bytes <= c * limit and self.length >= c * vector]
+        if len(legal) > 1:
+            meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
+            self.tunables.append(tunable("cluster", legal, 1, "algorithm", meaning))
+        return number(self.choices, "cluster", legal, 1)
+
+    def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int) -> int:
+        values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
+        pieces = math.ceil(self.length / (vector * cluster))
         resident = self.device.cores * 2048
         if self.column:
             default = _power_below(max(1, self.length / 16), values)
@@ -259,6 +283,7 @@ class Chooser:
                 default = _power_below(pieces / 2, values) if pieces > 64 else default
                 while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * per_thread:
                     default //= 2
+        default = 512 if cluster > 1 else default
         legal = [v for v in values if v <= max(values[0], pieces)]
         if self.column:  # partial states stand in static shared memory, one a thread and reduction
             legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
@@ -276,16 +301,19 @@ class Chooser:
         self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
         return number(self.choices, "threads", BLOCKS, 128 if self.rows * team < self.device.cores * 1024 else 256)
 
-    def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int) -> str:
-        legal = ["stream"]
+    def _staging(self, kept: Sequence[Expr], vector: int, team: int, threads: int, cluster: int) -> str:
+        legal = ["stream"] if cluster == 1 else []
         words = _words(kept)
-        rounds = math.ceil(self.length / (team * vector))
+        rounds = math.ceil(self.length / (team * vector * cluster))
         limit = min(REGISTER_WORDS, 65536 // threads - 24)
         shared = int(rounds * vector * words * 4 * threads)
-        if kept and shared <= max_shared_bytes(self.device.arch) - STATIC_SHARED:
+        reserve = STATIC_SHARED if cluster == 1 else CLUSTER_RESERVE
+        if kept and shared <= max_shared_bytes(self.device.arch) - reserve:
             legal.insert(0, "shared")
         if kept and rounds * vector * words <= limit:
             legal.insert(0, "registers")
+        if not legal:
+            return "stream"
         crowded = rounds * vector * words > limit / 1.5
         default = "shared" if crowded and "shared" in legal else legal[0]
         if len(legal) > 1:

@@ -49,13 +49,15 @@ class RowText:
         self.index = shape.space.index
         self._scopes = 0
         self._slots = 0
+        self._exchanged = 0  # bytes of the states that blocks of a cluster read of each other
 
     # ------------------------------------------------------------ position
 
     def position(self) -> list[str]:
         """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing."""
         shape = self.shape
-        unit = "blockIdx.x" if shape.splits == 1 else f"(blockIdx.x / {shape.splits})"
+        shared_by = max(shape.splits, shape.cluster)
+        unit = "blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})"
         per_block = shape.rows_per_block
         if shape.column:
             place, lane = f"(int){unit} * {per_block} + (int)threadIdx.x", "(int)threadIdx.y"
@@ -67,6 +69,12 @@ class RowText:
                 f"(int)threadIdx.x % {shape.team}",
             )
         lines = [f"const int lane = {lane};"]
+        if shape.cluster > 1:
+            lines.append(f"const int rank = (int)(blockIdx.x % {shape.cluster});")
+            lines.append(f"const {self.index} begin = ({self.index})rank * {shape.chunk};")
+            lines.append(
+                f"const {self.index} end = math::minimum<{self.index}>(begin + {shape.chunk}, {shape.length});"
+            )
         if shape.rows % per_block:
             lines.append(f"const bool active = {place} < {shape.rows};")
             lines.append(f"const int row = active ? {place} : {shape.rows - 1};")
@@ -99,6 +107,10 @@ class RowText:
             return 0
         return sum(self._region(expr) for expr in self.shape.kept)
 
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block: staged values, and behind them what the blocks of a cluster exchange."""
+        return self.staged_bytes() + self._exchanged
+
     def _region(self, expr: Expr) -> int:
         size = ITEM_BYTES[expr.dtype] if isinstance(expr, Load) else 8 if register(expr.dtype) == "double" else 4
         return math.ceil(self.shape.rounds * self.shape.threads * self.shape.vector * size / 16) * 16
@@ -108,14 +120,14 @@ class RowText:
             return vector_type(expr.dtype, self.shape.vector)
         return f"Vec<{register(expr.dtype)}, {self.shape.vector}>"
 
-    def stage(self) -> list[str]:
-        """Reads the row once and keeps it."""
+    def stage(self, first: ReducePass | None = None) -> list[str]:
+        """Reads the row once and keeps it; the reductions of `first` take what comes meanwhile."""
         shape = self.shape
         if not shape.kept:
             return []
         lines: list[str] = []
         offset = 0
-        if shape.staging == "shared":
+        if shape.staging == "shared" or shape.cluster > 1:
             lines.append("extern __shared__ __align__(16) unsigned char staged[];")
         for i, expr in enumerate(shape.kept):
             kind = self._kept_type(expr)
@@ -124,7 +136,12 @@ class RowText:
                 offset += self._region(expr)
             else:
                 lines.append(f"{kind} x{i}[{shape.rounds}];")
-        return [*lines, *self._staged_loop(self._fill())]
+        if first is None:
+            return [*lines, *self._staged_loop(self._fill())]
+        known = self._staged_known()
+        read, fresh = self._loads(self._fresh_leaves(first.values, shape.kept), "", 1)
+        work = [*read, *self._work(first, [*known, *fresh], "at", 1).text]
+        return [*lines, *self.aliases(first), *self.declare_states(first), *self._staged_loop([*self._fill(), *work])]
 
     def _fill(self) -> list[str]:
         """One round of staging: plain vectors move as they are, the rest is computed element by element."""
@@ -153,17 +170,18 @@ class RowText:
     def _staged_loop(self, body: Sequence[str]) -> list[str]:
         shape = self.shape
         pragma = "#pragma unroll" if shape.staging == "registers" else "#pragma unroll 4"
-        exact = shape.length % (shape.team * shape.vector) == 0
+        exact = shape.length % (shape.team * shape.vector * shape.cluster) == 0
+        start, stop = ("begin + ", "end") if shape.cluster > 1 else ("", str(shape.length))
         place = f"(step * {shape.team} + lane)"
         lines = [pragma, f"for (int step = 0; step < {shape.rounds}; ++step) {{"]
         lines.append(
-            f"const {self.index} at = {place} * {shape.vector};"
+            f"const {self.index} at = {start}{place} * {shape.vector};"
             if shape.vector > 1
-            else f"const {self.index} at = {place};"
+            else f"const {self.index} at = {start}{place};"
         )
         if exact:
             return [*lines, *self._reduce_lines("at"), *body, "}"]
-        return [*lines, f"if (at < {shape.length}) {{", *self._reduce_lines("at"), *body, "}", "}"]
+        return [*lines, f"if (at < {stop}) {{", *self._reduce_lines("at"), *body, "}", "}"]
 
     def _reduce_lines(self, at: str) -> list[str]:
         return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
@@ -341,7 +359,17 @@ class RowText:
             lines.append(f"SHARED_STATES({self.alias(item)}, {slots}, {count});")
             call = f"reduce_column<{shape.team}, {shape.rows_per_block}>" if shape.column else f"reduce_block<{count}>"
             lines.append(f"{state} = {call}({state}, {slots});")
+            lines += self._across_cluster(item, state)
         return lines
+
+    def _across_cluster(self, item: Accumulator, state: str) -> list[str]:
+        """The state of the whole row, of which each block of a cluster has a part."""
+        if self.shape.cluster == 1:
+            return []
+        place = self.shared_bytes()
+        self._exchanged += math.ceil(item.state_bytes / 16) * 16
+        slot = f"reinterpret_cast<{item.state}*>(staged + {place})"
+        return [f"{state} = cluster::merge<{self.shape.cluster}>({state}, {slot});"]
 
     def alias(self, item: Accumulator) -> str:
         """A name without commas for a state's type, as macro arguments need."""
@@ -372,9 +400,11 @@ class RowText:
         test = f"{condition} && {self.guard}" if self.guard else condition
         return [f"if ({test}) {{", *body.lines, "}"]
 
-    def step(self, step: Step) -> list[str]:
-        """A whole step of a kernel that sees entire rows."""
+    def step(self, step: Step, *, begun: bool = False) -> list[str]:
+        """A whole step of a kernel that sees entire rows; of one that has begun while the row was read, the rest."""
         if isinstance(step, ReducePass):
+            if begun:
+                return [*self.combine(step), *self.results(step)]
             return [
                 *self.aliases(step),
                 *self.declare_states(step),
@@ -384,4 +414,5 @@ class RowText:
             ]
         if isinstance(step, EmitPass):
             return self.loop(step)
-        return self.let(step) if isinstance(step, Let) else self.emit_row(step)
+        owner = "lane == 0" if self.shape.cluster == 1 else "rank == 0 && lane == 0"
+        return self.let(step) if isinstance(step, Let) else self.emit_row(step, owner)

@@ -21,7 +21,7 @@ import torch
 from tests.emulator import emulator
 from tests.knowledge.library import authored
 
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.launches import Launch, encode
 from foundry.knowledge.library.file.assemble import Entry
@@ -93,6 +93,7 @@ extern "C" int cuModuleGetFunction(void** function, void*, const char* name) {
 }
 extern "C" int cuFuncSetAttribute(void* function, int attribute, int bytes) {
     const size_t i = (size_t)function - 1;
+    if (attribute == 14 && bytes == 1) return 0;
     if (attribute != 8 || kStatic[i] + bytes > 227 * 1024) return 1;
     return kAllowed[i] = bytes, 0;
 }
@@ -110,7 +111,11 @@ extern "C" int cuTensorMapEncodeTiled(bulk::Map* map, int kind, unsigned rank, v
 }
 extern "C" int cuGetErrorString(int, const char** text) { *text = "stand-in error"; return 0; }
 extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, void**) {
-    if (c->stream != (void*)7 || c->attributes || c->count) return 1;
+    if (c->stream != (void*)7 || !c->attributes != !c->count) return 1;
+    struct Attribute { unsigned id, pad, size[3], rest[13]; };
+    const Attribute* const together = (const Attribute*)c->attributes;
+    if (c->count > 1 || (together && (together->id != 4 || together->size[1] * together->size[2] != 1))) return 1;
+    const int cluster = together ? (int)together->size[0] : 1;
     const size_t i = (size_t)function - 1;
     if (kStatic[i] + c->shared > 48 * 1024 && c->shared > kAllowed[i]) return 1;
     const dim3 grid(c->gx, c->gy, c->gz), block(c->bx, c->by, c->bz);
@@ -155,7 +160,7 @@ def stand_in(text: str, folder: Path) -> None:
         assert found, name
         kinds = [kind_of(parameter) for parameter in found[1].split(",")]
         values = [f"*({kind}*)params[{i}]" for i, kind in enumerate(kinds)]
-        words = ", ".join(["grid", "block", "c->shared", name, *values])
+        words = ", ".join(["cluster", "grid", "block", "c->shared", name, *values])
         cases.append(f"        case {number}: emulator::launch({words}); return 0;")
     kernels = CudaTarget(H200).build(text).resources.kernels
     holes = {
@@ -218,11 +223,11 @@ def softmax_plan(rows: int, columns: int) -> Plan:
     return Plan(buffers, steps, outputs, "tuple", write_backs={"seen": "half"})
 
 
-def candidate(*shapes: tuple[int, int]) -> str:
+def candidate(*shapes: tuple[int, int], **choices: Choice) -> str:
     entries = []
     for rows, columns in shapes:
         plan = softmax_plan(rows, columns)
-        kernels = [None if isinstance(s, TorchCall) else print_kernel(s, plan, H200, {}) for s in plan.steps]
+        kernels = [None if isinstance(s, TorchCall) else print_kernel(s, plan, H200, dict(choices)) for s in plan.steps]
         entries.append(Entry(plan, tuple(kernels)))
     return module_file(TASK, entries, H200)
 
@@ -254,18 +259,21 @@ print(json.dumps({"worst": worst, "refused": refused, "cubin": cubin, "names": n
 """
 
 
-@pytest.mark.parametrize("shapes", [((3, 40),), ((3, 40), (5, 40))], ids=["one shape", "two shapes"])
+@pytest.mark.parametrize("shapes", [((3, 9000),), ((3, 40), (5, 40))], ids=["rows of a cluster", "two shapes"])
 def test_a_candidate_runs_through_the_driver(
     shapes: tuple[tuple[int, int], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    columns = shapes[0][1]
     cache = tmp_path / "cache"
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
-    text = candidate(*shapes)
+    text = candidate(*shapes, cluster=2)
+    assert (", 2)," in text) == (columns == 9000), "only a long row takes a cluster"
     build = CudaTarget(H200).build(text)
     assert build.ok, build.first_error
     assert build.resources.occupancy is not None and len(build.resources.kernels) == 3 * len(shapes)
     rows = [rows for rows, _ in shapes] * 3
-    answer = run(text, SCRIPT.replace("ROWS", repr(rows)), tmp_path, cache)
+    script = SCRIPT.replace("40", str(columns)).replace("41", str(columns + 1))
+    answer = run(text, script.replace("ROWS", repr(rows)), tmp_path, cache)
     assert isinstance(answer["worst"], float) and answer["worst"] < 1e-5
     assert answer["cubin"] == str(cache / build.artifact), "the candidate looks for another file than the target builds"
     assert "compiled for" in str(answer["refused"])
