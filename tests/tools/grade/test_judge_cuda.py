@@ -163,11 +163,11 @@ def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(tool_path("compute-sanitizer") is None or nvcc_path() is None, reason="no CUDA toolkit is here")
 def test_a_finalist_passes_both_checks_while_it_is_proven(tmp_path: Path) -> None:
-    (tmp_path / "map.py").write_text(
-        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return torch.relu(x * 2 + 1)\n"
-        "def get_inputs():\n  return [torch.randn(4096, 1024)]\n"
+    (tmp_path / "product.py").write_text(  # its kernel has shared memory, in which races are looked for
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x, y):\n    return torch.relu(x @ y)\n"
+        "def get_inputs():\n  return [torch.randn(512, 512), torch.randn(512, 512)]\n"
     )
-    task, device = read_task(tmp_path / "map.py"), gpu()
+    task, device = read_task(tmp_path / "product.py"), gpu()
     assert device is not None
 
     async def work() -> float:
