@@ -70,17 +70,21 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
         return OutputError(wrong, wrong)
     squares, worst, misplaced = 0.0, 0.0, 0
     for span in _spans(flat, CHUNK):
+        # Large outputs are read many times: each step here is one more walk through memory.
         truth = expected.truth[span]
-        difference = torch.sub(flat[span].double(), truth).abs_()  # `double` of float64 is the output itself
-        if not math.isfinite(float(difference.sum())):
+        difference = torch.sub(truth, flat[span])  # in float64, whatever the output's dtype is
+        square = float(torch.dot(difference, difference))
+        if not math.isfinite(square):
             eager = expected.eager[span] if expected.eager is not None else truth
             wrong_kind, counted = _misplaced(flat[span], truth, eager, expected)
             misplaced += int(wrong_kind.sum())
             difference, truth = difference[counted], truth[counted]
             if not difference.numel():
                 continue
-        squares += float(torch.dot(difference, difference))
-        worst = max(worst, float(difference.div_(truth.abs().add_(expected.spread + TINY)).max()))
+            square = float(torch.dot(difference, difference))
+        squares += square
+        weighed = difference.div_(truth.abs().add_(expected.spread + TINY))
+        worst = max(worst, float(torch.linalg.vector_norm(weighed, math.inf)))
     norm = math.sqrt(squares) / max(expected.norm, TINY)
     return OutputError(norm, worst / expected.tolerance, misplaced)
 

@@ -241,11 +241,11 @@ class Case:
                 for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
         if distribution.may_be_unstable:
             ieee = [
                 worst_of(*pair) for pair in zip(ieee, self._errors_when_nudged(kind, placed, expected), strict=True)
             ]
-        tf32 = self._tf32_errors(kind, placed, expected)
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
@@ -273,7 +273,7 @@ class Case:
         truth, _, _ = self._truth("as before", placed, eager, [])
         expected = [self._expect(*pair) for pair in zip(truth, eager, strict=True)]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
-        tf32 = self._tf32_errors("as before", placed, expected)
+        tf32 = self._tf32_errors("as before", placed, expected, list(zip(eager, ieee, strict=True)))
         return replace(trial, expected=expected, ieee=ieee, tf32=tf32, buffers=())
 
     def inputs(self, seed: int, distribution: Distribution = AS_GIVEN) -> Parcel:
@@ -347,10 +347,13 @@ class Case:
     def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
         """PyTorch's errors on inputs that are changed by one unit in the last place. They are large where the answer is
         unstable."""
-        outputs = self._run(self._model, kind, _map_tensors(inputs, patterns.nudge))
+        outputs = self._run(self._model, kind, bundle.map_tensors(inputs, patterns.nudge))
         return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
 
-    def _tf32_errors(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError] | None:
+    def _tf32_errors(
+        self, kind: Parameters, inputs: Any, expected: list[Expected], own: list[tuple[torch.Tensor, OutputError]]
+    ) -> list[OutputError] | None:
+        """PyTorch's errors where TF32 is allowed; `own` are its outputs where it is not, with their errors."""
         if self._device.type != "cuda":
             return None
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
@@ -358,7 +361,10 @@ class Case:
             outputs = self._run(self._model, kind, _copy(inputs))
         finally:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-        return [comparison.measure(output, item) for output, item in zip(outputs, expected, strict=True)]
+        return [
+            error if torch.equal(output, plain) else comparison.measure(output, item)
+            for output, (plain, error), item in zip(outputs, own, expected, strict=True)
+        ]
 
     def _load_state(self, model: nn.Module, kind: Parameters) -> None:
         with torch.no_grad():
@@ -406,7 +412,7 @@ class Case:
                     return patterns.enlarge(tensor)
                 return patterns.reindex(tensor, count, generator) if count else tensor
 
-            return list(_map_tensors(list(inputs), other))
+            return list(bundle.map_tensors(list(inputs), other))
         structures = self._structures_of(inputs)
         if distribution.pattern == "no structure":
             return [
@@ -480,18 +486,8 @@ def _contiguous(tensor: torch.Tensor) -> TensorSpec:
 
 
 def _copy(value: Any) -> Any:
-    return _map_tensors(value, torch.clone)
+    return bundle.map_tensors(value, torch.clone)
 
 
 def _widen(value: Any) -> Any:
-    return _map_tensors(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
-
-
-def _map_tensors(value: Any, change: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, list | tuple):
-        return type(value)(_map_tensors(item, change) for item in value)
-    if isinstance(value, dict):
-        return {key: _map_tensors(item, change) for key, item in value.items()}
-    return value
+    return bundle.map_tensors(value, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor.clone())
