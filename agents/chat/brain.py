@@ -38,7 +38,11 @@ from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_promp
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
-REPAIR_CHARS = 8000  # of a bad answer that the repair round shows again
+REPAIR_CHARS = 40_000  # of a bad answer that the repair round shows again: a kernel in full
+_AGAIN = "Answer again with one JSON object and nothing else, with the same fields, this problem solved."
+_AGAIN_WITH_CODE = (
+    'Answer again in full, as "Your answer" says: the JSON head, then the code in its fence, this problem solved.'
+)
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
@@ -223,7 +227,8 @@ class ChatModelBrain:
                 return result
             except AnswerError as error:
                 problem = str(error)
-            messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", render("repair", {"problem": problem}))]
+            asked = render("repair", {"problem": problem, "form": _AGAIN if schema is not None else _AGAIN_WITH_CODE})
+            messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", asked)]
             offered = ()
         self.ledger.count_failed_step()
         self._tell(request, replies, started, "failed", problem)

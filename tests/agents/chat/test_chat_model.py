@@ -76,7 +76,7 @@ async def test_edits_must_hit_the_parents_file_exactly_once(toy: Any, scripted: 
     session = Session(toy, scripted(answer(bad), answer(good)))
     proposal = await session.propose()
     assert proposal.edits == (Edit("x * 2.0", "x + x", 89),) and proposal.recipe is None and proposal.source == ""
-    assert "occurs 2 times" in session.server.prompt(1)
+    assert "occurs 2 times" in session.server.prompt(1) and "then the code in its fence" in session.server.prompt(1)
     assert [call.outcome for call in session.calls] == ["repaired"]
     assert session.ledger.spent.requests == 2 and session.ledger.spent.failed_steps == 0
 
