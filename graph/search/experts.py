@@ -13,6 +13,7 @@ from foundry.agents.brief import Brief
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
+from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import choose_model, wait_for_model
@@ -58,6 +59,8 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
 
 async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: int) -> ExpertAnswer:
     async def think() -> ExpertAnswer:
+        if services.brain.name != PLAYBOOK and find_wanted_state(services.directives())[0] == "stop":
+            return ExpertAnswer(unanswered="the user has stopped the run: no model is asked any more")
         try:
             found = await services.brain.propose(expert, brief)
         except NoAnswer as error:

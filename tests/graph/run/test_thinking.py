@@ -92,6 +92,25 @@ async def test_a_model_that_only_talks_nonsense_ends_the_island(
     assert summary.islands == {"0": "exhausted: 8 proposals in a row gave no new candidate"}
 
 
+async def test_once_a_run_is_stopped_no_further_expert_is_asked(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    """The word arrives while the first expert thinks; three others would have been asked before the next step."""
+
+    def stop(asked: dict[str, Any]) -> Reply:
+        (folder,) = Path(request.runs).iterdir()
+        run = RunDirectory.inspect(folder)
+        conversation.say(run, "stop")
+        run.close()
+        return answer("I would rather not.")
+
+    server = serve(stop, answer("I would rather not."))
+    request = make_request(3, islands=1, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert summary.islands == {"0": "stopped by the user (d1)"}
+    assert len(server.requests) == 2, "the first expert and its repair"
+
+
 # a user's question
 
 
