@@ -9,7 +9,7 @@ from foundry.graph.bench.command import bench
 from foundry.graph.bench.report_command import report
 from foundry.graph.commands import knowledge
 from foundry.graph.commands.doctor import doctor
-from foundry.graph.commands.runs import chat, show_runs, show_trace, watch
+from foundry.graph.commands.runs import chat, replay, show_runs, show_trace, watch
 from foundry.graph.commands.solve import resume, solve
 from foundry.graph.commands.verify import profile, verify
 from foundry.tools.command_line import CommandLine
@@ -33,6 +33,7 @@ agent.command("resume")(resume)
 agent.command("runs")(show_runs)
 agent.command("watch")(watch)
 agent.command("trace")(show_trace)
+agent.command("replay")(replay)
 agent.command("chat")(chat)
 agent.command("report")(report)
 app.add_typer(agent, name="agent")

@@ -16,6 +16,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import Runtime
 
+from foundry.agents.chat.tape import NotRecorded
 from foundry.agents.expert import experts
 from foundry.graph.dev_server import services_of
 from foundry.graph.run.database import StorageFailed
@@ -121,8 +122,8 @@ def contain(name: str, work: IslandNode) -> Any:
                     return await work(state, services)
             except GraphBubbleUp:
                 raise  # no failure: LangGraph's way to ask, to drain or to leave for the parent graph
-            except StorageFailed:
-                raise  # nothing can be recorded any more: the run must stop and say so
+            except (StorageFailed, NotRecorded):
+                raise  # nothing can be recorded any more, or replayed: the run must stop and say so
             except Diverged as error:
                 services.log.note("note", "replay diverged", reason=str(error))
                 return {"stop": Stop(kind="diverged", text=f"diverged: {error}")}

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from foundry.agents.chat.tape import TapeOptions
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.opening import Parts, open_services
 from foundry.graph.run.run_directory import Decision, RunDirectory
@@ -34,14 +35,17 @@ class Replayed:
         return not self.differences
 
 
-async def replay(run_dir: Path, parts: Parts | None = None) -> Replayed:
-    """Replays a finished run in a temporary folder and compares. Raises UsageError when it is no finished run."""
+async def replay(run_dir: Path, parts: Parts | None = None, *, tape: Path | None = None) -> Replayed:
+    """Replays a finished run in a temporary folder and compares. With the `tape` of its models' conversations they are
+    thought again from its answers, instead of read in the journal. Raises UsageError when it is no finished run,
+    NotRecorded for a request that the tape does not hold."""
     recorded = RunDirectory.inspect(run_dir)
     try:
         if recorded.get("status") != "finished":
             raise UsageError(f"run {recorded.id} has not finished", "resume it first")
         with tempfile.TemporaryDirectory(prefix="foundry-replay-") as folder:
-            again = RunDirectory.create(replace(recorded.request, runs=folder))
+            played = TapeOptions(replay=str(tape)) if tape else TapeOptions()
+            again = RunDirectory.create(replace(recorded.request, runs=folder, tape=played))
             try:
                 for key in COPIED:
                     again.set(key, recorded.get(key))

@@ -22,9 +22,10 @@ from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementA
 from foundry.agents.chat.breaker import Breaker, Permit
 from foundry.agents.chat.calls import ChatMessage, Drafting, ModelReply, read_request, said_since, tools_words
 from foundry.agents.chat.client import ChatClient, Patience, Unreachable
-from foundry.agents.chat.endpoint import endpoint_of
+from foundry.agents.chat.endpoint import OPENAI_URL, Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, proposal_of
+from foundry.agents.chat.tape import Tape
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, ModelLedger
@@ -75,15 +76,17 @@ class ChatModelBrain:
         options: ChatOptions | None = None,
         limits: Patience | None = None,
         seed: int | None = None,
+        tape: Tape | None = None,
         listener: Listener | None = None,
     ) -> None:
         options, limits = options or ChatOptions(), limits or Patience()
         self.name = name or model  # what the user calls it
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
-        endpoint = endpoint_of(model, base_url, options.key_env)
+        asks = tape is None or tape.options.asks
+        endpoint = endpoint_of(model, base_url, options.key_env) if asks else Endpoint(base_url or OPENAI_URL)
         self.client = ChatClient(
-            model, endpoint, ledger=ledger, options=options, limits=limits, seed=seed, learnt=self._learnt
+            model, endpoint, ledger=ledger, options=options, limits=limits, seed=seed, tape=tape, learnt=self._learnt
         )
         self.listener = listener
         self.breaker = Breaker(limits.pauses)

@@ -22,6 +22,7 @@ from foundry.agents.chat.calls import ChatMessage, ModelReply, RawCall, bytes_of
 from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.tape import Tape, TapedAnswer
 from foundry.agents.ledger import ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
 
@@ -107,6 +108,7 @@ class ChatClient:
         options: ChatOptions | None = None,
         limits: Patience | None = None,
         seed: int | None = None,
+        tape: Tape | None = None,
         learnt: Callable[[str, str], None] = _unheard,
     ) -> None:
         self.model = model
@@ -116,6 +118,7 @@ class ChatClient:
         self.price: Price = price_of(model, self.options.price)
         self.ledger = ledger
         self.seed = seed
+        self.tape = tape
         self._learnt = learnt
         self._dialect = EndpointDialect.of(is_openai=endpoint.is_openai)
         self._most_per_byte: float | None = None  # tokens of a prompt, as the endpoint has counted
@@ -125,8 +128,47 @@ class ChatClient:
         self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()
     ) -> ModelReply:
         """One reply. With `tools`, by name, it may call them; else it is held to `schema`, if there is one. Raises
-        BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt."""
+        BudgetExhausted before a request that a cap forbids, Unreachable after the last attempt, NotRecorded where only
+        a recording answers and does not hold it."""
         asked = _Asked(messages, schema, tools)
+        if self.tape is None:
+            return await self._ask(asked)
+        words = self._in_words(asked)
+        taped = self.tape.recall(words)
+        if taped is not None:
+            return self._played(asked, taped)
+        try:
+            reply = await self._ask(asked)
+        except Unreachable as error:
+            failure = TapedAnswer(failure=str(error), hopeless=error.hopeless)
+            self.tape.keep(words, failure, self.endpoint.key)
+            raise
+        self.tape.keep(words, _taped(reply), self.endpoint.key)
+        return reply
+
+    def _in_words(self, asked: _Asked) -> dict[str, Any]:
+        """The request as a recording knows it."""
+        return {
+            "model": self.model,
+            "messages": rendered(asked.messages, self.options.tool_calls, native=False),
+            "schema": asked.schema,
+            "tools": list(asked.tools),
+            **self._wanted(),
+        }
+
+    def _played(self, asked: _Asked, taped: TapedAnswer) -> ModelReply:
+        """A recorded answer, which counts as it did then."""
+        held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
+        if taped.failure:
+            self.ledger.settle(held, None)
+            raise Unreachable(taped.failure, 1, hopeless=taped.hopeless)
+        usage = TokenUsage(*taped.usage)
+        dollars = self.ledger.settle(held, usage)
+        calls = tuple(RawCall(*call) for call in taped.calls)
+        return ModelReply(taped.text, usage, dollars, taped.truncated, 1, calls)
+
+    async def _ask(self, asked: _Asked) -> ModelReply:
+        """What the endpoint answers, tried until the patience is over."""
         async with self._slots:
             deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
             requests = failures = 0
@@ -276,6 +318,16 @@ class ChatClient:
             asked = 0.0
         doubling: float = self.limits.first_wait_s * 2.0 ** (failures - 1)
         return min(max(asked, doubling), LONGEST_RETRY_AFTER_S)
+
+
+def _taped(reply: ModelReply) -> TapedAnswer:
+    usage = reply.usage
+    return TapedAnswer(
+        text=reply.text,
+        calls=[(call.id, call.name, call.arguments) for call in reply.calls],
+        truncated=reply.truncated,
+        usage=(usage.prompt_tokens, usage.answer_tokens, usage.cached_tokens, usage.estimated),
+    )
 
 
 def _openai() -> Any:

@@ -8,6 +8,7 @@ from foundry.agents.brain import Brain, Listener
 from foundry.agents.brief import Brief
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
+from foundry.agents.chat.tape import Tape, TapeOptions
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.models.models import Models
@@ -59,11 +60,13 @@ def open_models(
     playbook: PlaybookBrain | None = None,
     limits: Patience | None = None,
     seed: int | None = None,
+    tape: TapeOptions | None = None,
     listener: Listener | None = None,
 ) -> ModelsBrain:
     """The brain; the listener is told who thinks, where, and for what price. Raises UsageError without any access to
-    one of the models."""
+    one of the models, and for a recording that cannot be read or written."""
     playbook = playbook or PlaybookBrain()
+    recording = Tape(tape) if tape is not None and (tape.record or tape.replay) else None
     brains = {
         spec.name: ChatModelBrain(
             spec.model,
@@ -74,6 +77,7 @@ def open_models(
             options=spec.options,
             limits=limits,
             seed=seed,
+            tape=recording,
             listener=listener,
         )
         for spec in models.specs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -66,3 +67,9 @@ ToolCallsFlag = Annotated[
         help=f"Tools that an expert may call before it answers; 0: none; default: {DEFAULT.tool_calls}.",
     ),
 ]
+RecordFlag = Annotated[Path | None, typer.Option(help="Add every request to a model and its answer to this file.")]
+ReplayFlag = Annotated[
+    Path | None,
+    typer.Option("--replay", help="Answer requests to models from this file; one that it lacks ends the run."),
+]
+AskMissingFlag = Annotated[bool, typer.Option("--ask-missing", help="With --replay: ask the model what it lacks.")]

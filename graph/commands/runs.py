@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -118,3 +119,25 @@ def chat(
             raise typer.Exit(2)
     finally:
         opened.close()
+
+
+@one_line_errors
+def replay(
+    run: RunArgument,
+    recording: Annotated[
+        Path | None,
+        typer.Option("--replay", help="What --record wrote: models think again from it, not from the run's journal."),
+    ] = None,
+    runs: RunsOption = Path("runs"),
+    as_json: JsonOption = False,
+) -> None:
+    """Repeat the decisions of a finished run from its journal, without a machine or a model; exit 1 if they differ."""
+    from foundry.graph import replay as replaying
+    from foundry.graph.run.run_directory import find_run
+
+    found = asyncio.run(replaying.replay(find_run(runs, run), tape=recording))
+    if as_json:
+        print_json({"exact": found.exact, **asdict(found)})
+    else:
+        typer.echo("\n".join([*found.differences, f"{found.decisions} decisions, {len(found.differences)} differ"]))
+    raise typer.Exit(0 if found.exact else 1)

@@ -22,6 +22,7 @@ from foundry.graph.commands.options import (
     choose_policy,
     choose_target,
 )
+from foundry.knowledge.errors import UsageError
 from foundry.tools.command_line import choose, one_line_errors, print_json
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def solve(
     temperature: model_flags.TemperatureFlag = None,
     reasoning_effort: model_flags.ReasoningFlag = None,
     tool_calls: model_flags.ToolCallsFlag = None,
+    record: model_flags.RecordFlag = None,
+    recording: model_flags.ReplayFlag = None,
+    ask_missing: model_flags.AskMissingFlag = False,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
@@ -75,6 +79,7 @@ def solve(
     as_json: JsonOption = False,
 ) -> None:
     """Search a fast, proven kernel for a task."""
+    from foundry.agents.chat.tape import TapeOptions
     from foundry.agents.models.settings import read_models
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
     from foundry.tools.machine.device import see_gpus
@@ -97,7 +102,10 @@ def solve(
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
     request = SolveRequest(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models)
     request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
-    request = replace(request, rivals=request.rivals if compiled else (), ask=ask)
+    tape = TapeOptions(str(record) if record else None, str(recording) if recording else None, ask_missing)
+    if tape != TapeOptions() and not models:
+        raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
+    request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
     summary = _drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
     _conclude(summary, request.task, as_json, min_speedup)
 

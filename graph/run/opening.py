@@ -78,7 +78,7 @@ class Parts:
         whose price nobody knows, because it would promise what cannot be kept."""
         dollars = request.limits.dollars
         for spec in request.models.specs:
-            _ = spec.endpoint
+            _ = spec.endpoint if request.tape.asks else None
             if dollars is not None and not spec.price.known:
                 raise UsageError(
                     f"a cap of {dollars:g} dollars cannot be kept: the price of {spec.name} is not known",
@@ -94,7 +94,7 @@ class Parts:
             return PlaybookBrain()
         from foundry.agents.models.brain import open_models
 
-        return open_models(request.models, ledger=thinking, seed=request.seed, listener=listener)
+        return open_models(request.models, ledger=thinking, seed=request.seed, tape=request.tape, listener=listener)
 
     def receipt(self, services: Services, winner: Evaluation) -> None:
         """Writes receipt.json into the run directory."""
@@ -242,7 +242,7 @@ async def open_services(
     if recorded is None:
         device = _device_here(run, device, parts.device(request))
     log = EventLog(run.database, on_event, began=began)
-    thoughts = bool(request.models)
+    thoughts = bool(request.models) and not (recorded and request.tape.replay)  # else they are thought again
     journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
     ledger = Ledger(request, run, log)
     scratch = run.path.resolve() / "scratch"

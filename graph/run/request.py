@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from foundry.agents.chat.tape import TapeOptions
 from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName
@@ -130,6 +131,7 @@ class SolveRequest:
     scale: int | None = None
     policy: Policy | None = None  # None: the task's
     models: Models = field(default_factory=Models)  # none: the playbook thinks
+    tape: TapeOptions = field(default_factory=TapeOptions)
     store: str | None = None  # folder or URL of the experience store; None: $FOUNDRY_HOME/experience
     learn: bool = True  # False: neither read nor write the store (a cold run)
     runs: str = "runs"  # folder that holds run directories

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from foundry.graph.run import events as event_log
 from foundry.graph.run.database import Database, storage_failure
@@ -41,6 +42,7 @@ CREATE TABLE IF NOT EXISTS elites (
     candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL);
 """
 )
+LAST = (1 << 63) - 1  # beyond any row
 STAGES: tuple[Stage, ...] = ("screen", "full", "final")
 LATEST_FIRST = "CASE stage WHEN 'final' THEN 0 WHEN 'full' THEN 1 ELSE 2 END"
 
@@ -62,6 +64,13 @@ class Claim:
 
     candidate: str
     fresh: bool
+
+
+class Mark(NamedTuple):
+    """A moment of a run: the last rows of two of its tables."""
+
+    decision: int
+    evaluation: int
 
 
 class RunDirectory:
@@ -267,19 +276,25 @@ class RunDirectory:
         rows = self.database.run("SELECT body FROM decisions WHERE candidate = ?", (candidate,))
         return decode(Decision, rows[0][0]) if rows else None
 
-    def decisions(self) -> list[Decision]:
-        """Every decision, by island and in the order an island took them."""
-        rows = self.database.run("SELECT body FROM decisions ORDER BY island, rowid")
+    def mark(self) -> Mark:
+        """Where the tables of decisions and evaluations end now."""
+        rows = self.database.run("SELECT MAX(rowid) FROM decisions UNION ALL SELECT MAX(rowid) FROM evaluations")
+        return Mark(*(int(row[0] or 0) for row in rows))
+
+    def decisions(self, up_to: Mark | None = None) -> list[Decision]:
+        """Every decision, by island and in the order an island took them; with a mark those of that time."""
+        last = up_to.decision if up_to else LAST
+        rows = self.database.run("SELECT body FROM decisions WHERE rowid <= ? ORDER BY island, rowid", (last,))
         return [decode(Decision, row[0]) for row in rows]
 
-    def ranking(self, limit: int) -> list[str]:
+    def ranking(self, limit: int, up_to: Mark | None = None) -> list[str]:
         """Ids of the candidates that no record rejects, highest merit over all their records first; the reference is
         none."""
         rows = self.database.run(
             f"SELECT candidate FROM (SELECT candidate, merit, ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY"
-            f" {LATEST_FIRST}) AS place FROM evaluations) WHERE place = 1 AND merit >= 1 AND candidate != ?"
-            f" ORDER BY merit DESC, CAST(SUBSTR(candidate, 2) AS INTEGER) LIMIT ?",
-            (REFERENCE, limit),
+            f" {LATEST_FIRST}) AS place FROM evaluations WHERE rowid <= ?) WHERE place = 1 AND merit >= 1 AND"
+            f" candidate != ? ORDER BY merit DESC, CAST(SUBSTR(candidate, 2) AS INTEGER) LIMIT ?",
+            (up_to.evaluation if up_to else LAST, REFERENCE, limit),
         )
         return [row[0] for row in rows]
 
@@ -293,9 +308,12 @@ class RunDirectory:
             raise UsageError(f"run {self.id} has no candidate {candidate}", "see `foundry agent trace`")
         return decode(Evaluation, rows[0][0])
 
-    def records(self, candidate: str, stages: Sequence[Stage] = STAGES) -> list[Evaluation]:
-        """What is known of a candidate at each of these stages, the screen first."""
-        rows = self.database.run("SELECT stage, body FROM evaluations WHERE candidate = ?", (candidate,))
+    def records(self, candidate: str, stages: Sequence[Stage] = STAGES, up_to: Mark | None = None) -> list[Evaluation]:
+        """What is known of a candidate at each of these stages, the screen first; with a mark what was known then."""
+        rows = self.database.run(
+            "SELECT stage, body FROM evaluations WHERE candidate = ? AND rowid <= ?",
+            (candidate, up_to.evaluation if up_to else LAST),
+        )
         found = {stage: body for stage, body in rows}
         return [decode(Evaluation, found[stage]) for stage in stages if stage in found]
 

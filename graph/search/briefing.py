@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foundry.agents.brief import Attempt, Brief, Example
+from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.archive import candidate_number, cell_of
 from foundry.graph.search.gradients import hints
@@ -107,28 +108,31 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
 
 
 def _attempts(state: IslandState, services: Services) -> tuple[Attempt, ...]:
-    """The latest steps of this run, those from this parent first, then those of this island."""
-    made = [item for item in services.run.decisions() if item.proposal is not None and item.step != state["step"]]
+    """The latest steps of this run when this one began, those from this parent first, then those of this island."""
+    history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
+    made = [item for item in history.decisions(mark) if item.proposal is not None and item.step != state["step"]]
     made.sort(key=lambda item: candidate_number(item.candidate.id), reverse=True)
     made.sort(key=lambda item: (item.candidate.parents[:1] != (state["parent"],), item.island != state["island"]))
     return tuple(
-        Attempt(item.candidate.id, item.proposal, tuple(services.records(item.candidate.id)))
+        Attempt(item.candidate.id, item.proposal, tuple(history.records(item.candidate.id, up_to=mark)))
         for item in made[:SHOWN_ATTEMPTS]
         if item.proposal is not None
     )
 
 
 def _examples(state: IslandState, services: Services, elites: Sequence[str]) -> tuple[Example, ...]:
-    """The best kernel of the run, and the best of this island that stands in another cell; the parent is shown as it
-    is."""
+    """The best kernel of the run when this step began, and the best of this island that stands in another cell; the
+    parent is shown as it is."""
+    history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
     found: list[Example] = []
-    best = services.best()
+    ranked = history.ranking(1, mark)
+    best = history.records(ranked[0], up_to=mark)[-1] if ranked else None
     cell = cell_of(best.coordinates) if best and best.coordinates else ""
     if best is not None and best.candidate.id != state["parent"]:
         found.append(Example(best, services.text(best), "the best kernel of this run"))
     known = {item.evaluation.candidate.id for item in found} | {state["parent"]}
     for name in elites:
-        other = services.evaluation(name)
+        other = services.evaluation(name, state["outside"]["stages"].get(name))
         if name not in known and other.coordinates and cell_of(other.coordinates) != cell:
             found.append(Example(other, services.text(other), "the best of another kind"))
             break

@@ -9,6 +9,7 @@ from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.dialect import EndpointDialect
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.tape import Tape
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
@@ -30,6 +31,7 @@ class Session:
         limits: Patience = QUICK,
         options: ChatOptions = SHORT,
         model: str = "scripted-1",
+        tape: Tape | None = None,
         **caps: Any,
     ) -> None:
         self.toy, self.server = toy, server
@@ -45,6 +47,7 @@ class Session:
             limits=limits,
             options=options,
             seed=7,
+            tape=tape,
             listener=self.hear,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +14,12 @@ from tests.graph.conftest import kernel
 from tests.graph.run.test_thinking import events_of, idea, thinker
 
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.tape import NotRecorded, TapeOptions
 from foundry.agents.models.models import Models, ModelSpec
 from foundry.graph.replay import replay
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.summary import summarise
+from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.solve import solve
 from foundry.graph.views.answers import status
 from foundry.graph.views.ending import ending_lines
@@ -93,3 +95,45 @@ async def test_of_two_models_the_one_that_brings_something_is_asked_more(
     asked = len(server.requests)
     assert (await replay(Path(summary.run), thinker(parts, library))).exact
     assert len(server.requests) == asked
+
+
+async def test_a_recorded_run_is_thought_again_from_its_tape_on_its_own_journal(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any, tmp_path: Path
+) -> None:
+    """Three islands side by side: what each was shown is what it was shown then, whoever is faster this time."""
+    numbers = iter(range(1000))
+    server = serve(lambda asked: replace(idea(next(numbers)), wait_s=0.01 * random.random()))
+    tape = tmp_path / "talk.jsonl"
+    request = make_request(9, islands=3, model="scripted-1", base_url=server.url, tape=TapeOptions(record=str(tape)))
+    summary = await solve(request, parts=thinker(parts, library))
+    asked = len(server.requests)
+    assert summary.evaluations == 9 and asked >= 9
+    again = await replay(Path(summary.run), thinker(parts, library), tape=tape)
+    assert again.exact and again.decisions >= 9 and len(server.requests) == asked
+    other = tmp_path / "other.jsonl"
+    other.write_text(tape.read_text().replace("1.1x", "9x"))
+    with pytest.raises(NotRecorded):  # the tape is what thinks: other words lead elsewhere
+        await replay(Path(summary.run), thinker(parts, library), tape=other)
+
+
+async def test_a_second_run_with_the_same_seed_and_measurements_repeats_the_first_from_its_tape(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any, tmp_path: Path
+) -> None:
+    numbers = iter(range(1000))
+    server = serve(lambda asked: idea(next(numbers)))
+    tape = str(tmp_path / "talk.jsonl")
+    request = make_request(5, islands=1, model="scripted-1", base_url=server.url)
+    first = await solve(replace(request, tape=TapeOptions(record=tape)), parts=thinker(parts, library))
+    asked = len(server.requests)
+    again = await solve(replace(request, tape=TapeOptions(replay=tape)), parts=thinker(parts, library))
+    assert texts_of(again) == texts_of(first) and len(texts_of(first)) == 5 and len(server.requests) == asked
+    with pytest.raises(NotRecorded, match="holds no answer"):  # another task, another prompt
+        await solve(replace(request, task="other.py", tape=TapeOptions(replay=tape)), parts=thinker(parts, library))
+    assert len(server.requests) == asked
+
+
+def texts_of(summary: Summary) -> list[str]:
+    run = RunDirectory.inspect(Path(summary.run))
+    found = [item.candidate.source for item in run.decisions() if item.proposal]
+    run.close()
+    return found

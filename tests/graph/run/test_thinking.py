@@ -48,7 +48,7 @@ def thinker(parts: Any, library: Any) -> Any:
 
     class Thinking(parts):  # type: ignore[misc]
         def brain(self, request: SolveRequest, thinking: Any, listener: Listener) -> Brain:
-            return open_models(request.models, ledger=thinking, limits=PATIENCE, listener=listener)
+            return open_models(request.models, ledger=thinking, limits=PATIENCE, tape=request.tape, listener=listener)
 
     return Thinking(library=bare(library))
 

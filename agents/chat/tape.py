@@ -1,0 +1,137 @@
+"""Conversations of a run on file, one request with its answer a line, and answers given from such a file.
+
+A request is known by its digest: what is said, to which model, in which form, with which options. Where it is asked and
+how that endpoint wants it worded is no part of it. No key is written: a text that holds one has `***` in its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from foundry.knowledge.errors import UsageError
+
+
+class NotRecorded(UsageError):
+    """A replay was asked something that the recording does not hold: the run cannot go on as it went."""
+
+
+@dataclass(frozen=True)
+class TapeOptions:
+    """`record`: the file that every request and answer is added to. `replay`: the file that answers. `ask_missing`:
+    what it does not hold is asked of the model."""
+
+    record: str | None = None
+    replay: str | None = None
+    ask_missing: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model may be asked at all."""
+        return self.replay is None or self.ask_missing
+
+    def __post_init__(self) -> None:
+        if self.ask_missing and not self.replay:
+            raise UsageError("nothing is replayed, so nothing can be missing", "name a file with --replay")
+
+
+class TapedAnswer(BaseModel):
+    """What a model answered, as the endpoint gave it; `failure`: why it gave none."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = ""
+    calls: list[tuple[str, str, str]] = Field(default_factory=list)
+    """Of tools: id, name, arguments."""
+    truncated: bool = False
+    usage: tuple[int, int, int, bool] = (0, 0, 0, False)
+    """Tokens of prompt, of answer, of the prompt from a cache; whether they are estimated."""
+    failure: str = ""
+    hopeless: bool = False
+
+
+class TapedLine(BaseModel):
+    """One line of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Literal[1] = 1
+    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    asked: dict[str, Any]
+    answer: TapedAnswer
+
+
+def digest_of(asked: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+
+class Tape:
+    """Shared by all models of a run."""
+
+    def __init__(self, options: TapeOptions) -> None:
+        """Raises UsageError for a file that cannot be read or written."""
+        self.options = options
+        self._lock = threading.Lock()
+        self._answers: dict[str, deque[TapedAnswer]] = defaultdict(deque)
+        if options.replay is not None:
+            self._read(Path(options.replay))
+        if options.record is not None:
+            self._write("")
+
+    def recall(self, asked: dict[str, Any]) -> TapedAnswer | None:
+        """The recorded answer, of several to the same request one after the other and then the last again. None where
+        the model is to be asked. Raises NotRecorded."""
+        if self.options.replay is None:
+            return None
+        digest = digest_of(asked)
+        with self._lock:
+            known = self._answers.get(digest)
+            if known:
+                return known.popleft() if len(known) > 1 else known[0]
+        if self.options.ask_missing:
+            return None
+        raise NotRecorded(
+            f"{self.options.replay} holds no answer to a request to {asked['model']} (digest {digest[:12]}): the run "
+            "does not go as the recorded one went",
+            "replay it on the journal of its own run with `foundry agent replay RUN`, or --ask-missing",
+        )
+
+    def keep(self, asked: dict[str, Any], answer: TapedAnswer, key: str | None) -> None:
+        """Adds a request with its answer to the file."""
+        if self.options.record is None:
+            return
+        line = TapedLine(digest=digest_of(asked), asked=asked, answer=answer).model_dump_json()
+        self._write((line.replace(json.dumps(key)[1:-1], "***") if key else line) + "\n")
+
+    def _read(self, path: Path) -> None:
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, 1):
+                    if line.strip():
+                        self._take(line, f"{path} line {number}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read {path}: {error}", "name a file that --record has written") from error
+
+    def _take(self, line: str, place: str) -> None:
+        try:
+            found = TapedLine.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the line"
+            raise UsageError(f"{place} is no recorded request: {where}: {first['msg']}") from error
+        self._answers[found.digest].append(found.answer)
+
+    def _write(self, text: str) -> None:
+        path = Path(self.options.record or "")
+        try:
+            with self._lock, path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}", "name another file with --record") from error
