@@ -39,6 +39,7 @@ from foundry.knowledge.roofline import floors
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
 FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
+LONG_MINUTES = 12.0  # a process for a model ends after 15
 
 FirstText = tuple[str, Recipe | None, str]  # with its reason
 STRICT = (
@@ -143,6 +144,7 @@ async def seed(state: RunState, services: Services) -> Update:
         ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
         return {"seeds": [], "lowerable": False, "ending": ending}
     await _evaluate_seed(services, made[0])
+    await _expect_contest(services)
     gate = asyncio.Semaphore(SEEDS_AT_ONCE)
 
     async def one(decision: Decision) -> None:
@@ -158,6 +160,13 @@ async def seed(state: RunState, services: Services) -> Update:
             await _evaluate_seed(services, decision)
     ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
     return {"seeds": [decision.candidate.id for decision in made], "ending": ending}
+
+
+async def _expect_contest(services: Services) -> None:
+    """The winner's rivals are compiled while it is searched; not in a long run, whose processes would grow old."""
+    machine, request = services.measure.machine, services.request
+    if machine is not None and request.rivals and request.total_minutes < LONG_MINUTES:
+        await machine.expect_contest(request.rivals)
 
 
 def _is_correct(services: Services, decision: Decision) -> bool:

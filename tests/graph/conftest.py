@@ -178,6 +178,9 @@ class FakeWorkbench:
         await self._work("baseline")
         return Baseline(10.0, 0.02, [(1024, 1024)])
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        """Nothing is made ready."""
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import statistics
@@ -11,7 +12,6 @@ from pathlib import Path
 
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import Contest, ForeignVerdict, Rival, RivalName
-from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.runners import Runners
 from foundry.tools.machine.holds import Holds
 from foundry.tools.process.channel import ChannelClosed, Message
@@ -21,49 +21,94 @@ CONTEST_S = 1800.0
 BUILD_LIMITS_S: dict[RivalName, float] = {"compile": 120.0, "compile max-autotune": 600.0}
 
 
-def hold_contest(
-    judges: Judges, runners: Runners, holds: Holds, message: Message, rivals: Sequence[RivalName], cache: Path
-) -> Contest:
-    """What cannot be measured is data. A rival with which the reference's process ends is left out, and the rest is
-    measured again. `cache`: a folder for TorchInductor's."""
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    start, lost = time.monotonic(), dict[RivalName, str]()
-    while True:
-        left = [name for name in rivals if name not in lost]
-        asked = {**message, "rivals": left, "build_limits_s": BUILD_LIMITS_S}
-        with judges.one() as judge, holds.whole():
-            answer = _hold_once(judge, runners, holds, asked, environment)
-        if "lost" not in answer:
-            return contest_of(answer, left, lost, time.monotonic() - start)
-        lost[answer["lost"]] = str(answer["line"])
+class PreparedContest:
+    """The reference's process with its rivals, compiled, in the hands of one judge. Readying takes seconds, most of
+    them a compiler's, and needs no kernel: so it may be done while one is still searched. `cache`: a folder for
+    TorchInductor's."""
 
+    def __init__(self, runners: Runners, message: Message, rivals: Sequence[RivalName], cache: Path) -> None:
+        self.rivals = list(rivals)
+        self._runners, self._message = runners, message
+        self._environment = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+        self._lost: dict[RivalName, str] = {}
+        self._problem: Message = {}  # why it cannot be held
+        self._open = contextlib.ExitStack()
+        self._judge: Worker | None = None
+        self._reference: Worker | None = None
+        self._seconds = 0.0
 
-def _hold_once(judge: Worker, runners: Runners, holds: Holds, message: Message, environment: dict[str, str]) -> Message:
-    """The device is shared while compilers run, unless they time kernels themselves."""
-    kernels = [runners.take(message["text"])] if message["text"] else []
-    workers = [runners.fresh(environment=environment), *kernels]
+    @property
+    def is_ready(self) -> bool:
+        """Whether both of its processes are still there."""
+        parts = (self._judge, self._reference)
+        return not self._problem and all(one is not None and one.alive for one in parts)
 
-    def tick() -> None:
-        for worker in kernels:
-            if worker.excess():
-                worker.end()
+    def ready(self, judges: contextlib.AbstractContextManager[Worker], holds: Holds) -> None:
+        """Has the rivals compiled; one with which the reference's process ends is left out, and the rest is readied
+        again. The device is shared while compilers run, unless they time kernels themselves."""
+        judge, start = self._open.enter_context(judges), time.monotonic()
+        self._judge = judge
+        while True:
+            left = [name for name in self.rivals if name not in self._lost]
+            asked = {**self._message, "do": "ready_contest", "rivals": left, "build_limits_s": BUILD_LIMITS_S}
+            reference = self._reference = self._runners.fresh(environment=self._environment)
+            with holds.alone() if "compile max-autotune" in left else holds.shared():
+                answer = self._ask(judge, asked, [reference], holds)
+            if "lost" not in answer:
+                break
+            self._lost[answer["lost"]] = str(answer["line"])
+            self._runners.discard(reference)
+        if "failed" in answer or "error" in answer:
+            self._problem = answer
+        self._seconds = time.monotonic() - start
 
-    quiet = "compile max-autotune" in message["rivals"]
-    try:
-        with holds.alone() if quiet else holds.shared(), runners.links(workers) as handles:
-            asked = {**message, "do": "ready_contest"}
-            ready, _ = judge.request(asked, handles, timeout_s=CONTEST_S, tick=tick, pause=holds.pause)
-        if ready.keys() & {"lost", "failed", "error"}:
-            return ready
+    def hold(self, message: Message, holds: Holds) -> Contest:
+        """All in turns, with the kernel of the message's `text` where it has one, and the record."""
+        start, kernels = time.monotonic(), list[Worker]()
+        answer = self._problem or self._took_turns({**self._message, **message}, kernels, holds)
+        for kernel in kernels:
+            self._runners.discard(kernel)
+        left = [name for name in self.rivals if name not in self._lost]
+        return contest_of(answer, left, self._lost, self._seconds + time.monotonic() - start)
+
+    def close(self) -> None:
+        """Ends the reference's process and gives the judge back."""
+        if self._reference is not None:
+            self._runners.discard(self._reference)
+        if self._judge is not None:
+            with contextlib.suppress(WorkerDied):
+                self._judge.request({"do": "release"})
+        self._open.close()
+
+    def _took_turns(self, message: Message, kernels: list[Worker], holds: Holds) -> Message:
+        assert self._judge is not None, "it is readied first"
+        if message["text"]:
+            kernels.append(self._runners.take(message["text"]))
+            with holds.shared():
+                joined = self._ask(self._judge, {**message, "do": "join_contest"}, kernels, holds)
+            if joined.keys() & {"failed", "error"}:
+                return joined
         with holds.alone():
-            answer, _ = judge.request({**message, "do": "contest"}, timeout_s=CONTEST_S, tick=tick)
+            answer = self._ask(self._judge, {**message, "do": "contest"}, [], holds, watched=kernels)
             holds.count(answer)
-            return answer
-    except (WorkerDied, ChannelClosed) as error:
-        return {"failed": ["crash", str(error)]}
-    finally:
-        for worker in workers:
-            runners.discard(worker)
+        return answer
+
+    def _ask(
+        self, judge: Worker, message: Message, workers: Sequence[Worker], holds: Holds, watched: Sequence[Worker] = ()
+    ) -> Message:
+        """The judge's answer; a kernel's process that breaks a limit is ended."""
+
+        def tick() -> None:
+            for worker in (*workers, *watched):
+                if worker is not self._reference and worker.excess():
+                    worker.end()
+
+        try:
+            with self._runners.links(workers) as handles:
+                answer, _ = judge.request(message, handles, timeout_s=CONTEST_S, tick=tick, pause=holds.pause)
+        except (WorkerDied, ChannelClosed) as error:
+            return {"failed": ["crash", str(error)]}
+        return answer
 
 
 def contest_of(answer: Message, rivals: Sequence[RivalName], lost: Mapping[RivalName, str], seconds: float) -> Contest:

@@ -46,7 +46,7 @@ from foundry.tools.grade.answers import (
     problem_of,
     raise_error,
 )
-from foundry.tools.grade.contests import hold_contest
+from foundry.tools.grade.contests import PreparedContest
 from foundry.tools.grade.folders import TASK, compiles_itself, prepare_folders
 from foundry.tools.grade.judges import Judges
 from foundry.tools.grade.pairs import JUDGE_S, PairedRun
@@ -141,6 +141,7 @@ class Grader:
         self._forked: weakref.WeakSet[Worker] = weakref.WeakSet()
         self._closed = False
         self._own_errors: list[list[float]] = []
+        self._contest: PreparedContest | None = None  # readied before there was a winner
         self._screens = ScreenHistory(device.target)
         self._judges = Judges(self._start_judge, self._open_judge, lanes)
         # Of the GPU's memory, until the task's sizes are known. On a CPU a group is prepared right before it is timed.
@@ -236,18 +237,31 @@ class Grader:
     ) -> Contest:
         """Times the kernel that won, none where `text` is "", in turns with other ways to run the reference. What
         cannot be measured is data."""
-        message: Message = {"stage": "screen", "text": text, "errors": self._own_errors}
-        message |= {"series": "contest", "told_by": baseline.told_by, "foreign": foreign or ""}
-        message |= {"eager_ms": baseline.eager_ms, "tf32": self._tf32}
+        holds = holds or Holds()
+        message: Message = {"text": text, "foreign": foreign or ""}
         message["load_limit_s"] = self._load_limit(text, build) if build else LOAD_S
-        return hold_contest(
-            self._judges,
-            self._runners,
-            holds or Holds(),
-            {**self._limits, **message},
-            rivals,
-            self._scratch / "inductor",
-        )
+        known, self._contest = self._contest, None
+        with contextlib.ExitStack() as stack:
+            if known is not None:
+                stack.callback(known.close)
+                if known.is_ready and known.rivals == list(rivals):
+                    return known.hold(message, holds)
+            stack.enter_context(holds.whole())
+            made = self._new_contest(baseline, rivals)
+            stack.callback(made.close)
+            made.ready(self._judges.one(), holds)
+            return made.hold(message, holds)
+
+    def ready_contest(self, baseline: Baseline, rivals: Sequence[RivalName], holds: Holds | None = None) -> None:
+        """Compiles the rivals of a contest to come, with a judge of its own, where the GPU has room for that."""
+        made = self._new_contest(baseline, rivals)
+        made.ready(self._judges.apart(), holds or Holds())
+        self._contest = made
+
+    def _new_contest(self, baseline: Baseline, rivals: Sequence[RivalName]) -> PreparedContest:
+        message: Message = {**self._limits, "stage": "screen", "errors": self._own_errors, "series": "contest"}
+        message |= {"told_by": baseline.told_by, "eager_ms": baseline.eager_ms, "tf32": self._tf32}
+        return PreparedContest(self._runners, message, rivals, self._scratch / "inductor")
 
     def verify(self, text: str, build: Build, stage: Stage, baseline: Baseline, holds: Holds | None = None) -> Verdict:
         """Judges the correctness of one candidate, in a process of its own."""

@@ -46,6 +46,15 @@ class Judges:
                     with self._guard:
                         self._idle.append(judge)
 
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Worker]:
+        """A judge besides the lanes, for something that lasts while others go on; it ends with it."""
+        judge = self._opened()
+        try:
+            yield judge
+        finally:
+            judge.end()
+
     def _opened(self) -> Worker:
         with self._guard:
             warm = self._warm.pop() if self._warm else None

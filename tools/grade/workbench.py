@@ -99,6 +99,9 @@ class Workbench(Protocol):
     async def baseline(self) -> Baseline:
         """PyTorch eager on this device; raises TaskError."""
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        """Says that a contest will be held: what takes its seconds may be done meanwhile."""
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
@@ -149,6 +152,7 @@ class LocalWorkbench:
         self._checks: dict[str, asyncio.Future[list[Gate]]] = {}  # of finalists that are verified, by their text
         self._timings = 0  # under way
         self._stocking: asyncio.Future[None] | None = None
+        self._contest: asyncio.Future[None] | None = None  # its rivals are compiled
 
     @property
     def notes(self) -> BenchNotes:
@@ -166,6 +170,15 @@ class LocalWorkbench:
             self._baseline = asyncio.ensure_future(self._time_reference())
         return await asyncio.shield(self._baseline)
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        """On a CPU compilers would take the cores that are timed; autotuning would take the GPU."""
+        is_idle = self.device.target == "cuda" and self.device.present and "compile max-autotune" not in rivals
+        if is_idle and self._contest is None and self._is_small(await self.intake()):
+            baseline = await self.baseline()
+            self._contest = asyncio.ensure_future(
+                self._in_thread(lambda: self._grader.ready_contest(baseline, rivals, self._holds()))
+            )
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
@@ -173,6 +186,8 @@ class LocalWorkbench:
             return Contest(problem=self._absent("hold a contest on"))
         baseline = await self.baseline()
         chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
+        if self._contest is not None:
+            await asyncio.gather(self._contest, return_exceptions=True)
         return await self._in_thread(
             lambda: self._grader.contest(text, build, baseline, chosen, foreign, self._holds())
         )
@@ -344,7 +359,7 @@ class LocalWorkbench:
         begun += [self._stocking] if self._stocking else []
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
-        asked = [request for request in (self._intake, self._baseline) if request is not None]
+        asked = [request for request in (self._intake, self._baseline, self._contest) if request is not None]
         await asyncio.gather(*asked, return_exceptions=True)  # nobody waits for what ended with its process
         self._threads.shutdown(wait=True)
 

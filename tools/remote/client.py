@@ -101,6 +101,9 @@ class RemoteWorkbench:
         found: Baseline = await self._ask("baseline")
         return found
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        await self._ask("expect_contest", tuple(rivals))
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:

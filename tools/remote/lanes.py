@@ -62,6 +62,9 @@ class GpuLanes:
     async def baseline(self) -> Baseline:
         return await self._home.baseline()
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        await self._home.expect_contest(rivals)
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:

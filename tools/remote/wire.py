@@ -48,6 +48,7 @@ class BenchCall:
 CALLS: dict[str, BenchCall] = {
     "intake": BenchCall((), Intake, lambda bench: bench.intake()),
     "baseline": BenchCall((), Baseline, lambda bench: bench.baseline()),
+    "expect_contest": BenchCall((tuple[RivalName, ...],), None, lambda bench, rivals: bench.expect_contest(rivals)),
     "contest": BenchCall(
         (str, Build | None, tuple[RivalName, ...], ForeignName | None),
         Contest,

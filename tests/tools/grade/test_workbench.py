@@ -258,6 +258,16 @@ async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp
         assert other.peak_memory_ratio is not None and other.peak_memory_ratio > 20.0
         assert other.foreign is not None and not other.foreign.correct and other.foreign.speedup is None
         assert "is not within 0.001 of PyTorch's" in other.foreign.evidence and other.foreign.eager_correct
+        baseline, grader = await bench.baseline(), bench._grader
+        for is_lost in (False, True):  # readied before there was a kernel; its process may have ended since
+            await asyncio.to_thread(grader.ready_contest, baseline, [])
+            ready = grader._contest
+            assert ready is not None and ready.is_ready and ready._reference is not None
+            if is_lost:
+                ready._reference.end()
+            later = await bench.contest(CANDIDATE, BUILT, [])
+            assert later.candidate_ms is not None and later.notes == [] and later.peak_memory_ratio is not None
+            assert not ready.is_ready and grader._contest is None
         dead = await bench.contest("class ModelNew: ...", BUILT, [])
         assert dead.problem.startswith("the contest was not held: ") and dead.peak_memory_ratio is None
     finally:

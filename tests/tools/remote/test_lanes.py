@@ -49,6 +49,9 @@ class Lane:
     async def baseline(self) -> Baseline:
         return Baseline(1.0, 0.0, [(1,)])
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None:
+        self.asked.append(("expect contest", ",".join(rivals)))
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
@@ -124,7 +127,9 @@ async def test_proofs_and_torch_compile_are_made_on_one_gpu() -> None:
     lanes = lanes_of(one, other)
     await asyncio.gather(*(evaluate(lanes, text) for text in ("a", "b")))
     await evaluate(lanes, "b", "final")
+    await lanes.expect_contest(("compile",))
     await lanes.contest("b", None, ("compile",))
+    assert ("expect contest", "compile") in one.asked
     assert ("verify final", "b") in one.asked and ("time final", "b") in one.asked and ("contest", "b") in one.asked
     assert ("time screen", "b") in other.asked
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import RivalName
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
@@ -25,12 +25,15 @@ BLOCKS, FEWEST_BLOCKS = 24, 5
 BUDGET_S = 2.0  # for the samples of all sides together
 
 
-class RivalLost(Exception):
+class RivalLost(RunnerFailed):
     """The reference's process ended while it ran this rival."""
 
-    def __init__(self, name: RivalName, line: str) -> None:
+    def __init__(self, name: RivalName, failed: RunnerFailed) -> None:
         self.name = name
-        super().__init__(line)
+        super().__init__(failed.outcome, failed.evidence)
+
+    def answer(self) -> Message:
+        return {"lost": self.name, "line": self.evidence}
 
 
 @dataclass(frozen=True)
@@ -45,18 +48,17 @@ class Entered:
 
 
 def enter(
-    sides: Sequence[RunnerLink],
+    reference: RunnerLink,
     timed: TimedInputs,
     rivals: Sequence[RivalName],
     build_limits_s: dict[str, float],
     tf32: Tf32,
 ) -> Entered:
-    """Readies all for their turns: rivals are compiled. The processes, the reference's and maybe the kernel's, hold the
-    model as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
-    reference = sides[0]
+    """Readies the reference and its rivals for their turns: these are compiled. The reference's process holds the model
+    as case 0 and the inputs. `tf32` is the baseline's. Raises RunnerFailed, RivalLost."""
     timed.changes = timed.changes or find_changes(reference, timed, random.SystemRandom())
-    calls = warm_up(sides, len(timed.inputs))
-    peaks = [link.peak_bytes(0) for link in sides]
+    calls = warm_up([reference], len(timed.inputs))
+    peaks = [reference.peak_bytes(0)]
     reference.vary(BASELINE, 0, tf32=tf32)
     problems: dict[str, str] = {}
     for name in rivals:
@@ -64,7 +66,14 @@ def enter(
         if problem := _enter(reference, name, own_tf32, build_limits_s.get(name, 0.0)):
             problems[name] = problem
     runs = [(reference, BASELINE), *((reference, name) for name in rivals if name not in problems)]
-    return Entered([*runs, *((kernel, KERNEL) for kernel in sides[1:])], calls, peaks, problems)
+    return Entered(runs, calls, peaks, problems)
+
+
+def join(entered: Entered, kernel: RunnerLink, timed: TimedInputs) -> Entered:
+    """The same with the kernel that won, whose process holds its model and the inputs likewise. Raises RunnerFailed."""
+    calls = max(entered.calls, warm_up([kernel], len(timed.inputs)))
+    runs, peaks = [*entered.runs, (kernel, KERNEL)], [*entered.peaks, kernel.peak_bytes(0)]
+    return replace(entered, runs=runs, calls=calls, peaks=peaks)
 
 
 def take_turns(entered: Entered, timed: TimedInputs, cache: ColdCache) -> Message:
@@ -86,7 +95,7 @@ def _enter(reference: RunnerLink, name: RivalName, tf32: Tf32, build_limit_s: fl
     except RunnerFailed as failed:
         if failed.has_raised or failed.outcome == "launch_failure":
             return failed.evidence
-        raise RivalLost(name, failed.evidence) from failed
+        raise RivalLost(name, failed) from failed
     return ""
 
 

@@ -26,7 +26,7 @@ from foundry.knowledge.errors import FoundryError, TaskError
 from foundry.knowledge.task import AccuracyClass, Task
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.cases import Case, Trial, cases_of
-from foundry.tools.grade.judge.contest import Entered, RivalLost, enter, take_turns
+from foundry.tools.grade.judge.contest import Entered, enter, join, take_turns
 from foundry.tools.grade.judge.correctness import SLOTS, Examination, release_each
 from foundry.tools.grade.judge.foreign import answer_by
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
@@ -227,20 +227,20 @@ class Judge:
             link.close()
 
     def ready_contest(self, message: Message, handles: list[int]) -> Message:
-        """Readies the reference, its rivals and, where there are two links, the kernel that won."""
+        """Readies the reference and its rivals."""
         case, timed = self._timed_inputs_of(message)
         group = self._groups[CONTEST] = PreparedGroup(case, timed)
-        for side, handle in zip(("reference", "candidate"), handles, strict=False):
-            load = self._reference() if side == "reference" else {"text": message["text"], "device": self._place}
-            limits = self._run_limit(message), float(message["load_limit_s"])
-            group.links[side] = self._link(handle, *limits, side=side)
-            self._prepare(group.links[side], timed, case, "contest", load)
-        sides, limits_s = list(group.links.values()), message["build_limits_s"]
-        try:
-            self._entered = enter(sides, timed, message["rivals"], limits_s, message["tf32"])
-        except RivalLost as lost:
-            group.close_all()
-            return {"lost": lost.name, "line": str(lost)}
+        link = group.links["reference"] = self._link(handles[0], self._run_limit(message), side="reference")
+        self._prepare(link, timed, case, "contest", self._reference())
+        self._entered = enter(link, timed, message["rivals"], message["build_limits_s"], message["tf32"])
+        return {}
+
+    def join_contest(self, message: Message, handles: list[int]) -> Message:
+        """Readies the kernel that won beside those that are ready."""
+        group, limits = self._groups[CONTEST], (self._run_limit(message), float(message["load_limit_s"]))
+        link = group.links["candidate"] = self._link(handles[0], *limits)
+        self._prepare(link, group.timed, group.case, "contest", {"text": message["text"], "device": self._place})
+        self._entered = join(self._entered, link, group.timed)
         return {}
 
     def contest(self, message: Message, handles: list[int]) -> Message:
