@@ -31,6 +31,7 @@ MOST_TOKENS_PER_BYTE = 0.5  # that any tokenizer makes of prose and code; reserv
 MARGIN = 1.1  # over the most tokens a byte that it has counted
 MARKS_BYTES = 32  # that stand around one message
 LONGEST_RETRY_AFTER_S = 60.0
+MOST_LISTED_BYTES = 8 << 20  # of an endpoint's list of models
 ENDLESS_BYTES = 16  # an answer with more bytes than this for each allowed token does not end by itself
 
 
@@ -332,6 +333,19 @@ def _taped(reply: ModelReply) -> TapedAnswer:
 
 def _openai() -> Any:
     return importlib.import_module("openai")
+
+
+async def get_json(endpoint: Endpoint, path: str) -> Any:
+    """What an endpoint tells below its URL; raises OSError or ValueError where it tells nothing."""
+    headers = {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+    async with _openai().DefaultAsyncHttpxClient(
+        event_hooks={"response": [_guard(MOST_LISTED_BYTES)]}, verify=_tls()
+    ) as http:
+        try:
+            answer = await http.get(f"{endpoint.url.rstrip('/')}/{path}", headers=headers)
+            return answer.raise_for_status().json()
+        except (_httpx().HTTPError, _Overlong) as error:
+            raise OSError(str(error)) from error
 
 
 def _one_line(error: Exception) -> str:

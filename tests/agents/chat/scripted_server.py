@@ -157,6 +157,7 @@ class ScriptedServer:
         self.headers: list[dict[str, str]] = []
         self.times: list[float] = []  # monotonic seconds at which each request came
         self.most_at_once = 0
+        self.listed: Any = None  # what GET .../models answers, 404 for None
         self._at_once = 0
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -199,6 +200,13 @@ class ScriptedServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = json.dumps(server.listed).encode()
+                self.send_response(404 if server.listed is None else 200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 try:

@@ -1,0 +1,148 @@
+"""What a model's endpoint can do, found out by two tiny requests: what it answers, refuses, counts and tells."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from foundry.agents.chat.answers import AnswerError, documents, parse, schema_of
+from foundry.agents.chat.calls import ModelReply
+from foundry.agents.chat.client import ChatClient, Patience, Unreachable, get_json
+from foundry.agents.ledger import ModelLedger
+from foundry.agents.models.bandit import STEP_TOKENS
+from foundry.agents.models.models import ModelSpec
+from foundry.agents.prices import in_words
+from foundry.tools.machine.doctor import Capability
+
+ANSWER_TOKENS = 1024  # reasoning counts among them
+LISTING_S = 10.0
+TOOL = "history"
+CALL = "This is a test of your interface. Call the tool `history` now, without arguments, and say nothing else."
+FILL = 'This is a test of your interface. Answer with the JSON object {"ready": true} and nothing else.'
+# how servers tell a model's context length: OpenRouter, vLLM, LM Studio, others; llama.cpp in a table of its own
+LENGTHS = ("context_length", "max_model_len", "max_context_length", "context_window", "n_ctx", "n_ctx_train")
+
+
+class Ready(BaseModel):
+    """What the second request asks for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ready: bool = Field(description="true")
+
+
+@dataclass
+class _Look:
+    """What was seen so far."""
+
+    client: ChatClient
+    refused: list[str] = field(default_factory=list)
+    replies: list[ModelReply] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    async def ask(self, text: str, schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()) -> ModelReply:
+        started = time.monotonic()
+        reply = await self.client.ask([("human", text)], schema, tools)
+        self.seconds.append(time.monotonic() - started)
+        self.replies.append(reply)
+        return reply
+
+
+async def probe(spec: ModelSpec) -> list[Capability]:
+    """Raises UsageError without any access to the model."""
+    options = replace(spec.options, answer_tokens=ANSWER_TOKENS)
+    refused: list[str] = []
+    client = ChatClient(
+        spec.model,
+        spec.endpoint,
+        ledger=ModelLedger(),
+        options=options,
+        limits=Patience(attempts=1),
+        seed=0,
+        learnt=lambda words, _: refused.append(words),
+    )
+    look = _Look(client, refused)
+    try:
+        called = await look.ask(CALL, None, (TOOL,))
+        filled = await look.ask(FILL, schema_of(Ready))
+    except Unreachable as error:
+        return [
+            Capability(f"model {spec.name}", "missing", f"no answer from {spec.endpoint.host}: {error}", needed=True)
+        ]
+    return [
+        _answers(spec, look),
+        _tools(called, look),
+        _form(filled, look),
+        _usage(look.replies),
+        await _context(spec),
+        _price(spec, look.replies),
+    ]
+
+
+def _answers(spec: ModelSpec, look: _Look) -> Capability:
+    shortest, longest = min(look.seconds), max(look.seconds)
+    text = f"{spec.endpoint.host} answers two tiny requests after {shortest:.2f} and {longest:.2f} s"
+    left_out = f"; {', '.join(look.refused)}" if look.refused else ""
+    return Capability(f"model {spec.name}", "ok", text + left_out, needed=True)
+
+
+def _tools(reply: ModelReply, look: _Look) -> Capability:
+    if any("tools" in words for words in look.refused):
+        return Capability("tool calls", "limited", "the endpoint refuses tools: they are called in words")
+    if any(call.name == TOOL for call in reply.calls):
+        return Capability("tool calls", "ok", "native")
+    in_words = any(document.get("tool") == TOOL for document in documents(reply.text))
+    why = "it calls in words" if in_words else "it was asked to call one and did not"
+    return Capability("tool calls", "limited", f"the endpoint takes tools; {why}", "--tool-calls 0 does without")
+
+
+def _form(reply: ModelReply, look: _Look) -> Capability:
+    if any("response_format" in words for words in look.refused):
+        return Capability(
+            "structured output", "limited", "the endpoint refuses a schema: answers are asked for in words"
+        )
+    try:
+        parse(reply.text, Ready)
+    except AnswerError as error:
+        return Capability("structured output", "limited", f"it takes a schema and does not keep to it: {error}")
+    return Capability("structured output", "ok", "answers keep to a JSON schema")
+
+
+def _usage(replies: Sequence[ModelReply]) -> Capability:
+    prompt = sum(reply.usage.prompt_tokens for reply in replies)
+    answer = sum(reply.usage.answer_tokens for reply in replies)
+    if any(reply.usage.estimated for reply in replies):
+        text = "the endpoint does not count tokens: four bytes are taken as one, and caps are kept by that"
+        return Capability("usage", "limited", text)
+    return Capability("usage", "ok", f"the endpoint counts tokens: {prompt} of prompt and {answer} of answer here")
+
+
+async def _context(spec: ModelSpec) -> Capability:
+    """What the endpoint's list of models tells."""
+    try:
+        listed = await asyncio.wait_for(get_json(spec.endpoint, "models"), LISTING_S)
+    except (OSError, ValueError, TimeoutError):
+        listed = None
+    rows = listed.get("data") if isinstance(listed, dict) else None
+    row = next((it for it in rows or () if isinstance(it, dict) and it.get("id") == spec.model), {})
+    meta = row.get("meta")
+    told = {**(meta if isinstance(meta, dict) else {}), **row}
+    found = next((told[name] for name in LENGTHS if isinstance(told.get(name), int)), None)
+    if found is None:
+        return Capability("context length", "limited", "not told; a prompt has at most 12,000 tokens as a rule")
+    return Capability("context length", "ok", f"{found:,} tokens, as the endpoint's list of models says")
+
+
+def _price(spec: ModelSpec, replies: Sequence[ModelReply]) -> Capability:
+    price = spec.price
+    if not price.known:
+        return Capability("price", "limited", "unknown: tokens are counted, dollars are not", "--price IN,OUT")
+    here, step = sum(reply.dollars for reply in replies), price.dollars(STEP_TOKENS[0], 0, STEP_TOKENS[1])
+    size = f"{STEP_TOKENS[0]:,} + {STEP_TOKENS[1]:,} tokens"
+    costs = "" if price.is_free else f"; this look cost ${here:.5f}, a step of {size} ${step:.4f}"
+    return Capability("price", "ok", in_words(price) + costs)
