@@ -9,6 +9,7 @@ from foundry.graph.bench.command import bench
 from foundry.graph.bench.report_command import report
 from foundry.graph.commands import knowledge
 from foundry.graph.commands.doctor import doctor
+from foundry.graph.commands.fork import compare, fork
 from foundry.graph.commands.runs import chat, replay, show_runs, show_trace, watch
 from foundry.graph.commands.solve import resume, solve
 from foundry.graph.commands.verify import profile, verify
@@ -30,6 +31,8 @@ app.command("profile")(profile)
 agent = typer.Typer(help="Run the experts on a task; watch, steer and inspect a run.", no_args_is_help=True)
 agent.command("solve")(solve)
 agent.command("resume")(resume)
+agent.command("fork")(fork)
+agent.command("compare")(compare)
 agent.command("runs")(show_runs)
 agent.command("watch")(watch)
 agent.command("trace")(show_trace)

@@ -13,7 +13,7 @@ from pathlib import Path
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
-from foundry.graph.run.run_directory import Decision
+from foundry.graph.run.run_directory import FURTHER, Decision
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
@@ -395,7 +395,8 @@ async def decide(state: RunState, services: Services) -> Update:
 
 def _again(services: Services, round_: int, stops: list[Stop]) -> bool:
     stuck = all(stop["kind"] in ("error", "exhausted") for stop in stops)
-    return find_ordered_stop(services) is None and not stuck and round_ < services.effort.rounds
+    rounds = services.effort.rounds + int(services.run.get(FURTHER, "0"))
+    return find_ordered_stop(services) is None and not stuck and round_ < rounds
 
 
 def _ending(reasons: list[str]) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from foundry.agents.chat.tape import TapeOptions
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.opening import Parts, open_services
-from foundry.graph.run.run_directory import Decision, RunDirectory
+from foundry.graph.run.run_directory import MIXED, Decision, RunDirectory
 from foundry.graph.search.final import Finalists
 from foundry.graph.solve import run_graph, silent
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 
-COPIED = ("task", "task_name", "device", "device_key", "target", "present", "brain")
+COPIED = ("task", "task_name", "device", "device_key", "target", "present", "brain", MIXED)
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ def solve(
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
-    summary = _drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
-    _conclude(summary, request.task, as_json, min_speedup)
+    summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
+    conclude(summary, request.task, as_json, min_speedup)
 
 
 @one_line_errors
@@ -128,8 +128,8 @@ def resume(
     opened = RunDirectory.inspect(path)
     request = opened.request
     opened.close()
-    summary = _drive(lambda *given: _resume(path, *given), request, as_json, plain, answer)
-    _conclude(summary, request.task, as_json, min_speedup)
+    summary = drive(lambda *given: go_on(path, *given), request, as_json, plain, answer)
+    conclude(summary, request.task, as_json, min_speedup)
 
 
 async def _solve(
@@ -140,14 +140,14 @@ async def _solve(
     return await search.solve(request, tell, stop=stop, asker=asker, on_folder=on_folder)
 
 
-async def _resume(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
+async def go_on(path: Path, tell: Listener, stop: asyncio.Event, asker: Asker, on_folder: OnFolder) -> Summary:
     from foundry.graph import solve as search
 
     on_folder(path)
     return await search.resume(path, tell, stop=stop, asker=asker)
 
 
-def _drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:
+def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer: bool | None) -> Summary:
     """Runs the search with its live view on a terminal, a line a generation elsewhere; Ctrl-C and SIGTERM stop it with
     its state kept. A chat model is introduced, with its price. `answer` is what flags say to the run's questions."""
     from contextlib import nullcontext
@@ -189,7 +189,7 @@ def _drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer
                 typer.echo(line)
 
 
-def _conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
     from foundry.graph.views.ending import ending_lines
 
     if as_json:

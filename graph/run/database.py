@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class Database:
         except sqlite3.Error as error:
             raise self._failure(error) from error
 
-    def run(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def run(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Executes one statement and returns its rows."""
         with self._lock:
             try:
@@ -70,6 +71,14 @@ class Database:
             except sqlite3.Error as error:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
+                raise self._failure(error) from error
+
+    def copy_to(self, path: Path) -> None:
+        """Writes all of it to a new file, row by row as it stands, while others may write on."""
+        with self._lock, contextlib.closing(sqlite3.connect(path)) as copy:
+            try:
+                self._connection.backup(copy)
+            except sqlite3.Error as error:
                 raise self._failure(error) from error
 
     def close(self) -> None:

@@ -85,6 +85,21 @@ class Inbox:
         )
         return [Acknowledgement(*row) for row in rows]
 
+    def dated_verbs(self) -> list[tuple[str, float]]:
+        """(verb, when it was posted) of every directive, oldest first."""
+        rows = self._database.run("SELECT json_extract(command, '$.verb'), posted FROM directives ORDER BY id")
+        return [(verb or "", float(posted)) for verb, posted in rows]
+
+    def copy_to(self, path: Path) -> None:
+        self._database.copy_to(path)
+
+    def forget_after(self, at: float) -> None:
+        """Leaves out what was said and acknowledged at this moment or later."""
+        self._database.run("DELETE FROM directives WHERE posted >= ?", (at,))
+        self._database.run("DELETE FROM acknowledgements WHERE at >= ?", (at,))
+        kept = "SELECT directive, reader FROM acknowledgements"
+        self._database.run(f"DELETE FROM answers WHERE (directive, reader) NOT IN ({kept})")
+
     def close(self) -> None:
         self._database.close()
 

@@ -9,6 +9,7 @@ run instead of the world, so that the search's own decisions can be compared one
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, TypeVar
 
@@ -48,7 +49,9 @@ class Journal:
 
     def keep(self, key: str, kind: AnswerKind, value: str) -> str:
         """Records the answer unless one is there; returns the one that counts."""
-        self._database.run("INSERT OR IGNORE INTO journal (key, kind, value) VALUES (?, ?, ?)", (key, kind, value))
+        self._database.run(
+            "INSERT OR IGNORE INTO journal (key, kind, value, at) VALUES (?, ?, ?, ?)", (key, kind, value, time.time())
+        )
         return self.lookup(key) or value
 
     def recorded_answer(self, key: str, kind: AnswerKind) -> str | None:

@@ -17,7 +17,7 @@ from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import SolveRequest
-from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.run.run_directory import MIXED, RunDirectory
 from foundry.graph.run.services import KernelLibrary, Library, Services
 from foundry.graph.run.thinking import record_thought
 from foundry.knowledge.candidate import Evaluation
@@ -243,6 +243,7 @@ async def open_services(
         device = _device_here(run, device, parts.device(request))
     log = EventLog(run.database, on_event, began=began)
     thoughts = bool(request.models) and not (recorded and request.tape.replay)  # else they are thought again
+    thoughts = thoughts or run.get(MIXED) == "yes"
     journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
     ledger = Ledger(request, run, log)
     scratch = run.path.resolve() / "scratch"

@@ -23,27 +23,32 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "6"
+FORMAT = "7"
 SCHEMA = (
     event_log.SCHEMA
     + """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS journal (key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS journal (
+    key TEXT PRIMARY KEY, kind TEXT NOT NULL, value TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS claims (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE, step TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS trials (text TEXT PRIMARY KEY);
-CREATE TABLE IF NOT EXISTS tried (seq INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL UNIQUE);
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT NOT NULL UNIQUE, step TEXT NOT NULL UNIQUE, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS trials (text TEXT PRIMARY KEY, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS tried (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT, digest TEXT NOT NULL UNIQUE, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS evaluations (
     candidate TEXT NOT NULL, stage TEXT NOT NULL, island INTEGER NOT NULL, step TEXT NOT NULL, at REAL NOT NULL,
     merit REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (candidate, stage));
 CREATE TABLE IF NOT EXISTS decisions (
-    step TEXT PRIMARY KEY, island INTEGER NOT NULL, candidate TEXT NOT NULL, body TEXT NOT NULL);
+    step TEXT PRIMARY KEY, island INTEGER NOT NULL, candidate TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS elites (
-    candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL);
+    candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL, at REAL NOT NULL);
 """
 )
 LAST = (1 << 63) - 1  # beyond any row
 STAGES: tuple[Stage, ...] = ("screen", "full", "final")
+ORIGIN = "origin"  # the fact of a run that says what it was forked from
+MIXED = "mixed"  # the fact of a run that several brains thought for: a replay asks none of them
+FURTHER = "further_rounds"  # the fact of a run that its islands may start so many times more than its effort has it
 LATEST_FIRST = "CASE stage WHEN 'final' THEN 0 WHEN 'full' THEN 1 ELSE 2 END"
 
 
@@ -56,6 +61,16 @@ class Decision:
     candidate: Candidate
     diagnosis: Diagnosis | None = None
     proposal: Proposal | None = None
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a run was forked from: the state just before a step; "" is where the search of that run began to end."""
+
+    run: str
+    path: str
+    step: str
+    at: float
 
 
 @dataclass(frozen=True)
@@ -86,11 +101,10 @@ class RunDirectory:
     @classmethod
     def create(cls, request: SolveRequest) -> RunDirectory:
         """A new run directory with a name no other has. Raises StorageFailed or UsageError in one line."""
-        stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(request.task).stem)[:40] or "task"
         root = Path(request.runs)
         try:
             root.mkdir(parents=True, exist_ok=True)
-            path = _fresh(root, stem)
+            path = fresh_folder(root, Path(request.task).stem)
             (path / "blobs").mkdir()
         except OSError as error:
             raise UsageError(
@@ -167,6 +181,12 @@ class RunDirectory:
     def request(self) -> SolveRequest:
         return decode(SolveRequest, self.get("request"))
 
+    @property
+    def origin(self) -> Origin | None:
+        """What this run was forked from, if it was."""
+        found = self.get(ORIGIN)
+        return decode(Origin, found) if found else None
+
     # meta: small facts of the run as a whole
 
     def get(self, key: str, default: str = "") -> str:
@@ -214,7 +234,7 @@ class RunDirectory:
             rows = self.database.run(f"SELECT seq, step FROM claims WHERE {column} = ?", (value,))
             if rows:
                 return Claim(f"c{rows[0][0]}", rows[0][1] == step)
-        number = self.database.insert("INSERT INTO claims (text, step) VALUES (?, ?)", (text, step))
+        number = self.database.insert("INSERT INTO claims (text, step, at) VALUES (?, ?, ?)", (text, step, time.time()))
         return Claim(f"c{number}", True)
 
     def claim_as_plain(self, text: str, step: str) -> dict[str, object]:
@@ -232,7 +252,10 @@ class RunDirectory:
         return {candidate: stage for candidate, stage in rows}
 
     def add_tried(self, digests: list[str]) -> None:
-        self.database.run_many("INSERT OR IGNORE INTO tried (digest) VALUES (?)", [(digest,) for digest in digests])
+        now = time.time()
+        self.database.run_many(
+            "INSERT OR IGNORE INTO tried (digest, at) VALUES (?, ?)", [(digest, now) for digest in digests]
+        )
 
     def tried(self, up_to: int | None = None) -> tuple[int, frozenset[str]]:
         """(mark, digests of the recipes and texts that this run has evaluated). With `up_to` set to an earlier mark it
@@ -266,8 +289,8 @@ class RunDirectory:
         """Records what a step decided; True the first time."""
         return bool(
             self.database.insert(
-                "INSERT OR IGNORE INTO decisions (step, island, candidate, body) VALUES (?, ?, ?, ?)",
-                (decision.step, decision.island, decision.candidate.id, encode(decision)),
+                "INSERT OR IGNORE INTO decisions (step, island, candidate, at, body) VALUES (?, ?, ?, ?, ?)",
+                (decision.step, decision.island, decision.candidate.id, time.time(), encode(decision)),
             )
         )
 
@@ -281,10 +304,11 @@ class RunDirectory:
         rows = self.database.run("SELECT MAX(rowid) FROM decisions UNION ALL SELECT MAX(rowid) FROM evaluations")
         return Mark(*(int(row[0] or 0) for row in rows))
 
-    def decisions(self, up_to: Mark | None = None) -> list[Decision]:
-        """Every decision, by island and in the order an island took them; with a mark those of that time."""
-        last = up_to.decision if up_to else LAST
-        rows = self.database.run("SELECT body FROM decisions WHERE rowid <= ? ORDER BY island, rowid", (last,))
+    def decisions(self, up_to: Mark | None = None, *, by_time: bool = False) -> list[Decision]:
+        """Every decision, by island and in the order an island took them, or in the order of time; with a mark those of
+        that time."""
+        last, order = up_to.decision if up_to else LAST, "at, rowid" if by_time else "island, rowid"
+        rows = self.database.run(f"SELECT body FROM decisions WHERE rowid <= ? ORDER BY {order}", (last,))
         return [decode(Decision, row[0]) for row in rows]
 
     def ranking(self, limit: int, up_to: Mark | None = None) -> list[str]:
@@ -337,7 +361,7 @@ class RunDirectory:
 
     def add_trial(self, text: str) -> None:
         """Records that the machine works on a text, by its sha256, for an expert that asks: it counts like a claim."""
-        self.database.run("INSERT OR IGNORE INTO trials (text) VALUES (?)", (text,))
+        self.database.run("INSERT OR IGNORE INTO trials (text, at) VALUES (?, ?)", (text, time.time()))
 
     def is_counted(self, text: str) -> bool:
         """Whether the budget has paid for this text, by its sha256."""
@@ -362,8 +386,9 @@ class RunDirectory:
             self._lock = None
 
 
-def _fresh(root: Path, stem: str) -> Path:
-    """Makes and returns a folder `<stem>-<time>`, with a number when two runs start in the same second."""
+def fresh_folder(root: Path, task: str) -> Path:
+    """Makes and returns a folder `<task>-<time>`, with a number when two runs start in the same second."""
+    stem = re.sub(r"[^A-Za-z0-9_-]+", "-", task)[:40] or "task"
     name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     for attempt in range(1000):
         path = root / (name if attempt == 0 else f"{name}-{attempt}")

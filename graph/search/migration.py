@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 
 from foundry.graph.run.database import Database
@@ -25,8 +26,8 @@ class Migrant:
 def publish(database: Database, migrant: Migrant) -> None:
     """Offers an elite to the other islands; its merit is refreshed when it was timed again."""
     database.run(
-        "INSERT OR REPLACE INTO elites (candidate, island, merit, cell) VALUES (?, ?, ?, ?)",
-        (migrant.candidate, migrant.island, migrant.merit, migrant.cell),
+        "INSERT OR REPLACE INTO elites (candidate, island, merit, cell, at) VALUES (?, ?, ?, ?, ?)",
+        (migrant.candidate, migrant.island, migrant.merit, migrant.cell, time.time()),
     )
 
 

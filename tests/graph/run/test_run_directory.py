@@ -117,8 +117,8 @@ def watch_databases(monkeypatch: pytest.MonkeyPatch) -> None:
     DATABASES.clear()
     opened = Database.__init__
 
-    def remember(self: Database, path: Path, schema: str = "", *, what: str = "run") -> None:
-        opened(self, path, schema, what=what)
+    def remember(self: Database, path: Path, schema: str = "", **options: Any) -> None:
+        opened(self, path, schema, **options)
         DATABASES.append(self)
 
     monkeypatch.setattr(Database, "__init__", remember)
