@@ -127,11 +127,15 @@ class KeptZygote(Zygote):
         pass
 
 
+def share(zygote: Zygote, patch: pytest.MonkeyPatch) -> None:
+    """Who would start a warm process, in this process, works with the tests' own."""
+    patch.setattr(workbench, "open_workbench", partial(workbench.open_workbench, zygote=zygote))
+    patch.setattr(Zygote, "begin", lambda **_: KeptZygote(zygote))
+
+
 @pytest.fixture
 def shared_zygote(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who would start a warm process, in this process, works with the tests' own."""
-    monkeypatch.setattr(workbench, "open_workbench", partial(workbench.open_workbench, zygote=zygote))
-    monkeypatch.setattr(Zygote, "begin", lambda **_: KeptZygote(zygote))
+    share(zygote, monkeypatch)
 
 
 @pytest.fixture(scope="session")

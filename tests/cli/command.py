@@ -10,9 +10,10 @@ from foundry.tools.machine import device
 from foundry.tools.protocol.statistics import EFFORTS
 
 SHORT_EFFORTS = {stage: replace(effort, budget_s=0.0) for stage, effort in EFFORTS.items()}
+UNTUNED_EFFORTS = {name: replace(effort, tune_s=0) for name, effort in request.EFFORTS.items()}
 
 if __name__ == "__main__":
     EFFORTS.update(SHORT_EFFORTS)
-    request.EFFORTS.update({name: replace(effort, tune_s=0) for name, effort in request.EFFORTS.items()})
+    request.EFFORTS.update(UNTUNED_EFFORTS)
     device._last_level_cache_bytes = lambda: 32 << 20  # OWN_CACHE_BYTES of tests/conftest.py
     app()

@@ -1,4 +1,5 @@
-"""The real command in a process of its own, with home, build cache, store and runs below a temporary folder."""
+"""The real command, in a process of its own where the process is asked about, with home, build cache, store and runs
+below a temporary folder."""
 
 from __future__ import annotations
 
@@ -8,21 +9,25 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.agents.chat.scripted_server import ScriptedServer, answer, garbage
+from tests.conftest import share
 
 from foundry.cli import app
+from foundry.graph.run import request
+from foundry.tools.process.zygote import Zygote
 from foundry.tools.protocol.statistics import EFFORTS
 
-from .command import SHORT_EFFORTS
+from .command import SHORT_EFFORTS, UNTUNED_EFFORTS
 
 TOY = """import torch
 from torch import nn
@@ -79,10 +84,12 @@ class Done:
 
 @dataclass
 class Cli:
-    """Runs `foundry` in `folder`; `env` adds to the environment."""
+    """Runs `foundry` in `folder`; `env` adds to the environment. With a `zygote` what runs in this process may search
+    and judge: it takes the tests' warm process and is as brief as the command in a process of its own."""
 
     folder: Path
     home: Path
+    zygote: Zygote | None = None
     env: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -98,7 +105,7 @@ class Cli:
         return Done(child.returncode, out, err)
 
     def here(self, *words: object, stdin: str = "", **env: str) -> Done:
-        """In this process, which has imported everything: what only reads its arguments and files."""
+        """In this process, which has imported everything: whatever is not about how a process works, waits or ends."""
         out, err = StringIO(), StringIO()
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -108,6 +115,12 @@ class Cli:
         ):
             for name, value in {**self.environment, **env}.items():
                 patch.setenv(name, value)
+            if self.zygote is not None:
+                share(self.zygote, patch)
+                for stage, effort in SHORT_EFFORTS.items():
+                    patch.setitem(EFFORTS, stage, effort)
+                for name, untuned in UNTUNED_EFFORTS.items():
+                    patch.setitem(request.EFFORTS, name, untuned)
             patch.chdir(self.folder)
             patch.setattr(sys, "stdin", StringIO(stdin))
             app([*map(str, words)], prog_name="foundry")
@@ -153,12 +166,9 @@ def home(make_home: Callable[[], Path]) -> Path:
 
 
 @pytest.fixture
-def warm_cli(cli: Cli, shared_zygote: None, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """`cli` whose `here` may judge tasks and candidates too: it times as briefly as the command in a process of its
-    own, and does not wait for PyTorch's import."""
-    for stage, effort in SHORT_EFFORTS.items():
-        monkeypatch.setitem(EFFORTS, stage, effort)
-    return cli
+def warm_cli(cli: Cli, zygote: Zygote) -> Cli:
+    """`cli` whose `here` may search and judge."""
+    return replace(cli, zygote=zygote)
 
 
 @pytest.fixture
@@ -172,8 +182,8 @@ def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
 
 @dataclass(frozen=True)
 class Solved:
-    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs; the first has
-    torch.compile at its end, a chat model drove the second."""
+    """Two runs of the toy task that worked at the same time, on one store and in one folder of runs: the first in a
+    process of its own; a chat model drove the second."""
 
     cli: Cli
     first: Done
@@ -186,20 +196,20 @@ class Solved:
 
 
 @pytest.fixture(scope="session")
-def solved(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Solved]:
+def solved(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) -> Iterator[Solved]:
     """The solved run that the tests read; nobody may change it."""
-    cli = Cli(tmp_path_factory.mktemp("solved"), home, {"FOUNDRY_TEST_SECRET": "hidden"})
+    cli = Cli(tmp_path_factory.mktemp("solved"), home, zygote, {"FOUNDRY_TEST_SECRET": "hidden"})
     cli.write("toy.py", TOY)
     step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
     model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1", *SHORT_END)
-    playbook = ("--evaluations", "3", "--minutes", "0.5", "--finalists", "1")
-    children = [cli.start(*words, *more) for more in (playbook, model)]
+    playbook = ("--evaluations", "3", "--minutes", "0.5", *SHORT_END)
     try:
-        ends = [child.communicate(timeout=LIMIT_S) for child in children]
-        done = [Done(child.returncode, *end) for child, end in zip(children, ends, strict=True)]
-        yield Solved(cli, done[0], done[1], server)
+        child = cli.start(*words, *playbook)
+        second = cli.here(*words, *model)
+        out, err = child.communicate(timeout=LIMIT_S)
+        yield Solved(cli, Done(child.returncode, out, err), second, server)
     finally:
         server.stop()
         cli.close()
@@ -246,3 +256,23 @@ def interrupt(child: subprocess.Popen[str]) -> Done:
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
     return Done(child.returncode, out, err)
+
+
+@contextmanager
+def interrupting(fact: Callable[[], Any]) -> Iterator[None]:
+    """Ctrl-C for what runs in this process, as soon as a fact is true, which it must not be before the search goes."""
+    over = threading.Event()
+
+    def wait() -> None:
+        while not over.wait(0.1):
+            if fact():
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    try:
+        yield
+    finally:
+        over.set()
+        waiting.join()

@@ -112,11 +112,11 @@ def test_options_that_do_not_exist(cli: Cli, words: list[str], told: list[str]) 
     assert cli.here("agent", "solve", "bare.py", *words).is_one_line(*told)
 
 
-def test_places_that_cannot_be_written(cli: Cli) -> None:
-    cli.write("file", "")
-    assert cli.refuse("toy.py", "--runs", "file").is_one_line("file", "--runs")
-    assert cli.refuse("toy.py", "--store", "file").is_one_line("file", "--store")
-    assert cli.refuse("toy.py", "--no-learn", FOUNDRY_HOME=str(cli.folder / "file")).is_one_line("file")
+def test_places_that_cannot_be_written(warm_cli: Cli) -> None:
+    file = warm_cli.write("file", "")
+    assert warm_cli.refuse("toy.py", "--runs", "file").is_one_line("file", "--runs")
+    assert warm_cli.refuse("toy.py", "--store", "file").is_one_line("file", "--store")
+    assert warm_cli.refuse("toy.py", "--no-learn", FOUNDRY_HOME=str(file)).is_one_line("file")
 
 
 @pytest.fixture

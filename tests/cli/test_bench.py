@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from foundry.tools.process.zygote import Zygote
+
 from .conftest import TOY, Cli, Done, rows, until, working_below
 
 RETURNED = "return torch.relu(x * 2.0 + self.bias)"
@@ -47,8 +49,8 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Story]:
-    cli = Cli(tmp_path_factory.mktemp("bench"), home)
+def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) -> Iterator[Story]:
+    cli = Cli(tmp_path_factory.mktemp("bench"), home, zygote)
     (cli.folder / "tasks").mkdir()
     cli.write("tasks/1_relu.py", TOY)
     cli.write("tasks/2_gate.py", TOY.replace(RETURNED, "return torch.tanh(x + self.bias)"))
@@ -62,8 +64,8 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
     until(lambda: not working_below(cli.folder), "the workers are gone", 10.0)
     at_kill, evaluated = lines_of(cli.folder / "out"), rows(second, "SELECT candidate, at FROM evaluations")
     summary, left = (cli.folder / "out/summary.md").read_text(), working_below(cli.folder)
-    end = cli("bench", "tasks", *OPTIONS, "--no-pictures")
-    yield Story(cli, at_kill, evaluated, summary, left, end, cli("bench", "tasks", *OPTIONS, "--json"))
+    end = cli.here("bench", "tasks", *OPTIONS, "--no-pictures")
+    yield Story(cli, at_kill, evaluated, summary, left, end, cli.here("bench", "tasks", *OPTIONS, "--json"))
     cli.close()
 
 

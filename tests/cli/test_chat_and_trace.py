@@ -37,7 +37,7 @@ def talk(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Talk]
     child = cli.start("agent", "solve", "toy.py", *SEARCH)
     run: Path = until(lambda: next(cli.folder.glob("runs/toy-*/run.sqlite"), None), "a run").parent
     until(lambda: rows(run, "SELECT 1 FROM evaluations WHERE island >= 0"), "an island's first candidate")
-    steered = cli("agent", "chat", "last", "--wait", "60", "@tiling", "unroll", "2")
+    steered = cli.here("agent", "chat", "last", "--wait", "60", "@tiling", "unroll", "2")
     status = cli.here("agent", "chat", "last", "status")
     why = cli.here("agent", "chat", "last", "why c1?")
     nonsense = cli.here("agent", "chat", "last", "make it so")

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from foundry.tools.process.zygote import Zygote
+
 from .conftest import SHORT_END, TOY, Cli, Done, interrupt, rows, until, working_below
 
 EVALUATED = "SELECT candidate, stage, step, at, body FROM evaluations ORDER BY candidate, stage"
@@ -35,9 +37,9 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Story]:
-    """The whole story, told once."""
-    cli = Cli(tmp_path_factory.mktemp("resumed"), home)
+def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) -> Iterator[Story]:
+    """The whole story, told once. What is killed or interrupted is a process of its own."""
+    cli = Cli(tmp_path_factory.mktemp("resumed"), home, zygote)
     cli.write("toy.py", TOY)
     child = cli.start("agent", "solve", "toy.py", *SEARCH, "--json")
     run: Path = until(lambda: next(cli.folder.glob("runs/toy-*/run.sqlite"), None), "a run").parent
@@ -49,7 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
     at_kill = rows(run, EVALUATED)
     child = cli.start("agent", "resume", "last")
     until(lambda: len(rows(run, EVALUATED)) >= len(at_kill) + 2, "two more evaluations")
-    held = cli("agent", "resume", "last")
+    held = cli.here("agent", "resume", "last")
     interrupted = interrupt(child)
     after = working_below(cli.folder)
     at_interrupt = rows(run, EVALUATED)
@@ -57,9 +59,9 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Stor
     for name in ("checkpoints.sqlite-wal", "checkpoints.sqlite-shm"):
         (run / name).unlink(missing_ok=True)
     checkpoints.write_bytes(b"garbage " * 1000)
-    corrupt = cli("agent", "resume", run.name, "--json")
+    corrupt = cli.here("agent", "resume", run.name, "--json")
     checkpoints.unlink()
-    end = cli("agent", "resume", run.name, "--json")
+    end = cli.here("agent", "resume", run.name, "--json")
     yield Story(cli, run, at_kill, left, held, interrupted, after, at_interrupt, corrupt, end)
     cli.close()
 

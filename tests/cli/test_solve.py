@@ -12,7 +12,7 @@ import jsonschema
 
 from foundry.tools.verify.receipt import receipt_schema
 
-from .conftest import TINY, Cli, Solved, interrupt, rows, until, working_below
+from .conftest import TINY, Cli, Solved, interrupting, rows, working_below
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "run": str,
@@ -54,13 +54,16 @@ def test_a_chat_model_drives_the_experts(solved: Solved) -> None:
     assert "fewer rows in flight" in {found["rationale"] for found in proposals if found}
 
 
-def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(cli: Cli) -> None:
+def test_a_model_that_cannot_be_reached_costs_nothing_and_is_said(warm_cli: Cli) -> None:
     """The playbook takes its steps; the ending counts them."""
     dead = ("--model", "scripted-1", "--base-url", "http://127.0.0.1:9/v1")
-    child = cli.start("agent", "solve", "toy.py", *dead, "--evaluations", "20", "--islands", "1", "--no-learn")
-    found = until(lambda: next(cli.folder.glob("runs/toy-*/run.sqlite"), None), "a run")
-    until(lambda: rows(found.parent, "SELECT 1 FROM evaluations WHERE island >= 0"), "an island's first candidate")
-    done = interrupt(child)
+
+    def an_island_has_tested() -> bool:
+        runs = warm_cli.folder.glob("runs/toy-*")
+        return any(rows(run, "SELECT 1 FROM evaluations WHERE island >= 0") for run in runs)
+
+    with interrupting(an_island_has_tested):
+        done = warm_cli.here("agent", "solve", "toy.py", *dead, "--evaluations", "20", "--islands", "1", "--no-learn")
     assert done.code == 130 and ", evaluation 1)" in done.err, "a line a generation, where there is no terminal"
     assert all(" min " in line for line in done.err.splitlines())
     assert done.out.startswith("model: scripted-1 at 127.0.0.1:9, price unknown")
@@ -81,7 +84,7 @@ def test_the_run_directory_holds_what_is_documented(solved: Solved) -> None:
 
 def test_the_end_says_how_to_use_the_kernel_and_it_works(solved: Solved) -> None:
     """`resume` of a finished run prints the same ending again."""
-    told = solved.cli("agent", "resume", solved.run.name)
+    told = solved.cli.here("agent", "resume", solved.run.name)
     assert (told.code, told.err) == (0, "")
     summary = solved.first.json
     low, high = summary["speedup_ci95"]
@@ -114,8 +117,8 @@ def test_a_speedup_that_is_not_reached_is_exit_1(solved: Solved) -> None:
     assert solved.cli.here("agent", "resume", solved.run.name, "--min-speedup", "0.0001").code == 0
 
 
-def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(cli: Cli) -> None:
-    done = cli("agent", "solve", "toy.py", "--target", "cuda", *TINY, "--no-learn", CUDA_VISIBLE_DEVICES="")
+def test_cuda_without_a_gpu_compiles_and_says_what_is_not_proven(warm_cli: Cli) -> None:
+    done = warm_cli.here("agent", "solve", "toy.py", "--target", "cuda", *TINY, "--no-learn", CUDA_VISIBLE_DEVICES="")
     if done.code == 3:
         assert done.is_one_line("nvcc", "install", code=3)
         return

@@ -21,7 +21,7 @@ def test_the_command_of_a_receipt_measures_it_again(solved: Solved, tmp_path: Pa
     receipt = json.loads((solved.run / "receipt.json").read_text())
     program, *words = shlex.split(receipt["command"])
     assert program == "foundry" and words[0] == "verify" and "--receipt" in words
-    done = solved.cli(*words, "--json", "--write-receipt", tmp_path / "again.json")
+    done = solved.cli.here(*words, "--json", "--write-receipt", tmp_path / "again.json")
     document = done.json
     assert document["verdict"] == "accepted" and document["reasons"] == []
     assert document["standing"] in ("confirmed", "not confirmed") and "measured now" in document["standing_evidence"]
