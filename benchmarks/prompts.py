@@ -2,7 +2,7 @@
 
     python benchmarks/prompts.py [EXAMPLE ...]
 
-No model and no device is asked: the parent is the library's first candidate with an invented timing.
+No model and no device is asked: the parent is the library's first candidate, its times are placeholders.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import template
 from foundry.agents.words.sections import tokens
 from foundry.agents.words.words import MOST_MOVES, step_prompt
-from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Profile, Timing, Verdict
+from foundry.graph.dry_run import first_brief
+from foundry.graph.run.services import KernelLibrary
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.lower import lower, seeds
 from foundry.knowledge.library.moves import moves
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
@@ -59,33 +59,7 @@ def brief_of(name: str, device: Device) -> Brief:
     task = read_task(EXAMPLES / f"{name}.py")
     loaded = load(task, overrides={})
     graph = capture(loaded.build_model(0), loaded.inputs(0))
-    lowered = lower([graph], seeds(graph, device)[0], task_source=task.source, device=device)
-    timing = Timing("screen", 2.0, 4.0, 2.0, (1.9, 2.1), 6, 0.02, 1.0)
-    candidate = Candidate("c1", 0, 0, device.target, "library", "0" * 64, lowered.recipe)
-    parent = Evaluation(
-        candidate,
-        Build(True, 1.0),
-        Verdict("correct", "screen"),
-        None,
-        timing,
-        Profile("roofline", 1e10, 1e10, 0.4, 0.8, 1),
-    )
-    return Brief(
-        task,
-        graph,
-        device,
-        Baseline(4.0, 0.02, []),
-        "memory",
-        0,
-        1,
-        "i0g1",
-        0,
-        parent,
-        lowered.source,
-        lowered,
-        None,
-        elites=(parent,),
-    )
+    return first_brief(task, [graph], device, KernelLibrary())
 
 
 async def main(names: list[str]) -> None:

@@ -241,10 +241,7 @@ class ChatModelBrain:
         """What is said to the model first, and the tools that it may still call. Once its calls or tokens are used up
         the answer is demanded."""
         options, talk = self.client.options, request.talk
-        system = template(experts()[request.expert].prompt)
-        if request.tools:
-            proposes = request.purpose == "propose"
-            system += "\n\n" + tools_words(request.tools, options.tool_calls, proposes=proposes)
+        system = system_words(request.expert, request.tools, options, proposes=request.purpose == "propose")
         messages: list[ChatMessage] = [("system", system), ("human", request.prompt.text), *talk.turns]
         last = talk.turns[-1].request.tokens if talk.turns else 0
         if len(talk.calls) >= options.tool_calls:
@@ -311,6 +308,14 @@ class ChatModelBrain:
                 answer=_answered(replies[-1]) if replies else "",
             )
         )
+
+
+def system_words(expert: ExpertName, tools: Sequence[str], options: ChatOptions, *, proposes: bool) -> str:
+    """The first message of every request of an expert: its prompt, and the tools that it may call."""
+    system = template(experts()[expert].prompt)
+    if tools and options.tool_calls:
+        system += "\n\n" + tools_words(tools, options.tool_calls, proposes=proposes)
+    return system
 
 
 def _file_beside(answer: ProposalAnswer, text: str) -> Drafted:

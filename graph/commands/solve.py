@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,6 +74,9 @@ def solve(
         bool, typer.Option("--ask", help="Ask before a paid model starts, the budget grows, the winner is exported.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Answer every question with yes.")] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Say what models may cost and would be told first; ask and start nothing.")
+    ] = False,
     runs: RunsOption = Path("runs"),
     plain: PlainOption = False,
     as_json: JsonOption = False,
@@ -106,8 +109,26 @@ def solve(
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
+    if dry:
+        _show_dry_run(request, as_json)
+        return
     summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
     conclude(summary, request.task, as_json, min_speedup)
+
+
+def _show_dry_run(request: SolveRequest, as_json: bool) -> None:
+    from foundry.graph.dry_run import dry_run
+    from foundry.graph.run.opening import WarmParts
+
+    parts = WarmParts()
+    try:
+        found = asyncio.run(dry_run(request, parts))
+    finally:
+        parts.close()
+    if as_json:
+        print_json(asdict(found))
+    else:
+        typer.echo("\n".join(found.lines))
 
 
 @one_line_errors

@@ -53,7 +53,7 @@ SHOWN_CHARS = 160  # of an answer, in the trace
 def tools_of(expert: ExpertName, services: Services) -> tuple[str, ...]:
     """The tools that an expert may call in this run."""
     absent = set()
-    if services.store is None:
+    if not services.request.learn:
         absent.add("search_experience")
     if not services.effort.tune_s:
         absent.add("tune")

@@ -105,6 +105,7 @@ async def test_a_recorded_run_is_thought_again_from_its_tape_on_its_own_journal(
     server = serve(lambda asked: replace(idea(next(numbers)), wait_s=0.01 * random.random()))
     tape = tmp_path / "talk.jsonl"
     request = make_request(9, islands=3, model="scripted-1", base_url=server.url, tape=TapeOptions(record=str(tape)))
+    request = replace(request, learn=True, store=str(tmp_path / "store"))
     summary = await solve(request, parts=thinker(parts, library))
     asked = len(server.requests)
     assert summary.evaluations == 9 and asked >= 9
