@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from tests.knowledge.library.lowering import graph_of
 
-from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Resources, Timing, Verdict
+from foundry.knowledge.candidate import Audit, Build, Candidate, Evaluation, Gate, Recipe, Resources, Timing, Verdict
+from foundry.knowledge.device import Device
+from foundry.knowledge.library.lower import lower
 from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
 from foundry.tools.grade.replay import Replaying, means_under, under_tool
-from foundry.tools.grade.sanitizing import Sanitizer, may_share, read_check, with_gates
+from foundry.tools.grade.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
 from foundry.tools.process.sandbox import OPEN_TOOL, available
@@ -155,6 +160,24 @@ def test_races_are_looked_for_where_the_machine_code_may_touch_shared_memory() -
     assert may_share(build(["stream_copy", "banks_16"])) and may_share(build(["half_products"]))
     assert may_share(build(["stream_copy"], ["another"])) and may_share(build(["stream_copy"], shared_bytes=1024))
     assert may_share(Build(True, 0.1))  # a file that compiles itself
+
+
+def test_the_first_blocks_of_each_launch_of_the_library_are_looked_at() -> None:
+    graph = graph_of(torch.matmul, torch.empty(1024, 512), torch.empty(512, 4096))
+    device = Device("cuda", "NVIDIA H200", "sm_90", 132, 60 << 20, 16, 141 << 30)
+    text = lower([graph], Recipe("cuda"), task_source="", device=device).source
+
+    def grids(text: str) -> list[tuple[int, int, int]]:
+        scope: dict[str, Any] = {}
+        table = text[text.index("_LAUNCHES_0 = [") :]
+        exec(table[: table.index("\n]") + 2], scope)
+        return [grid for _, grid, *_ in scope["_LAUNCHES_0"]]
+
+    asked = first_blocks(text)
+    assert grids(asked) == [(min(x, 64), 1, 1) for x, _, _ in grids(text)] and grids(asked) != grids(text)
+    assert asked[: asked.index("_LAUNCHES_0")] == text[: text.index("_LAUNCHES_0")]  # what is compiled is the same
+    assert first_blocks(asked) == asked
+    assert first_blocks(f"# tile += gridDim.x\n{text}").endswith(text)
 
 
 def test_a_cpu_kernel_is_not_asked(tmp_path: Path) -> None:
