@@ -86,6 +86,7 @@ SHAPES: dict[str, Layer] = {
     "plain 3d 3x3x3": Convolution(16, (16, 64), (16, 64, 64), (3, 3, 3), padding=1),
     "plain 2d 8 channels": Convolution(64, (8, 64), (128, 128), (3, 3)),
     "plain 3d 3 channels": Convolution(64, (3, 16), (16, 64, 64), (3, 3, 3)),
+    "plain 3d 3 to 64 channels": Convolution(8, (3, 64), (64, 64, 64), (3, 3, 3)),
     "plain 3d 8 channels": Convolution(32, (8, 32), (32, 64, 64), (3, 3, 3)),
     "plain 3d 32 channels": Convolution(16, (32, 64), (32, 64, 64), (3, 3, 3)),
     "transposed 2d s1 3x3": Convolution(32, (64, 64), (128, 128), (3, 3), padding=1, transposed=True),
@@ -99,6 +100,9 @@ SHAPES: dict[str, Layer] = {
     "transposed 2d s2 4x4": Convolution(16, (128, 64), (64, 64), (4, 4), stride=2, padding=1, transposed=True),
     "transposed 3d s2 3x3x3": Convolution(
         16, (32, 64), (16, 32, 32), (3, 3, 3), stride=2, padding=1, output_padding=1, transposed=True
+    ),
+    "transposed 3d s2 3 channels": Convolution(
+        64, (3, 16), (16, 32, 32), (3, 3, 3), stride=2, padding=1, transposed=True
     ),
     "transposed 3d s2 4x4x4": Convolution(16, (64, 32), (12, 24, 24), (4, 4, 4), stride=2, padding=1, transposed=True),
     "transposed 3d s1": Convolution(8, (48, 24), (32, 48, 48), (3, 3, 3), transposed=True),

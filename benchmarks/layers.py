@@ -2,6 +2,7 @@
 
     python benchmarks/products.py                    # default choices, checked against eager in float32
     python benchmarks/convolutions.py --each precision algorithm   # also every value of these tunables
+    python benchmarks/products.py --try path=mma tile_m=64,stages=3  # also these choices, where they are legal
     python benchmarks/products.py --sweep            # also each tunable's values, one at a time
     python benchmarks/products.py --resources        # registers, spills and occupancy; needs nvcc and no GPU
 
@@ -77,7 +78,8 @@ def model_text(plan: Plan) -> str:
 
 
 def variants(layer: Layer, device: Device, arguments: argparse.Namespace) -> Iterator[dict[str, Choice]]:
-    """The defaults, every combination of the tunables named by --each, and with --sweep of each one other value."""
+    """The defaults, every combination of the tunables named by --each, with --sweep of each one other value, and what
+    --try asks for."""
     _, first = printed(layer, device, {})
     named = [item for item in first.tunables if item.name in arguments.each]
     for values in itertools.product(*(item.values for item in named)):
@@ -88,6 +90,9 @@ def variants(layer: Layer, device: Device, arguments: argparse.Namespace) -> Ite
             for item in own.tunables:
                 if item.name not in base:
                     yield from ({**base, item.name: v} for v in item.values if v != own.choices[item.name])
+    for text in arguments.try_:
+        pairs = (part.split("=") for part in text.split(","))
+        yield {key: int(value) if value.isdigit() else value for key, value in pairs}
 
 
 def median_ms(call: Callable[[], Any]) -> float:
@@ -185,6 +190,7 @@ def resources(layers: Mapping[str, Layer], device: Device, arguments: argparse.N
 def main(layers: Mapping[str, Layer]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--each", nargs="*", default=[], help="tunables of which every value is timed")
+    parser.add_argument("--try", nargs="*", default=[], dest="try_", help="choices, NAME=VALUE with commas between")
     parser.add_argument("--sweep", action="store_true", help="time every value of every tunable, one at a time")
     parser.add_argument("--resources", action="store_true", help="compile only, and print what each kernel takes")
     parser.add_argument("--only", default="", help="only the layers whose name contains this")

@@ -24,6 +24,7 @@ from foundry.knowledge.library.ir.kernels import ConvKernel, Plan, PrintedKernel
 
 DIRECT_CHANNELS = 8  # output channels of a group up to which `direct` is the default
 DIRECT_LIMIT = 32  # and up to which the search may choose it
+FEW_INPUTS = 8  # input channels of a group up to which it may choose it for more
 
 
 class Algorithm(Protocol):
@@ -50,7 +51,8 @@ def default_algorithm(space: ConvSpace, offered: tuple[str, ...], choices: dict[
 def _offered(space: ConvSpace, arch: str) -> tuple[str, ...]:
     if space.kernel.tail:  # which needs all channels of a pixel, or all pixels of a channel, in one warp
         return ("channels_last",) if channels_last.runs_on(arch) and channels_last.fits(space) else ()
-    worth = {"direct": space.found.out_per_group <= DIRECT_LIMIT, "channels_last": channels_last.runs_on(arch)}
+    few = space.found.out_per_group <= DIRECT_LIMIT or space.found.in_per_group <= FEW_INPUTS
+    worth = {"direct": few, "channels_last": channels_last.runs_on(arch)}
     return tuple(name for name, kind in ALGORITHMS.items() if worth.get(name, True) and kind.fits(space))
 
 
@@ -58,11 +60,12 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     """CUDA of a convolution or transposed convolution with its epilogue.
 
     `choices` may hold "algorithm" ("implicit_gemm", "direct", "channels_last") and what that algorithm takes. `direct`:
-    "outputs" (of a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread)
-    and "threads" (of a block). `implicit_gemm`: the tunables of a matrix product but for "splits". `channels_last`:
-    "precision", "near" (whether the first cache keeps lines), "weights" ("kept" in shared memory or "moved" with the
-    input), "tile_pixels" and "tile_channels" (of a tile), "turns" (warpgroups that take turns) and "stages". A value
-    that is not legal for this kernel gives way to the default. Raises CannotLower for a tail that cannot be made.
+    "outputs" (of a thread along the width), "rows" (output rows of a thread), "channels" (output channels of a thread),
+    "threads" (of a block) and "weights" ("cached", or in "shared" memory). `implicit_gemm`: the tunables of a matrix
+    product but for "splits". `channels_last`: "precision", "near" (whether the first cache keeps lines), "weights"
+    ("kept" in shared memory or "moved" with the input), "tile_pixels" and "tile_channels" (of a tile), "turns"
+    (warpgroups that take turns) and "stages". A value that is not legal for this kernel gives way to the
+    default. Raises CannotLower for a tail that cannot be made.
     """
     space = conv_space(kernel, plan)
     offered = _offered(space, device.arch)

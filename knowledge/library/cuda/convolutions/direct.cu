@@ -11,18 +11,29 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     constexpr int ELEMENT[TAPS_W][OUTPUTS] = @ELEMENT@;
     static constexpr int TAP[LINES][ROWS] = @TAP@;
     constexpr bool KEEP = @KEEP@;  // few weights stay in registers over all lines
+    constexpr bool STAGED = @STAGED@;  // a block's weights stay in shared memory, those of its channels side by side
+    constexpr int TAPS = TAPS_D * TAPS_H * TAPS_W, WIDTH = CHANNELS % 4 == 0 ? 4 : CHANNELS % 2 == 0 ? 2 : 1;
+    __shared__ __align__(16) T staged[STAGED ? @IN_CHANNELS@ * TAPS * CHANNELS : 1];
 
-    const int column = (int)(blockIdx.x % @TILES_W@ * @BLOCK_W@ + threadIdx.x);
-    const int row = (int)(blockIdx.x / @TILES_W@ % @TILES_H@ * @BLOCK_H@ + threadIdx.y);
-    const int plane = (int)(blockIdx.x / @TILES@ * @BLOCK_PLANES@ + threadIdx.z);
-    if (column >= @COLUMNS@ || row >= @ROW_BLOCKS@ || plane >= @PLANES@) return;
-    // A plane is one depth of one set of channels of one image.
-    const int p0 = plane % @OUT_D@, set = plane / @OUT_D@ % @SETS@;
+    const int column = (int)(@BLOCK@ % @TILES_W@ * @BLOCK_W@ + threadIdx.x);
+    const int row = (int)(@BLOCK@ / @TILES_W@ % @TILES_H@ * @BLOCK_H@ + threadIdx.y);
+    const int plane = (int)(@BLOCK@ / @TILES@ * @BLOCK_PLANES@ + threadIdx.z);
+    // A plane is one depth of one set of channels of one image; where weights are staged, a block has one set.
+    const int p0 = plane % @OUT_D@, set = @SET@;
     const @IMAGE@ image = plane / @PLANES_IMAGE@;
     const int first_channel = set * CHANNELS, group = first_channel / @GROUP_CHANNELS@;
     const int first_y = row * @ADVANCE_H@, first_x = column * @ADVANCE_W@;
     const @X_TYPE@* const input = @ORIGIN@;
     const @W_TYPE@* const weights = b_@WEIGHT@ + @FIRST_WEIGHT@;
+    if constexpr (STAGED) {
+        const int thread = (threadIdx.z * @BLOCK_H@ + threadIdx.y) * @BLOCK_W@ + threadIdx.x;
+        for (int e = thread; e < @IN_CHANNELS@ * TAPS * CHANNELS; e += @THREADS@) {
+            const int i = e % CHANNELS, tap = e / CHANNELS % TAPS, c = e / (CHANNELS * TAPS);
+            staged[e] = @W_SOURCE@;
+        }
+        __syncthreads();
+    }
+    if (column >= @COLUMNS@ || row >= @ROW_BLOCKS@ || plane >= @PLANES@) return;
 
     T acc[CHANNELS][ROWS][OUTPUTS] = {};
 #pragma unroll 1
@@ -31,6 +42,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
         for (int td = 0; td < TAPS_D; ++td) {
 @DEPTH@
             const @X_TYPE@* const plane_input = input + (@INSIDE@)c * @X_CHANNEL@ + (@INSIDE@)depth * @X_DEPTH@;
+            const T* const near = staged + (STAGED ? (c * TAPS_D + td) * (TAPS_H * TAPS_W * CHANNELS) : 0);
             const @W_TYPE@* const kernel = weights + c * @WEIGHT_IN@ + td * (TAPS_H * TAPS_W);
             T kept[KEEP ? CHANNELS : 1][KEEP ? TAPS_H * TAPS_W : 1];
 #pragma unroll
@@ -57,10 +69,17 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                     if (th < 0) continue;
 #pragma unroll
                     for (int tw = 0; tw < TAPS_W; ++tw) {
+                        const int tap = th * TAPS_W + tw;
+                        T side[STAGED ? CHANNELS : 1];
+#pragma unroll
+                        for (int i = 0; STAGED && i < CHANNELS; i += WIDTH) {
+                            const Vec<T, WIDTH> some = load_vec<WIDTH>(near + (STAGED ? tap * CHANNELS + i : 0));
+#pragma unroll
+                            for (int e = 0; e < WIDTH; ++e) side[STAGED ? i + e : 0] = some.at[e];
+                        }
 #pragma unroll
                         for (int i = 0; i < CHANNELS; ++i) {
-                            const int tap = th * TAPS_W + tw;
-                            const T weight = KEEP ? kept[KEEP ? i : 0][KEEP ? tap : 0] : @W_VALUE@;
+                            const T weight = STAGED ? side[STAGED ? i : 0] : KEEP ? kept[KEEP ? i : 0][KEEP ? tap : 0] : @W_VALUE@;
 #pragma unroll
                             for (int o = 0; o < OUTPUTS; ++o)
                                 if (ELEMENT[tw][o] >= 0) acc[i][r][o] += weight * window[ELEMENT[tw][o]];

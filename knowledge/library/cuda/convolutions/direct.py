@@ -17,7 +17,7 @@ from foundry.knowledge.library.cuda.contractions.tiled import epilogue_lines
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch
-from foundry.knowledge.library.cuda.space import WIDEST_BYTES, indent, number, tunable
+from foundry.knowledge.library.cuda.space import WIDEST_BYTES, indent, number, pick, tunable
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.conv_geometry import Axis
@@ -25,9 +25,11 @@ from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
 from foundry.knowledge.opgraph import ITEM_BYTES
 
 THREADS = (64, 128, 256, 512)
+WEIGHTS = ("cached", "shared")
 _MOST_SUMS = 64  # in the registers of a thread, in words of 32 bits
 _DEFAULT_SUMS = 32  # leaves registers for two blocks of a multiprocessor
 _MOST_WINDOW = 80  # inputs in registers
+_MOST_STAGED_BYTES = 40 * 1024  # of weights in shared memory
 _MOST_KEPT = 50  # weights in registers
 _MOST_PRODUCTS = 1024  # of one input channel and depth that are written out; beyond, lines are a loop
 _BLOCK_WIDTH = 32  # threads along the width: with four outputs each, whole lines of the caches
@@ -67,6 +69,7 @@ class Shape:
     rows: int
     channels: int
     threads: int
+    staged: bool = False  # weights in shared memory
 
 
 def _sums(shape: Shape) -> int:
@@ -83,6 +86,8 @@ def _legal(space: ConvSpace, shape: Shape) -> bool:
     words = space.item_bytes // 4
     high, wide = _steps(space)
     if shape.outputs % wide or shape.rows % high or space.found.out_per_group % shape.channels:
+        return False
+    if shape.staged and space.found.in_per_group * space.taps * shape.channels * space.item_bytes > _MOST_STAGED_BYTES:
         return False
     window = len(_pieces(space, shape.outputs)[0]) * _vector(space, shape.outputs)
     return _sums(shape) * words <= _MOST_SUMS and window * words <= _MOST_WINDOW
@@ -180,20 +185,25 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
     values = {
         "outputs": sorted(_outputs(space)),
         "rows": [rows for rows in _multiples(high, (1, 2, 4, 8)) if rows == high or rows < 2 * most],
-        "channels": [n for n in (1, 2, 3, 4, 5, 6, 7, 8) if space.found.out_per_group % n == 0],
+        "channels": [n for n in (1, 2, 3, 4, 5, 6, 7, 8, 16) if space.found.out_per_group % n == 0],
         "threads": list(THREADS),
     }
     present = {name: getattr(default, name) for name in values}
     wanted = present | {name: number(choices, name, values[name], present[name]) for name in values}
-    shape = Shape(**wanted)
+    weights = str(pick(choices, "weights", WEIGHTS, WEIGHTS[0]))
+    shape = Shape(**wanted, staged=weights == "shared")
     if not _legal(space, shape):
         shape, wanted = default, present
     tunables = []
     for name, (aspect, meaning) in _MEANING.items():
-        legal = [value for value in values[name] if _legal(space, Shape(**{**wanted, name: value}))]
+        legal = [
+            value for value in values[name] if _legal(space, Shape(**{**wanted, name: value}, staged=shape.staged))
+        ]
         legal = sorted({*legal, present[name], wanted[name]})
         if len(legal) > 1:
             tunables.append(tunable(name, legal, present[name], aspect, meaning))
+    meaning = "where weights wait: in the caches, or in shared memory, those of a thread's channels side by side"
+    tunables.append(tunable("weights", WEIGHTS, WEIGHTS[0], "memory", meaning))
     return shape, tuple(tunables)
 
 
@@ -212,7 +222,7 @@ class _Direct:
         self.columns = math.ceil(self.kernel.output_size[2] / self.shape.outputs)
         self.row_blocks = math.ceil(self.kernel.output_size[1] / self.shape.rows)
         self.sets = self.kernel.out_channels // self.shape.channels
-        self.planes = self.kernel.batch * self.sets * self.kernel.output_size[0]
+        self.planes = self.kernel.batch * self.kernel.output_size[0] * (1 if self.shape.staged else self.sets)
         self.block = self._block()
 
     def _block(self) -> tuple[int, int, int]:
@@ -248,9 +258,11 @@ class _Direct:
             first = f"((long long)group * {inner * outer} + {channel}) * {taps}"
         across = taps if kernel.transposed else inner * taps
         value = self.space.weight_value(f"kernel[i * {across} + tap]")
+        inside = outer * taps if kernel.transposed else taps
         return {
             "FIRST_WEIGHT": first,
-            "WEIGHT_IN": outer * taps if kernel.transposed else taps,
+            "WEIGHT_IN": inside,
+            "W_SOURCE": self.space.weight_value(f"weights[i * {across} + c * {inside} + tap]"),
             "W_VALUE": value,
             "WEIGHT": kernel.weight,
             "W_TYPE": element(self.space.plan.buffers[kernel.weight].dtype),
@@ -269,7 +281,7 @@ class _Direct:
         products = sum(at >= 0 for row in elements for at in row) * sum(th >= 0 for row in tap for th in row)
         unrolled = products * shape.channels <= _MOST_PRODUCTS
         kept = high * wide * shape.channels
-        keep = unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
+        keep = not shape.staged and unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
         window = len(starts) * _vector(self.space, shape.outputs)
         return {
             "PIECES": len(starts),
@@ -323,7 +335,15 @@ class _Direct:
             **{"TILES_W": tiles[0], "TILES_H": tiles[1], "TILES": tiles[0] * tiles[1]},
             **{"BLOCK_W": self.block[0], "BLOCK_H": self.block[1], "BLOCK_PLANES": self.block[2]},
             **{"COLUMNS": self.columns, "ROW_BLOCKS": self.row_blocks, "PLANES": self.planes, "SETS": self.sets},
-            **{"OUT_D": kernel.output_size[0], "PLANES_IMAGE": kernel.output_size[0] * self.sets},
+            **{
+                "OUT_D": kernel.output_size[0],
+                "PLANES_IMAGE": kernel.output_size[0] * (1 if shape.staged else self.sets),
+            },
+            "STAGED": "true" if shape.staged else "false",
+            "BLOCK": f"(blockIdx.x / {self.sets})" if shape.staged else "blockIdx.x",
+            "SET": f"(int)(blockIdx.x % {self.sets})"
+            if shape.staged
+            else f"plane / {kernel.output_size[0]} % {self.sets}",
             "GROUP_CHANNELS": space.found.out_per_group,
             "IN_CHANNELS": space.found.in_per_group,
             **{"IN_H": kernel.input_size[1], "IN_W": kernel.input_size[2]},
@@ -341,12 +361,14 @@ class _Direct:
         signature, arguments = self.space.signature((self.kernel.weight,))
         wide, high, planes = self.block
         blocks = math.ceil(self.columns / wide) * math.ceil(self.row_blocks / high) * math.ceil(self.planes / planes)
+        blocks *= self.sets if self.shape.staged else 1
         launch = Launch(self.space.name, (blocks, 1, 1), self.block, tuple(arguments))
         return PrintedKernel(
             functions=self._source(signature),
             call=launches.encode([launch]),
             template="conv",
-            choices={item.name: getattr(self.shape, item.name) for item in self.tunables},
+            choices={item.name: getattr(self.shape, item.name) for item in self.tunables if item.name != "weights"}
+            | {"weights": WEIGHTS[self.shape.staged]},
             tunables=self.tunables,
             d_mem=1,
             d_algo=1 if len(self.kernel.ops) > 1 else 0,

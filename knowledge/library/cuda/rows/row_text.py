@@ -169,7 +169,8 @@ class RowText:
 
     def _staged_loop(self, body: Sequence[str]) -> list[str]:
         shape = self.shape
-        pragma = "#pragma unroll" if shape.staging == "registers" else "#pragma unroll 4"
+        flight = max(4, 16 // shape.vector) if shape.cluster > 1 else 4
+        pragma = "#pragma unroll" if shape.staging == "registers" else f"#pragma unroll {flight}"
         exact = shape.length % (shape.team * shape.vector * shape.cluster) == 0
         start, stop = ("begin + ", "end") if shape.cluster > 1 else ("", str(shape.length))
         place = f"(step * {shape.team} + lane)"

@@ -183,6 +183,7 @@ _GROUPED: dict[str, Callable[..., Case]] = {
     "tall": partial(conv, 1, 3, 3, (19, 24), (3, 3), padding=1, groups=3, rows=4, threads=64),
     "wide": partial(conv, 1, 4, 4, (6, 40), (3, 3), padding=1, groups=2, outputs=8, channels=1),
 }
+FEW: dict[str, Any] = {"algorithm": "direct", "weights": "shared"}
 _BOTH = ("depthwise_multiplied", "depthwise_three", "pairs", "eights", "pointwise")
 
 CONVOLUTIONS: dict[str, Callable[[], Case]] = {
@@ -207,6 +208,12 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     **{f"conv_t_{name}": partial(make, transposed=True, algorithm="direct") for name, make in _TRANSPOSED.items()},
     **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
     **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
+    # Few input channels, weights in shared memory.
+    "conv_few": lambda: conv(2, 3, 16, (5, 6, 16), (3, 3, 3), **FEW, channels=8),
+    "conv_few_wide": lambda: conv(1, 3, 48, (4, 5, 12), (2, 3, 3), padding=1, **FEW, channels=16),
+    "conv_few_odd": lambda: conv(3, 5, 18, (7, 9), (3, 3), padding=1, residual=True, **FEW, channels=6, rows=2),
+    "conv_few_groups": lambda: conv(2, 8, 24, (9, 8), (3, 5), stride=2, groups=2, **FEW, channels=4, threads=64),
+    "conv_few_t": partial(_TRANSPOSED["three_two"], transposed=True, **FEW, channels=2),
     # Through a packed copy: phases, groups, strides, one and several tiles of channels, both sides of a tile's edges.
     **{
         f"last_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=PACKED, precision="half3")
