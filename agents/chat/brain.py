@@ -71,6 +71,7 @@ class ChatModelBrain:
         base_url: str | None = None,
         *,
         name: str = "",
+        provider: str | None = None,
         ledger: ModelLedger,
         fallback: PlaybookBrain | None = None,
         options: ChatOptions | None = None,
@@ -84,7 +85,9 @@ class ChatModelBrain:
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
         asks = tape is None or tape.options.asks
-        endpoint = endpoint_of(model, base_url, options.key_env) if asks else Endpoint(base_url or OPENAI_URL)
+        endpoint = Endpoint(base_url or OPENAI_URL)
+        if asks:
+            endpoint = endpoint_of(model, base_url, options.key_env, provider)
         self.client = ChatClient(
             model, endpoint, ledger=ledger, options=options, limits=limits, seed=seed, tape=tape, learnt=self._learnt
         )

@@ -22,6 +22,7 @@ from foundry.agents.chat.calls import ChatMessage, ModelReply, RawCall, bytes_of
 from foundry.agents.chat.dialect import EndpointDialect, Refusal, adapt
 from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.providers import ProviderFailed, ask_provider, open_provider
 from foundry.agents.chat.tape import Tape, TapedAnswer
 from foundry.agents.ledger import ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
@@ -178,6 +179,8 @@ class ChatClient:
                 requests += 1
                 try:
                     return await self._once(asked, dialect, requests)
+                except ProviderFailed as error:
+                    problem, wait_s = self._after(error, failures + 1, requests)
                 except _openai().OpenAIError as error:
                     if self._learns(error, dialect, asked.optional):
                         continue  # the same request in other words
@@ -228,6 +231,9 @@ class ChatClient:
         takes_tools = "tools" not in dialect.without
         messages = rendered(asked.messages, self.options.tool_calls, native=bool(asked.tools) and takes_tools)
         with tracing_context(enabled=False, parent=False):
+            if self.endpoint.provider:
+                chat = open_provider(self.endpoint.provider, self.model, self.endpoint, self.options, answer_tokens)
+                return _heard(await ask_provider(chat, messages, asked.tools, quiet))
             async with self._chat(dialect, answer_tokens) as chat:
                 try:
                     if asked.tools and takes_tools:
@@ -253,7 +259,7 @@ class ChatClient:
                     if overlong is not None:
                         raise overlong from error
                     raise
-        return _Heard(str(raw.text), _usage(raw), _is_cut(raw), _calls(raw))
+        return _heard(raw)
 
     @asynccontextmanager
     async def _chat(self, dialect: EndpointDialect, answer_tokens: int) -> AsyncIterator[Any]:
@@ -299,10 +305,9 @@ class ChatClient:
     def _after(self, error: Exception, failures: int, requests: int) -> tuple[str, float]:
         """(problem in words, seconds to wait before the next attempt); raises Unreachable if there is no next
         attempt."""
-        openai = _openai()
         problem = _one_line(error)
         status = getattr(error, "status_code", None)
-        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError | openai.NotFoundError):
+        if status in (401, 403, 404):
             if self.endpoint.key is None and status == 401:
                 problem = f"{self.endpoint.host} wants a key and none was given for it (--api-key-env NAME): {problem}"
             raise Unreachable(problem, requests, hopeless=True) from error
@@ -369,6 +374,10 @@ def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseExcept
     return error
 
 
+def _heard(raw: Any) -> _Heard:
+    return _Heard(str(raw.text), _usage(raw), _is_cut(raw), _calls(raw))
+
+
 def _usage(raw: Any) -> TokenUsage | None:
     """The server's figures, None where it gives none."""
     told = raw.usage_metadata
@@ -390,7 +399,7 @@ def _is_cut(raw: Any) -> bool:
     """Whether the token limit ended the answer; the Responses API says it in its own way."""
     told = raw.response_metadata
     reason = told.get("finish_reason") or (told.get("incomplete_details") or {}).get("reason")
-    return reason in ("length", "max_output_tokens")
+    return str(reason or told.get("stop_reason")).lower() in ("length", "max_output_tokens", "max_tokens")
 
 
 @cache

@@ -19,14 +19,18 @@ URLS = ("OPENAI_BASE_URL", "OPENAI_API_BASE")  # the names that openai and langc
 
 @dataclass(frozen=True)
 class Endpoint:
-    """`key` is None where none is sent; it is never shown, recorded or compared."""
+    """`key` is None where none is sent; it is never shown, recorded or compared. `provider`: langchain's name of one
+    without an OpenAI-compatible interface, whose own package knows where it is ("" for `url`) and reads its key."""
 
     url: str
     key: str | None = field(default=None, repr=False, compare=False)
+    provider: str = ""
 
     @property
     def host(self) -> str:
         """For people: `api.openai.com`, `localhost:8080`."""
+        if self.provider:
+            return self.provider
         parts = urlsplit(self.url)
         return parts.netloc.rpartition("@")[2] or self.url
 
@@ -35,24 +39,29 @@ class Endpoint:
         return _is_openai(urlsplit(self.url))
 
 
-def endpoint_of(model: str, base_url: str | None, key_env: str | None = None) -> Endpoint:
+def endpoint_of(model: str, base_url: str | None, key_env: str | None = None, provider: str | None = None) -> Endpoint:
     """The endpoint that the user's words and environment name. Raises UsageError without any access to a model."""
+    if provider is not None:
+        return Endpoint(base_url or "", _named_key(key_env, provider) if key_env else None, provider)
     named = next((os.environ[name] for name in URLS if os.environ.get(name)), None)
     url = base_url or named or OPENAI_URL
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url} is no endpoint", "give a URL such as http://localhost:8080/v1")
     if key_env is not None:
-        if not os.environ.get(key_env):
-            raise UsageError(
-                f"no key for {parts.hostname}: the environment variable {key_env} is not set", f"export {key_env}=..."
-            )
-        return Endpoint(url, os.environ[key_env])
+        return Endpoint(url, _named_key(key_env, parts.hostname))
     ours = _is_openai(parts) or (named is not None and _same_server(parts, urlsplit(named)))
     key = os.environ.get(KEY) or None if ours else None
     if key is None and _is_openai(parts):
         raise UsageError(f"no access to the model {model}", f"set {KEY}, or name a server with --base-url")
     return Endpoint(url, key)
+
+
+def _named_key(key_env: str, whose: str) -> str:
+    key = os.environ.get(key_env)
+    if not key:
+        raise UsageError(f"no key for {whose}: the environment variable {key_env} is not set", f"export {key_env}=...")
+    return key
 
 
 def _is_openai(parts: SplitResult) -> bool:

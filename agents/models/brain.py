@@ -72,6 +72,7 @@ def open_models(
             spec.model,
             spec.base_url,
             name=spec.name,
+            provider=spec.provider,
             ledger=ledger,
             fallback=playbook,
             options=spec.options,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from foundry.agents.chat.endpoint import Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.chat.providers import open_provider
 from foundry.agents.prices import Price, price_of
 from foundry.knowledge.thought import ExpertName
 
@@ -20,12 +21,16 @@ class ModelSpec:
     name: str
     model: str
     base_url: str | None = None
+    provider: str | None = None  # langchain's name of one without an OpenAI-compatible interface
     options: ChatOptions = field(default_factory=ChatOptions)
 
     @property
     def endpoint(self) -> Endpoint:
-        """Raises UsageError without any access."""
-        return endpoint_of(self.model, self.base_url, self.options.key_env)
+        """Raises UsageError without any access, MissingTool without the package of its provider."""
+        found = endpoint_of(self.model, self.base_url, self.options.key_env, self.provider)
+        if self.provider:
+            open_provider(self.provider, self.model, found, self.options, self.options.answer_tokens)
+        return found
 
     @property
     def price(self) -> Price:
@@ -62,4 +67,4 @@ class Models:
 
 def one_model(model: str, base_url: str | None = None, options: ChatOptions | None = None) -> Models:
     """One model for all experts."""
-    return Models((ModelSpec(model, model, base_url, options or ChatOptions()),), (model,))
+    return Models((ModelSpec(model, model, base_url, options=options or ChatOptions()),), (model,))

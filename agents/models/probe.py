@@ -106,11 +106,14 @@ def _form(reply: ModelReply, look: _Look) -> Capability:
         return Capability(
             "structured output", "limited", "the endpoint refuses a schema: answers are asked for in words"
         )
+    is_words = bool(look.client.endpoint.provider)  # a provider's own interface is sent no schema
     try:
         parse(reply.text, Ready)
     except AnswerError as error:
-        return Capability("structured output", "limited", f"it takes a schema and does not keep to it: {error}")
-    return Capability("structured output", "ok", "answers keep to a JSON schema")
+        found = "it answers no JSON" if is_words else "it takes a schema and does not keep to it"
+        return Capability("structured output", "limited", f"{found}: {error}")
+    how = "answers are JSON where they are asked for in words" if is_words else "answers keep to a JSON schema"
+    return Capability("structured output", "ok", how)
 
 
 def _usage(replies: Sequence[ModelReply]) -> Capability:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from foundry.agents.chat.options import MOST_CALLS, MOST_PARALLEL, ChatOptions, ReasoningEffort, price_in_words
 from foundry.agents.expert import experts
@@ -37,6 +37,12 @@ def _as_price(value: Any) -> Any:
         raise ValueError(str(error)) from error
 
 
+def _other_than_openai(provider: str) -> str:
+    if provider == "openai":
+        raise ValueError("OpenAI's interface is asked without a provider")
+    return provider
+
+
 def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -51,6 +57,8 @@ class ModelOptions(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     base_url: str | None = None
+    provider: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$"), AfterValidator(_other_than_openai)] | None = None
+    """langchain's name of a provider without an OpenAI-compatible interface; OpenAI needs none."""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     """Name of the environment variable that holds the key; never the key itself."""
     price: Annotated[tuple[Dollars, Dollars], BeforeValidator(_as_price)] | None = None
@@ -192,4 +200,4 @@ def _spec(name: str, file: SettingsFile, over: Mapping[str, Any]) -> ModelSpec:
         said.get("api_key_env"),
         said.get("tool_calls", DEFAULT.tool_calls),
     )
-    return ModelSpec(name, table.model or name, said.get("base_url"), options)
+    return ModelSpec(name, table.model or name, said.get("base_url"), said.get("provider"), options)

@@ -26,6 +26,7 @@ def doctor(
         ),
     ] = None,
     base_url: model_flags.BaseUrlFlag = None,
+    provider: model_flags.ProviderFlag = None,
     api_key_env: model_flags.KeyFlag = None,
     price: model_flags.PriceFlag = None,
     as_json: JsonOption = False,
@@ -33,7 +34,7 @@ def doctor(
     """Say what this machine, or a model, can do, and the one command that would let it do more."""
     from foundry.tools.machine.doctor import examine
 
-    asked = {"base_url": base_url, "api_key_env": api_key_env, "price": price}
+    asked = {"base_url": base_url, "provider": provider, "api_key_env": api_key_env, "price": price}
     findings = _examine_models(model, asked) if model or any(asked.values()) else examine()
     if as_json:
         print_json([asdict(finding) for finding in findings])

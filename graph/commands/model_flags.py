@@ -21,6 +21,13 @@ ModelFlag = Annotated[
     ),
 ]
 BaseUrlFlag = Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint of the model; default: OpenAI's.")]
+ProviderFlag = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="langchain's name of a provider without such an endpoint: anthropic, ... (foundry[providers]).",
+    ),
+]
 KeyFlag = Annotated[
     str | None,
     typer.Option(

@@ -43,6 +43,7 @@ def solve(
     effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
     model: model_flags.ModelFlag = None,
     base_url: model_flags.BaseUrlFlag = None,
+    provider: model_flags.ProviderFlag = None,
     api_key_env: model_flags.KeyFlag = None,
     price: model_flags.PriceFlag = None,
     answer_tokens: model_flags.AnswerTokensFlag = None,
@@ -91,6 +92,7 @@ def solve(
         model,
         {
             "base_url": base_url,
+            "provider": provider,
             "api_key_env": api_key_env,
             "price": price,
             "answer_tokens": answer_tokens,

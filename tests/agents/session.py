@@ -32,6 +32,7 @@ class Session:
         options: ChatOptions = SHORT,
         model: str = "scripted-1",
         tape: Tape | None = None,
+        provider: str | None = None,
         **caps: Any,
     ) -> None:
         self.toy, self.server = toy, server
@@ -48,6 +49,7 @@ class Session:
             options=options,
             seed=7,
             tape=tape,
+            provider=provider,
             listener=self.hear,
         )
 

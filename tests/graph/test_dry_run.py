@@ -32,8 +32,8 @@ async def test_it_says_what_a_run_may_cost_and_starts_none(
     server = serve(answer("never asked"))
     models = Models(
         (
-            ModelSpec("cheap", "cheap-1", server.url, ChatOptions(price=(1.0, 10.0), tool_calls=2)),
-            ModelSpec("unpriced", "strong-1", server.url, ChatOptions(tool_calls=0)),
+            ModelSpec("cheap", "cheap-1", server.url, options=ChatOptions(price=(1.0, 10.0), tool_calls=2)),
+            ModelSpec("unpriced", "strong-1", server.url, options=ChatOptions(tool_calls=0)),
         ),
         ("cheap",),
         {"diagnostician": ("unpriced",), "auditor": ("unpriced",)},

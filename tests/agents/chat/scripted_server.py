@@ -4,8 +4,8 @@
     ... base_url=server.url ...
     server.requests, server.most_at_once, server.stop()
 
-Replies are given in order, the last one for ever. Chat completions and the Responses API (a request with `input`);
-`stream` requests of the former get server-sent events. `like_openai`, `like_an_old_server` and `responses_only` refuse
+Replies are given in order, the last one for ever. Chat completions, the Responses API (a request with `input`),
+Anthropic's messages (by the path); `stream` requests of the first get server-sent events. `like_openai`, `like_an_old_server` and `responses_only` refuse
 what real servers refuse, in their words.
 """
 
@@ -224,6 +224,7 @@ class ScriptedServer:
             def _reply(self, reply: Reply, request: Request) -> None:
                 server._stopping.wait(reply.wait_s)
                 written = _response if "input" in request else _completion
+                written = _message if self.path.endswith("/messages") else written
                 body = reply.body if reply.body is not None else written(reply, request)
                 kind = "text/event-stream" if request.get("stream") and reply.body is None else "application/json"
                 self.send_response(reply.status)
@@ -273,6 +274,26 @@ def _response(reply: Reply, request: Request) -> bytes:
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
         },
+    }
+    return json.dumps(document).encode()
+
+
+def _message(reply: Reply, request: Request) -> bytes:
+    """The same reply as Anthropic's interface gives it."""
+    usage = reply.usage or {}
+    calls = [
+        {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": json.loads(given)}
+        for number, (name, given) in enumerate(reply.calls)
+    ]
+    document = {
+        "id": "msg_scripted",
+        "type": "message",
+        "role": "assistant",
+        "model": request["model"],
+        "content": [*([{"type": "text", "text": reply.text}] if reply.text else []), *calls],
+        "stop_reason": {"length": "max_tokens", "tool_calls": "tool_use"}.get(reply.finish_reason, "end_turn"),
+        "stop_sequence": None,
+        "usage": {"input_tokens": usage.get("prompt_tokens", 0), "output_tokens": usage.get("completion_tokens", 0)},
     }
     return json.dumps(document).encode()
 

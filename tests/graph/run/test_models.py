@@ -53,7 +53,10 @@ async def test_each_expert_thinks_with_its_own_model(
 
     server = serve(author)
     models = Models(
-        (ModelSpec("cheap", "cheap-1", server.url, PRICED), ModelSpec("strong", "strong-1", server.url, PRICED)),
+        (
+            ModelSpec("cheap", "cheap-1", server.url, options=PRICED),
+            ModelSpec("strong", "strong-1", server.url, options=PRICED),
+        ),
         ("cheap",),
         {"diagnostician": ("strong",), "auditor": ("strong",)},
     )
@@ -77,7 +80,7 @@ async def test_of_two_models_the_one_that_brings_something_is_asked_more(
     numbers = iter(range(1000))
     server = serve(lambda asked: NONSENSE if asked["model"] == "idle-1" else idea(next(numbers)))
     models = Models(
-        tuple(ModelSpec(name, f"{name}-1", server.url, PRICED) for name in ("idle", "busy")), ("idle", "busy")
+        tuple(ModelSpec(name, f"{name}-1", server.url, options=PRICED) for name in ("idle", "busy")), ("idle", "busy")
     )
     request = replace(make_request(10, islands=2), models=models)
     summary = await solve(request, parts=thinker(parts, library))
