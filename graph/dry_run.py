@@ -13,7 +13,7 @@ from foundry.agents.chat.brain import system_words
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Menu
 from foundry.agents.expert import experts
-from foundry.agents.models.estimate import Estimate, estimate
+from foundry.agents.models.estimate import CostEstimate, estimate
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.route import ranking
 from foundry.agents.words.sections import tokens
@@ -48,7 +48,7 @@ class DryRun:
     """`notes`: what the figures rest on, and which caps would end the models earlier."""
 
     notes: tuple[str, ...]
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[CostEstimate, ...]
     prompts: tuple[FirstPrompt, ...]
 
     @property
@@ -159,7 +159,7 @@ def _system(expert: ExpertName, options: ChatOptions, request: SolveRequest) -> 
     return system_words(expert, tools, options, proposes=True)
 
 
-def _estimates(request: SolveRequest, prompts: Sequence[FirstPrompt], steps: int) -> list[Estimate]:
+def _estimates(request: SolveRequest, prompts: Sequence[FirstPrompt], steps: int) -> list[CostEstimate]:
     models, found = request.models, []
     size = max((prompt.tokens for prompt in prompts), default=0)
     for spec in models.specs:

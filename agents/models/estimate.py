@@ -21,7 +21,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """What one model would take if every step were its own. `dollars` None: its price is not known."""
 
     model: str
@@ -39,14 +39,14 @@ class Estimate:
         return f"{self.model} ({', '.join(self.experts)}): {requests}, {tokens}, {dollars}"
 
 
-def estimate(spec: ModelSpec, experts: tuple[str, ...], *, prompt_tokens: int, steps: int, judged: int) -> Estimate:
+def estimate(spec: ModelSpec, experts: tuple[str, ...], *, prompt_tokens: int, steps: int, judged: int) -> CostEstimate:
     """For `steps` proposals and `judged` finalists, if this model made all of them."""
     calls = spec.options.tool_calls
     prompts, answers = _step_tokens(prompt_tokens, calls, spec.options.tool_tokens)
     least = (steps + judged, (steps + judged) * prompt_tokens, (steps + judged) * ANSWER_TOKENS)
     most = ((steps + judged) * (1 + calls), (steps + judged) * prompts, (steps + judged) * answers)
     dollars = [spec.price.dollars(prompt, 0, answer) for _, prompt, answer in (least, most)]
-    return Estimate(
+    return CostEstimate(
         spec.name,
         experts,
         Range(least[0], most[0]),

@@ -5,8 +5,8 @@
     server.requests, server.most_at_once, server.stop()
 
 Replies are given in order, the last one for ever. Chat completions, the Responses API (a request with `input`),
-Anthropic's messages (by the path); `stream` requests of the first get server-sent events. `like_openai`, `like_an_old_server` and `responses_only` refuse
-what real servers refuse, in their words.
+Anthropic's messages (by the path); `stream` requests of the first get server-sent events.
+`like_openai`, `like_an_old_server` and `responses_only` refuse what real servers refuse, in their words.
 """
 
 from __future__ import annotations

