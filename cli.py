@@ -10,8 +10,9 @@ from foundry.graph.bench.report_command import report
 from foundry.graph.commands import knowledge
 from foundry.graph.commands.doctor import doctor
 from foundry.graph.commands.fork import compare, fork
-from foundry.graph.commands.runs import chat, replay, show_runs, show_trace, watch
+from foundry.graph.commands.runs import chat, replay, show_runs, watch
 from foundry.graph.commands.solve import resume, solve
+from foundry.graph.commands.trace import show_trace
 from foundry.graph.commands.verify import profile, verify
 from foundry.tools.command_line import CommandLine
 from foundry.tools.verify.tune_command import tune

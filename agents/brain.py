@@ -42,6 +42,9 @@ class Call:
     sections: Mapping[str, int] = field(default_factory=dict)  # of the prompt: tokens, roughly
     standing: int = 0  # tokens at its begin that are the same at every step of a run
     cut: Mapping[str, int] = field(default_factory=dict)  # characters that did not fit, by section
+    system: str = ""  # the system prompt
+    bad_answer: str = ""  # the first answer, where it could not be used, and what was said to it
+    repair: str = ""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ ROOMS = (
     "graph.search",
     "graph.views",
     "graph.live",
+    "graph.trace",
     "graph.report",
     "graph",
     "graph.commands",

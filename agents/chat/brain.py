@@ -49,6 +49,14 @@ AnswerT = TypeVar("AnswerT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
 
+@dataclass
+class _Heard:
+    """What the model replied to one request, and what was said to a first reply that could not be used."""
+
+    replies: list[ModelReply] = field(default_factory=list)
+    repair: str = ""
+
+
 @dataclass(frozen=True)
 class _Request:
     """Who asks what. `tools`: those that it may call at all; `talk`: what it has called and heard already."""
@@ -191,18 +199,18 @@ class ChatModelBrain:
         if permit is None:
             raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
         started = time.monotonic()
-        replies: list[ModelReply] = []
+        heard = _Heard()
         try:
-            return await self._ask_and_check(request, kind, read, replies)
+            return await self._ask_and_check(request, kind, read, heard)
         except BudgetExhausted as error:
             self.breaker.note_abandoned(permit)
-            if replies or not self._is_broke:  # once is enough: every later step would say the same
-                self._tell(request, replies, started, "budget", str(error))
+            if heard.replies or not self._is_broke:  # once is enough: every later step would say the same
+                self._tell(request, heard, started, "budget", str(error))
             self._is_broke = True
             raise NoAnswer(str(error), None) from error
         except Unreachable as error:
             self.ledger.count_failed_step()
-            self._tell(request, replies, started, "unreachable", str(error), requests=error.requests)
+            self._tell(request, heard, started, "unreachable", str(error), requests=error.requests)
             self._lose(error, permit)
             raise NoAnswer(str(error), self.breaker.retry_s) from error
         except asyncio.CancelledError:
@@ -214,38 +222,38 @@ class ChatModelBrain:
         request: _Request,
         kind: type[BaseModel] | None,
         read: Callable[[ModelReply, bool], ResultT],
-        replies: list[ModelReply],
+        heard: _Heard,
     ) -> ResultT:
-        """Asks, and once more with what was wrong; every reply joins `replies`. The second must be an answer."""
+        """Asks, and once more with what was wrong; every reply joins `heard`. The second must be an answer."""
         messages, offered = self._opening(request)
         # code in a JSON string costs a model a third more tokens and many mistakes: proposals are not held to JSON
         schema = schema_of(kind) if kind and kind is not ProposalAnswer else None
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema, offered)
-            replies.append(reply)
+            heard.replies.append(reply)
             self._is_broke = False
             self._regain()
             try:
                 result = read(reply, bool(offered))
                 told = f"calls {', '.join(_names(result))}" if isinstance(result, ToolRequest) else problem
-                self._tell(request, replies, started, "repaired" if problem else "answered", told)
+                self._tell(request, heard, started, "repaired" if problem else "answered", told)
                 return result
             except AnswerError as error:
                 problem = str(error)
-            asked = render("repair", {"problem": problem, "form": _AGAIN if schema is not None else _AGAIN_WITH_CODE})
-            messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", asked)]
+            form = _AGAIN if schema is not None else _AGAIN_WITH_CODE
+            heard.repair = heard.repair or render("repair", {"problem": problem, "form": form})
+            messages += [("ai", reply.text[:REPAIR_CHARS]), ("human", heard.repair)]
             offered = ()
         self.ledger.count_failed_step()
-        self._tell(request, replies, started, "failed", problem)
+        self._tell(request, heard, started, "failed", problem)
         raise NoAnswer(problem, 0.0)
 
     def _opening(self, request: _Request) -> tuple[list[ChatMessage], tuple[str, ...]]:
         """What is said to the model first, and the tools that it may still call. Once its calls or tokens are used up
         the answer is demanded."""
         options, talk = self.client.options, request.talk
-        system = system_words(request.expert, request.tools, options, proposes=request.purpose == "propose")
-        messages: list[ChatMessage] = [("system", system), ("human", request.prompt.text), *talk.turns]
+        messages: list[ChatMessage] = [("system", self._system(request)), ("human", request.prompt.text), *talk.turns]
         last = talk.turns[-1].request.tokens if talk.turns else 0
         if len(talk.calls) >= options.tool_calls:
             reason = f"{options.tool_calls} were made"
@@ -256,6 +264,10 @@ class ChatModelBrain:
         if request.tools:
             messages.append(("human", render("demand", {"reason": reason})))
         return messages, ()
+
+    def _system(self, request: _Request) -> str:
+        options, proposes = self.client.options, request.purpose == "propose"
+        return system_words(request.expert, request.tools, options, proposes=proposes)
 
     def _lose(self, error: Unreachable, permit: Permit) -> None:
         """Says since when the model does not answer and when it is tried again, each time a pause begins."""
@@ -282,7 +294,7 @@ class ChatModelBrain:
     def _tell(
         self,
         request: _Request,
-        replies: Sequence[ModelReply],
+        heard: _Heard,
         started: float,
         outcome: CallOutcome,
         detail: str,
@@ -291,6 +303,7 @@ class ChatModelBrain:
     ) -> None:
         if self.listener is None:
             return
+        replies = heard.replies
         self.listener(
             Call(
                 model=self.name,
@@ -309,6 +322,9 @@ class ChatModelBrain:
                 standing=tokens(request.prompt.standing),
                 cut=request.prompt.cut,
                 answer=_answered(replies[-1]) if replies else "",
+                system=self._system(request),
+                bad_answer=_answered(replies[0]) if len(replies) > 1 else "",
+                repair=heard.repair if len(replies) > 1 else "",
             )
         )
 

@@ -1,9 +1,8 @@
-"""What there is to see and say of runs: `foundry agent runs`, `watch`, `trace` and `chat`."""
+"""What there is to see and say of runs: `foundry agent runs`, `watch` and `chat`."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -35,40 +34,6 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
         typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}")
     if not rows:
         typer.echo(f"no runs in {runs}")
-
-
-@one_line_errors
-def show_trace(
-    run: RunArgument,
-    candidate: Annotated[str, typer.Option("--candidate", "-c", help="One candidate's story, e.g. c17.")] = "",
-    diff: Annotated[str, typer.Option(help="What changed from the parent to this candidate.")] = "",
-    depth: Annotated[int, typer.Option(min=1, max=9, help="1 steps, 2 nodes, 3 experts and tools.")] = 1,
-    runs: RunsOption = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
-) -> None:
-    """Show what a run did: nodes, experts and tool calls with their times."""
-    from rich.console import Console
-
-    from foundry.graph.run.events import EventLog
-    from foundry.graph.run.run_directory import RunDirectory, find_run
-    from foundry.graph.views import trace
-
-    opened = RunDirectory.inspect(find_run(runs, run))
-    try:
-        if candidate or diff:
-            lines = trace.story(opened, candidate) if candidate else trace.diff(opened, diff)
-            typer.echo("\n".join(lines))
-            return
-        log = EventLog(opened.database, reading=True)
-        events = log.read()
-        if as_json:
-            for event in events:
-                typer.echo(json.dumps(asdict(event)))
-            return
-        Console(soft_wrap=True).print(trace.tree(opened, events, depth=depth))
-        typer.echo("\n".join(trace.split_lines(opened, events, log.elapsed_s())))
-    finally:
-        opened.close()
 
 
 @one_line_errors

@@ -113,6 +113,7 @@ class RunDirectory:
         run = cls(path)
         run.lock()
         run.set("format", FORMAT)
+        run.set("events", event_log.VERSION)
         run.set("created", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
         run.set("request", encode(request))
         run.set("status", "running")

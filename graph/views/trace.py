@@ -6,7 +6,7 @@ import contextlib
 import difflib
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.text import Text
 from rich.tree import Tree
@@ -17,6 +17,7 @@ from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
 
+Item = TypeVar("Item")
 SHOWN = (
     "model",
     "outcome",
@@ -34,28 +35,38 @@ SHOWN = (
 )
 
 
-def tree(run: RunDirectory, events: list[Event], *, depth: int = 3) -> Tree:
-    """Root nodes and islands, each with its steps; `depth` 1 shows steps, 2 their nodes, 3 experts and tools."""
+def tree(run: RunDirectory, events: list[Event], *, depth: int = 3, latest: int = 0) -> Tree:
+    """Root nodes and islands, each with its steps; `depth` 1 shows steps, 2 their nodes, 3 experts and tools. `latest`:
+    so many steps of each island, and root nodes; 0 shows all."""
     children: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         children[event.parent].append(event)
     root = Tree(Text(f"run {run.id} ({run.get('status')})", style="bold"))
     tops = children[None]
-    for event in tops:
-        if event.island is None or event.island < 0:
-            _grow(root, event, children, depth)
+    own = [event for event in tops if event.island is None or event.island < 0]
+    for event in _latest(own, latest, root):
+        _grow(root, event, children, depth)
     by_island: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in tops:
         if event.island is not None and event.island >= 0:
             by_island[event.island][event.step].append(event)
     for island, steps in sorted(by_island.items()):
         branch = root.add(Text(f"island {island}", style="bold"))
-        for step, members in steps.items():
+        for step, members in _latest(list(steps.items()), latest, branch):
             here = branch.add(_step_line(step, members, children))
             if depth >= 2:
                 for event in members:
                     _grow(here, event, children, depth - 1)
     return root
+
+
+def _latest(found: list[Item], most: int, branch: Tree) -> list[Item]:
+    """The last ones, after a line that says how many come before them."""
+    left_out = len(found) - most if most else 0
+    if left_out <= 0:
+        return found
+    branch.add(Text(f"{left_out} earlier ones: --steps 0 shows all", style="dim"))
+    return found[left_out:]
 
 
 def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[str]:

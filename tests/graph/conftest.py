@@ -329,3 +329,30 @@ def serve() -> Iterator[Callable[..., ScriptedServer]]:
     yield start
     for server in started:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run that a directive steered. Nobody may change it."""
+    from tests.graph.finished import solve_steered
+
+    return solve_steered(tmp_path_factory.mktemp("finished"), FakeParts())
+
+
+@pytest.fixture
+def hostile(finished: Path, tmp_path: Path) -> Path:
+    """A run in which everybody wrote markup and scripts."""
+    from tests.graph.finished import make_hostile
+
+    return make_hostile(finished, tmp_path / "hostile")
+
+
+@pytest.fixture(scope="session")
+def grown(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Makes a run of as many evaluations as wanted."""
+    from tests.graph.finished import grow
+
+    def make(evaluations: int, text: str = "") -> Path:
+        return grow(finished, tmp_path_factory.mktemp("grown") / finished.name, evaluations, text)
+
+    return make

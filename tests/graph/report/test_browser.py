@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.graph.finished import HOSTILE
 
 from foundry.graph.bench.page import write_page
 from foundry.graph.bench.results import TaskResult
@@ -14,7 +15,6 @@ from foundry.graph.report.write import write_report
 from foundry.graph.run.run_directory import RunDirectory
 
 from .browser import CONTRAST, chromium, opened
-from .conftest import HOSTILE
 
 pytestmark = pytest.mark.slow
 INTERACTIVE_MS = 1000
@@ -34,7 +34,7 @@ def page_of(run: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def pages(grow: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(grown: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The pages of a run of 500 evaluations and of a bench of 250 tasks."""
     folder = tmp_path_factory.mktemp("bench")
     known: dict[str, Any] = {"compile_speedup": 1.3, "speedup_vs_compile": 1.1, "candidate_ms": 1.0, "baseline_ms": 2.0}
@@ -51,7 +51,7 @@ def pages(grow: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -
         )
         for n in range(250)
     ]
-    return {"run": page_of(grow(500)), "bench": write_page(lines, folder).as_uri()}
+    return {"run": page_of(grown(500)), "bench": write_page(lines, folder).as_uri()}
 
 
 @pytest.mark.parametrize("width", [1280, 390])

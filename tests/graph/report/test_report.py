@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.graph.finished import HOSTILE
 
 from foundry.graph.bench.page import write_page, write_page_again
 from foundry.graph.bench.results import ResultFile, TaskResult
@@ -17,7 +18,6 @@ from foundry.graph.report.write import write_report
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.errors import UsageError
 
-from .conftest import HOSTILE
 from .page_parts import PageParts, hashes_of
 
 LEAD = {"seed", "numbers", "fusion", "rewrite", "code"}
@@ -68,8 +68,8 @@ def test_nothing_that_an_author_wrote_becomes_markup(hostile: Path) -> None:
     assert "<img" not in {f"<{tag}" for tag, _ in found.tags}
 
 
-def test_the_page_of_500_evaluations_is_below_3_mb(grow: Callable[..., Path]) -> None:
-    run = RunDirectory.inspect(grow(500, "why a kernel engineer would do that, at length; " * 40))
+def test_the_page_of_500_evaluations_is_below_3_mb(grown: Callable[..., Path]) -> None:
+    run = RunDirectory.inspect(grown(500, "why a kernel engineer would do that, at length; " * 40))
     path = write_report(run)
     assert len(PageParts(path.read_text()).data["candidates"]) >= 500
     assert path.stat().st_size < 3_000_000

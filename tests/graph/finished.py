@@ -1,49 +1,40 @@
-"""One run of the real graph over the machine of arithmetic, what hostile authors would leave in it, and many of it."""
+"""A finished run of the machine of arithmetic, what hostile authors would leave in it, and many of it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tests.graph.conftest import FakeParts
-
 from foundry.graph.run.database import Database
+from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
 from foundry.knowledge.thought import Directive
 
+SAID = "@tiling avoid tile 128"
 HOSTILE = "</script><script>document.title='owned'</script><!--<img src=x onerror=\"document.title='owned'\">\u2028&lt;"
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run of 24 evaluations on two islands that a directive steered. Nobody may change it."""
-    folder = tmp_path_factory.mktemp("finished")
+def solve_steered(folder: Path, parts: Parts) -> Path:
+    """The folder of a run of 24 evaluations on two islands; a user said something as it began."""
     request = SolveRequest("relu_add.py", learn=False, runs=str(folder), seed=1, islands=2, limits=RunLimits(24))
 
-    class Steered(FakeParts):
-        def store(self, request: SolveRequest) -> Any:
-            (path,) = folder.iterdir()
-            run = RunDirectory.inspect(path)
-            run.inbox.post(
-                Directive(0, "tiling", "@tiling avoid tile 128", {"verb": "avoid", "name": "tile", "value": 128})
-            )
-            run.close()
-            return None
+    def say(_event: object) -> None:
+        (path,) = folder.iterdir()
+        run = RunDirectory.inspect(path)
+        if not run.inbox.read():
+            run.inbox.post(Directive(0, "tiling", SAID, {"verb": "avoid", "name": "tile", "value": 128}))
+        run.close()
 
-    return Path(asyncio.run(solve(request, parts=Steered())).run)
+    return Path(asyncio.run(solve(request, say, parts=parts)).run)
 
 
-@pytest.fixture
-def hostile(finished: Path, tmp_path: Path) -> Path:
-    """The same run as if its task, its author and its kernel had written markup and scripts."""
-    path = tmp_path / "hostile"
+def make_hostile(finished: Path, path: Path) -> Path:
+    """A copy of the run as if its task, its author and its kernel had written markup and scripts."""
     shutil.copytree(finished, path)
     run = RunDirectory.inspect(path)
     run.set("task_name", HOSTILE)
@@ -60,21 +51,15 @@ def hostile(finished: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def grow(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def grow(finished: Path, path: Path, evaluations: int, text: str = "") -> Path:
     """A run of as many evaluations as wanted: the finished one again and again, `text` as long as authors write."""
-
-    def grown(evaluations: int, text: str = "") -> Path:
-        path = tmp_path_factory.mktemp("grown") / finished.name
-        shutil.copytree(finished, path)
-        run = RunDirectory.inspect(path)
-        own = run.evaluation_count()
-        for copy in range(1, -(-evaluations // own)):
-            _copy(run.database, own, copy, text)
-        run.close()
-        return path
-
-    return grown
+    shutil.copytree(finished, path)
+    run = RunDirectory.inspect(path)
+    own = run.evaluation_count()
+    for copy in range(1, -(-evaluations // own)):
+        _copy(run.database, own, copy, text)
+    run.close()
+    return path
 
 
 def _copy(database: Database, own: int, copy: int, text: str) -> None:
@@ -95,13 +80,13 @@ def _copy(database: Database, own: int, copy: int, text: str) -> None:
         rows.append((renamed(name), stage, island, f"{step}.{ids}", at + ids, merit, json.dumps(record)))
     database.run_many("INSERT INTO evaluations VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     rows = []
-    for step, island, name, body in database.run(f"SELECT * FROM decisions WHERE {first}"):
+    for step, island, name, at, body in database.run(f"SELECT * FROM decisions WHERE {first}"):
         record = json.loads(body)
         record["candidate"] = moved(record["candidate"])
         if record["proposal"] and text:
             record["proposal"].update(rationale=text, expected=text)
-        rows.append((f"{step}.{ids}", island, renamed(name), json.dumps(record)))
-    database.run_many("INSERT INTO decisions VALUES (?, ?, ?, ?)", rows)
+        rows.append((f"{step}.{ids}", island, renamed(name), at + ids, json.dumps(record)))
+    database.run_many("INSERT INTO decisions VALUES (?, ?, ?, ?, ?)", rows)
     rows = [
         (number + events, kind, name, island, f"{step}.{ids}", parent and parent + events, session, start, end, data)
         for number, kind, name, island, step, parent, session, start, end, data in database.run(
