@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from foundry.agents.directives import FORMS, forms
+from foundry.agents.models.settings import read_models
 from foundry.graph.bench.results import TaskResult
 from foundry.graph.run.summary import Summary
 from foundry.tools.task.file import OptionsFile
@@ -75,6 +76,16 @@ def test_what_the_readme_says_of_experience_is_what_its_data_says() -> None:
     told = " ".join(README.split())
     assert f"in {fewer} examples, more in {more} and as many in {equal} (sign test p = {p})" in told
     assert float(p) < 0.05 or "has not been shown" in told
+
+
+def test_the_settings_file_of_the_readme_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (shown,) = [text for text in re.findall(r"```toml\n(.*?)```", README, re.DOTALL) if "[experts]" in text]
+    (tmp_path / "foundry.toml").write_text(shown)
+    monkeypatch.chdir(tmp_path)
+    models = read_models()
+    assert [models.of(name) for name in ("tiling", "diagnostician")] == [("mini", "local"), ("gpt-5.4",)]
+    assert models.spec("local").price.is_free and {spec.options.request_s for spec in models.specs} == {300.0}
+    assert read_models(["cheap,diagnostician=strong"]).of("diagnostician") == ("strong",)
 
 
 def test_every_option_of_a_task_is_listed() -> None:

@@ -84,7 +84,7 @@ def solve(
 ) -> None:
     """Search a fast, proven kernel for a task."""
     from foundry.agents.chat.tape import TapeOptions
-    from foundry.agents.models.settings import read_models
+    from foundry.agents.models.settings import find_file, read_models
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
     from foundry.tools.machine.device import see_gpus
 
@@ -111,6 +111,8 @@ def solve(
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
+    if models and not as_json and (file := find_file(Path.cwd())):
+        typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:
         _show_dry_run(request, as_json)
         return
