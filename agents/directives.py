@@ -62,10 +62,13 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """A line that asks about the run: status, best, cost or why; `candidate` is "" where it names none."""
+    """A line that asks about the run: status, best, cost, directives, why, show, diff or tried. `candidate`, `other`
+    and `about` (what the steps asked for have to do with) are "" where it names none."""
 
     verb: str
     candidate: str = ""
+    other: str = ""
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,17 @@ _QUESTIONS = (
     _Form("status", ("status", "how is|are|does it|we ...", "how far ...")),
     _Form("best", ("[what is|what's|whats] [the] best [so far] [candidate]",)),
     _Form("cost", ("cost|costs|budget", "what did it cost", "how much did|does it cost")),
+    _Form("directives", ("directives", "list [the] directives")),
+    _Form("diff", ("diff|compare|difference [between] CANDIDATE [and|with|from|to] [OTHER]",)),
+    _Form("show", ("show|print [me] [the] [code|source|file|kernel] [of] CANDIDATE", "source|code [of] CANDIDATE")),
+    _Form(
+        "tried",
+        (
+            "what did|have you|they|we|experts try|tried|done [already] [so far] [on|with|for|about|in [the] ABOUT]",
+            "what was|is tried [already] [so far] [on|with|for|about|in [the] ABOUT]",
+            "tried [ABOUT]",
+        ),
+    ),
     _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...",)),
 )
 _RUN = (
@@ -103,7 +117,19 @@ _RUN = (
     _Form("resume", ("resume|continue", "go on"), "The run goes on."),
     _Form("stop", ("stop|finish|quit",), "The run finishes with what it has at the next safe boundary."),
     _Form("budget", ("budget + [DOLLAR] AMOUNT [UNIT]",), "The run gets {amount} more {unit}."),
+    _Form("budget", ("budget LESS [DOLLAR] AMOUNT [UNIT]",)),
 )
+_ORDERS = (
+    _Form("try", (), "evaluate {file} in its next step"),
+    _Form("from", ("start|begin|continue from|at|with CANDIDATE",), "begin its next step at {candidate}"),
+    _Form("freeze", ("freeze CANDIDATE",), "begin no further step at {candidate}"),
+    _Form("thaw", ("thaw|unfreeze CANDIDATE",), "begin steps at {candidate} again"),
+    _Form("role", ("role [to] ROLE",), "search in the role of {role} from its next step on"),
+    _Form("add", ("add|another|new [an|one] [more] island [as|for|with] [the] [role] [ROLE]",)),
+    _Form("model", ()),
+    _Form("withdraw", ("withdraw|revoke|forget|undo NUMBERED",)),
+)
+ISLAND_ORDERS = ("try", "from", "freeze", "thaw", "role")  # each island takes them for itself
 _STEERING = (
     _Form(
         "avoid",
@@ -152,12 +178,19 @@ _SLOTS = {
     "NUMBER": r"(?P<value>\d+)",
     "PAIR": r"(?P<first>\d+)x(?P<second>\d+)",
     "WORD": r"(?P<word>[a-z][\w\-]*)",
+    "OTHER": r"(?P<other>c\d+)",
+    "NUMBERED": r"d(?P<directive>\d+)",
+    "ROLE": r"(?P<role>fusion|memory|parameters|algorithm)",
+    "ABOUT": r"(?P<about>[\w.\-]+)",
+    "LESS": r"(?P<less>-)",
     "AMOUNT": r"(?P<amount>\d+(?:\.\d+)?)",
     "DOLLAR": r"(?P<dollar>\$)",
     "UNIT": rf"(?P<unit>(?:{'|'.join(_UNITS)})s?)",
 }
 _NOUNS = {"kernel", "epilogue", "it"}
-_TOKEN = re.compile(r"[=:+$]|[^\s=:+$]+")
+_TOKEN = re.compile(r"[=:+$]|(?<=\s)-(?=[\d$])|[^\s=:+$]+")
+_FILE = re.compile(r"try\s+(?P<file>\S+\.\w+)", re.IGNORECASE)
+_MODEL = re.compile(r"(?:use\s+)?model\s+(?P<name>\S+)", re.IGNORECASE)
 _SIGNS = re.compile(r"[^\w\s]")
 
 
@@ -183,7 +216,9 @@ def parse(text: str) -> Parsed:
         return NotUnderstood(free, "The line says nothing.")
     said = _tokens(body)
     if found := _match(_QUESTIONS, said):
-        return RunQuestion(str(found["verb"]), str(found.get("candidate", "")))
+        return RunQuestion(*(str(found.get(slot, "")) for slot in ("verb", "candidate", "other", "about")))
+    if not addressed and (found := _match_order(body, said)):
+        return replace(free, to="run", command=found)
     if not addressed and (found := _match(_RUN, said)):
         return replace(free, to="run", command=found)
     if found := _match(_STEERING, said):
@@ -191,9 +226,39 @@ def parse(text: str) -> Parsed:
     return NotUnderstood(free, f"I do not understand {body!r}.{_missing(said)}")
 
 
+def _match_order(body: str, said: str) -> dict[str, Choice] | None:
+    """The command of an order about candidates and islands; files and models keep their spelling."""
+    if found := _FILE.fullmatch(body):
+        return {"verb": "try", "file": found["file"]}
+    if found := _MODEL.fullmatch(body):
+        return {"verb": "model", "name": found["name"]}
+    return _match(_ORDERS, said)
+
+
+def _promise_order(directive: Directive) -> str:
+    """The acknowledgement of an order about candidates, islands or the models."""
+    command = directive.command
+    if directive.verb == "add":
+        role = f", in the role of {command['role']}" if "role" in command else ""
+        return f"Every island ends its step, then one more begins{role}."
+    if directive.verb == "model":
+        return f"From the next step, {command['name']} thinks."
+    if directive.verb == "withdraw":
+        return f"d{command['directive']} is taken back: no further step follows it."
+    who = "every island" if directive.island is None else f"island {directive.island}"
+    deed = next(form.promise for form in _ORDERS if form.verb == directive.verb).format(**command)
+    return f"{who[0].upper()}{who[1:]} will {deed}."
+
+
 def promise(directive: Directive) -> str:
     """The acknowledgement of a command, one sentence."""
     command = directive.command
+    if directive.to == "run" and directive.verb in {form.verb for form in _ORDERS}:
+        return _promise_order(directive)
+    if directive.to == "run" and directive.island is not None:
+        return f"Island {directive.island}: {directive.verb} at its next step."
+    if directive.verb == "budget" and str(command["amount"]).startswith("-"):
+        return f"The run gets {str(command['amount'])[1:]} {command['unit']} less."
     form = next(form for form in (*_RUN, *_STEERING) if form.verb == directive.verb)
     in_kernel = f" in {command['kernel']}" if "kernel" in command else ""
     pair = {"value": f"{command['value']}x{command['value2']}"} if "value2" in command else {}
@@ -222,7 +287,7 @@ def _expert_names() -> frozenset[str]:
 
 
 def _island(body: str) -> tuple[str, int | None]:
-    found = re.search(r"\s*\b(?:on|in|at)\s+island\s+(\d+)\b", body, re.IGNORECASE)
+    found = re.search(r"\s*\b(?:(?:on|in|at|of)\s+)?island\s+(\d+)\b", body, re.IGNORECASE)
     if not found:
         return body, None
     return (body[: found.start()] + body[found.end() :]).strip(), int(found[1])
@@ -282,9 +347,14 @@ def _command(verb: str, slots: Mapping[str, str]) -> dict[str, Choice]:
         command["value"] = int(value) if value.isdigit() else value
     if "amount" in slots:
         unit = slots.get("unit", "dollars" if "dollar" in slots else "evaluations")
-        amount = slots["amount"]
-        command |= {"amount": int(amount) if amount.isdigit() else amount, "unit": _UNITS[unit.removesuffix("s")]}
-    return command | {slot: slots[slot] for slot in ("kernel", "candidate") if slot in slots}
+        amount = ("-" if "less" in slots else "") + slots["amount"]
+        command |= {
+            "amount": int(amount) if amount.lstrip("-").isdigit() else amount,
+            "unit": _UNITS[unit.removesuffix("s")],
+        }
+    if "directive" in slots:
+        command["directive"] = int(slots["directive"])
+    return command | {slot: slots[slot] for slot in ("kernel", "candidate", "other", "about", "role") if slot in slots}
 
 
 def _missing(said: str) -> str:

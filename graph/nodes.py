@@ -9,8 +9,10 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
+from foundry.graph.run.inbox import in_force
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
@@ -18,6 +20,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, localise, query, winners
+from foundry.graph.search.orders import added_islands, no_orders
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
@@ -35,6 +38,7 @@ from foundry.knowledge.errors import CannotLower, TellsNothing, UsageError
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.roofline import floors
+from foundry.knowledge.thought import Role
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
@@ -235,7 +239,9 @@ def _read_start(start: str, services: Services) -> str:
 
 def _as_asked(recipe: Recipe, services: Services) -> Recipe:
     """The recipe under the task's policy, without the rewrites that the user does not want."""
-    said = {str(item.command.get("name", "")): item.verb for item in services.directives() if item.island is None}
+    said = {
+        str(item.command.get("name", "")): item.verb for item in in_force(services.directives()) if item.island is None
+    }
     unwanted = [name for name, verb in said.items() if verb == "drop"]
     kept = tuple(name for name in recipe.rewrites if not any(word in name for word in unwanted))
     return replace(recipe, rewrites=kept, ieee_only=services.task.options.policy == "strict")
@@ -319,7 +325,14 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
         archive, _ = insert(archive, REFERENCE, Coordinates(0, 0, 0), CORRECT)
         population = {REFERENCE: ("000", CORRECT)}
     return IslandReport(
-        generation=0, archive=archive, population=population, dry=[], transitions=[], directives=[], inbox_after=0
+        generation=0,
+        archive=archive,
+        population=population,
+        dry=[],
+        transitions=[],
+        directives=[],
+        inbox_after=0,
+        orders=no_orders(),
     )
 
 
@@ -328,14 +341,15 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
     round_ = state.get("round", 0)
     start = first_reports(state, services)
     inputs = []
-    for number in range(services.request.island_count):
+    usual, added = services.request.island_count, state.get("added", [])
+    for number in range(usual + len(added)):
         earlier = state.get("islands", {}).get(str(number), start)
         archive = earlier["archive"]
         inputs.append(
             IslandState(
                 run=str(services.run.path),
                 island=number,
-                role=role_of(number, round_),
+                role=earlier["orders"]["role"] or _added_role(number - usual, added) or role_of(number, round_),
                 round=round_,
                 generation=earlier["generation"],
                 step=step_name(number, earlier["generation"]),
@@ -345,6 +359,8 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 transitions=earlier["transitions"],
                 directives=earlier["directives"],
                 inbox_after=earlier["inbox_after"],
+                orders=earlier["orders"],
+                islands_now=usual + len(added),
                 best=max((elite["merit"] for elite in archive.values()), default=0.0),
                 idle=0,
                 misses=0,
@@ -354,6 +370,11 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
             )
         )
     return inputs
+
+
+def _added_role(number: int, added: Sequence[str]) -> Role | None:
+    """The role of the island that users added as this one; None where they named none."""
+    return cast("Role", added[number]) if 0 <= number < len(added) and added[number] else None
 
 
 async def _reference(services: Services) -> Evaluation:
@@ -382,6 +403,8 @@ def wants_islands(state: RunState, services: Services) -> bool:
 async def decide(state: RunState, services: Services) -> Update:
     """When the islands are back: another round with other roles, or the end of the search."""
     reports = state.get("islands", {})
+    if any(report["stop"] and report["stop"]["kind"] == "regroup" for report in reports.values()):
+        return _regroup(state, services)
     stops = {number: stop for number, report in sorted(reports.items()) if (stop := report["stop"])}
     reasons = {number: stop["text"] for number, stop in stops.items()}
     round_ = state.get("round", 0) + 1
@@ -391,6 +414,15 @@ async def decide(state: RunState, services: Services) -> Update:
     if again:
         return {"round": round_, "ending": ""}
     return {"round": round_, "ending": _ending(list(reasons.values()))}
+
+
+def _regroup(state: RunState, services: Services) -> Update:
+    """The same round goes on, with the islands that users have added, unless the search is to end by now."""
+    key = f"regroup{len(state.get('added', []))}"
+    stop: Stop | None = services.journal.plain(f"{key}/stop", "outside", lambda: find_ordered_stop(services))
+    added = services.journal.plain(key, "outside", lambda: added_islands(services.directives()))
+    services.log.note_once("note", "regroup", added=len(added), reason=stop["text"] if stop else "")
+    return {"added": added, "ending": stop["text"] if stop else ""}
 
 
 def _again(services: Services, round_: int, stops: list[Stop]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from foundry.agents.chat.endpoint import Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
@@ -68,3 +68,16 @@ class Models:
 def one_model(model: str, base_url: str | None = None, options: ChatOptions | None = None) -> Models:
     """One model for all experts."""
     return Models((ModelSpec(model, model, base_url, options=options or ChatOptions()),), (model,))
+
+
+def models_for(now: Models, name: str) -> Models:
+    """The models of a run whose user names another one: `playbook` is none; a model that the run has thinks for all
+    experts; any other is asked where the run's first one is, or at its usual endpoint."""
+    if name == PLAYBOOK:
+        return Models()
+    known = [spec for spec in now.specs if spec.name == name]
+    if known:
+        return Models((known[0],), (name,))
+    if now.specs:
+        return Models((replace(now.specs[0], name=name, model=name),), (name,))
+    return one_model(name)

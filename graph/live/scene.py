@@ -76,6 +76,7 @@ class Scene:
     tokens: int = 0
     dollars: float = 0.0
     round: int = 0
+    roles: dict[int, str] = field(default_factory=dict)  # those that users gave
     history: History = field(default_factory=History)
     last_at: float = 0.0
 
@@ -99,15 +100,15 @@ class Scene:
         return 60.0 * len(recent) / max(now - since, 5.0)
 
     def role(self, island: int) -> str:
-        return role_of(island, self.round)
+        return self.roles.get(island) or role_of(island, self.round)
 
     def _take_root(self, event: Event) -> None:
         if event.kind == "node" and event.ended is None:
             self.phase = event.name
         elif event.kind == "tool" and event.ended is None and event.island is None:
             self.phase = f"{self.phase.split(':')[0]}: {event.name}"
-        elif event.kind == "note" and event.name.startswith("round ") and event.data.get("again"):
-            self.round += 1
+        elif event.kind == "note" and (event.name == "regroup" or event.data.get("again")):
+            self.round += event.name != "regroup"
             for island in self.islands.values():
                 island.ended = ""
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None:
@@ -128,6 +129,8 @@ class Scene:
         elif event.kind == "proposal":
             island.candidate = event.data["candidate"]
             island.reason = event.data["rationale"]
+        elif event.kind == "note" and event.name == "role":
+            self.roles[number] = event.data["role"]
         elif event.kind == "note" and event.name == "paused":
             island.doing = "paused" if event.ended is None else "goes on"
         elif event.kind == "note" and event.name == "island ends":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,11 +105,17 @@ class Inbox:
         self._database.close()
 
 
-def find_wanted_state(directives: list[Directive]) -> tuple[str, int]:
-    """The latest word to the run: ("go" | "pause" | "stop", id of the directive or 0)."""
+def in_force(directives: Sequence[Directive]) -> list[Directive]:
+    """Those that no later one takes back."""
+    withdrawn = {item.command["directive"] for item in directives if item.verb == "withdraw"}
+    return [item for item in directives if item.id not in withdrawn]
+
+
+def find_wanted_state(directives: Sequence[Directive], island: int | None = None) -> tuple[str, int]:
+    """The latest word to the run, or to the run and one island: ("go" | "pause" | "stop", id of the directive or 0)."""
     state, number = "go", 0
-    for directive in directives:
-        verb = directive.verb if directive.to == "run" else ""
+    for directive in in_force(directives):
+        verb = directive.verb if directive.to == "run" and directive.island in (None, island) else ""
         if verb in ("pause", "stop"):
             state, number = verb, directive.id
         elif verb == "resume":
@@ -116,10 +123,10 @@ def find_wanted_state(directives: list[Directive]) -> tuple[str, int]:
     return state, number
 
 
-def sum_grants(directives: list[Directive], unit: str) -> float:
+def sum_grants(directives: Sequence[Directive], unit: str) -> float:
     """How much more of `unit` (evaluations, minutes, tokens, dollars, calls) the user gave the run in words."""
     return sum(
         float(directive.command["amount"])
-        for directive in directives
+        for directive in in_force(directives)
         if directive.verb == "budget" and directive.command.get("unit") == unit
     )

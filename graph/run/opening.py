@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -256,7 +255,9 @@ async def open_services(
     def hear(said: Call | Notice) -> None:
         record_thought(said, log, run)
 
-    playbook = partial(parts.brain, replace(request, models=Models()), ledger.thinking, hear)
+    def open_brain(wanted: SolveRequest) -> Brain:
+        return parts.brain(wanted, ledger.thinking, hear)
+
     refused = request.models and run.get("brain") == PLAYBOOK  # by the user, when they were asked
     services = Services(
         request=request,
@@ -267,8 +268,8 @@ async def open_services(
         task=task,
         device=device,
         measure=Measurements(workbench, journal, log, task.options.policy),
-        brain=playbook() if refused else parts.brain(request, ledger.thinking, hear),
-        playbook=playbook,
+        brain=open_brain(replace(request, models=Models()) if refused else request),
+        open_brain=open_brain,
         library=parts.library(),
         store=store,
         write_receipt=parts.receipt,

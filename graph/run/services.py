@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
-from foundry.agents.models.models import PLAYBOOK
+from foundry.agents.models.models import PLAYBOOK, Models, models_for
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
 from foundry.graph.run.request import Effort, SolveRequest
-from foundry.graph.run.run_directory import STAGES, RunDirectory
+from foundry.graph.run.run_directory import MIXED, STAGES, RunDirectory
 from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
+from foundry.knowledge.codec import encode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
@@ -77,7 +78,7 @@ class Services:
     device: Device
     measure: Measurements
     brain: Brain
-    playbook: Callable[[], Brain]  # the brain without the model
+    open_brain: Callable[[SolveRequest], Brain]  # who thinks for a request
     library: Library
     store: ExperienceStore | None
     write_receipt: Callable[[Services, Evaluation], None]
@@ -88,7 +89,19 @@ class Services:
     def refuse_model(self) -> None:
         """The user does not want the model after all: the playbook thinks, also when the run is resumed."""
         self.run.set("brain", PLAYBOOK)
-        self.brain = self.playbook()
+        self.brain = self.open_brain(replace(self.request, models=Models()))
+
+    def use_models(self, name: str) -> None:
+        """Lets another model think, or the playbook, also when the run is resumed."""
+        request = replace(self.request, models=models_for(self.request.models, name))
+        if request == self.request:
+            return
+        self.brain = self.open_brain(request)
+        self.request = request
+        self.run.set("request", encode(request))
+        self.run.set("brain", request.models.title)
+        self.run.set(MIXED, "yes")
+        self.log.note("note", "brain", text=f"{request.models.title} thinks from here on")
 
     @property
     def effort(self) -> Effort:
@@ -144,12 +157,16 @@ class Services:
 
     def text(self, evaluation: Evaluation) -> str:
         """The candidate's file."""
+        return self.read_text(evaluation.candidate.source)
+
+    def read_text(self, digest: str) -> str:
+        """A text of this run or of the replayed one, by its sha256."""
         try:
-            return self.run.text(evaluation.candidate.source)
+            return self.run.text(digest)
         except UsageError:
             if self.recorded is None:
                 raise
-            return self.recorded.text(evaluation.candidate.source)
+            return self.recorded.text(digest)
 
     def best(self) -> Evaluation | None:
         """The candidate with the highest merit so far, as its highest stage found it."""

@@ -18,6 +18,7 @@ from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import choose_model, wait_for_model
 from foundry.graph.search.briefing import brief_for
+from foundry.graph.search.orders import USER, users_proposal
 from foundry.graph.search.state import IslandState, Update
 from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
 from foundry.graph.search.tuning import with_numbers
@@ -42,6 +43,8 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
     """The node of an expert: it thinks about one step from the parent."""
 
     async def think(state: IslandState, services: Services) -> Update:
+        if state["given"]:
+            return await _hand_on_file(expert, state, services)
         brief = await brief_for(state, services)
         if services.brain.name != PLAYBOOK:
             model = choose_model(services, expert, brief.step)
@@ -55,6 +58,19 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
 
     think.__doc__ = f"The {expert} expert thinks about one step from the parent."
     return think
+
+
+async def _hand_on_file(expert: ExpertName, state: IslandState, services: Services) -> Update:
+    """The user's file is this step's proposal; nobody thinks."""
+    directive = next(item for item in services.directives() if item.id == state["given"])
+    text = services.read_text(str(directive.command["text"]))
+    answer = ExpertAnswer(users_proposal(directive, state["step"], state["parent"], text))
+
+    async def given() -> ExpertAnswer:
+        return answer
+
+    await services.journal.record(_key(state["step"], expert, 0), "outside", ExpertAnswer, given)
+    return {"wants": "write"}
 
 
 async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: int) -> ExpertAnswer:
@@ -157,7 +173,7 @@ async def write(state: IslandState, services: Services) -> Update:
         island=state["island"],
         generation=state["generation"],
         target=services.device.target,
-        origin=recipe.origin if recipe is not None else "model",
+        origin=recipe.origin if recipe is not None else "user" if proposal.expert == USER else "model",
         source=services.run.keep(text),
         recipe=recipe,
         parents=(proposal.parent,),

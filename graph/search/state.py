@@ -8,6 +8,7 @@ from typing_extensions import TypedDict  # whose schema LangGraph's server can s
 
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
+from foundry.graph.search.orders import UserOrders
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
 
@@ -18,11 +19,11 @@ Update = dict[str, Any]  # what a node changes of its state
 class Stop(TypedDict):
     """Why an island ends; `text` says it to people.
 
-    user: told to; budget: spent; satisfied: the best is good enough; plateau: no better candidate for long;
-    exhausted: nothing new to try; diverged: a replay left its recording; error: ours.
+    user: told to; regroup: an island is added; budget: spent; satisfied: the best is good enough; plateau: no better
+    candidate for long; exhausted: nothing new to try; diverged: a replay left its recording; error: ours.
     """
 
-    kind: Literal["user", "budget", "satisfied", "plateau", "exhausted", "diverged", "error"]
+    kind: Literal["user", "regroup", "budget", "satisfied", "plateau", "exhausted", "diverged", "error"]
     text: str
 
 
@@ -50,6 +51,7 @@ class IslandReport(TypedDict, total=False):
     transitions: list[Transition]
     directives: list[int]  # ids of those that its experts are shown
     inbox_after: int
+    orders: UserOrders  # of users, about candidates and the role
     stop: Stop | None  # None while it goes on
 
 
@@ -76,6 +78,7 @@ class RunState(RunInput, total=False):
     round: int
     lowerable: bool  # whether the kernel library could write a first candidate
     seeds: list[str]  # ids of the first candidates
+    added: list[str]  # the role of each island that users added, "" for the round's
     ending: str  # why the search ended
     islands: Annotated[dict[str, IslandReport], merge_reports]
     winner: str  # candidate id, "" when nothing was accepted
@@ -91,10 +94,12 @@ class IslandState(IslandReport, total=False):
     misses: int  # steps in a row that gave no candidate
     broken: str  # a failed candidate that the diagnostician may still repair, or ""
     repairs: int  # repairs in a row
+    islands_now: int  # how many search in this round
     # the step at hand: what its nodes hand on
     step: str  # its name, see step_name
     outside: Outside  # from select
     parent: str  # from select
+    given: int  # from select: the directive with the user's file that this step evaluates, or 0
     diagnosis: Diagnosis | None  # from diagnose
     experts: list[ExpertName]  # from diagnose: those still to be asked, the one at work first
     wants: Wants  # from the expert at work

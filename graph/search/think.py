@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from foundry.agents.directives import ISLAND_ORDERS
 from foundry.graph.run.inbox import find_wanted_state
+from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Gain, cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
@@ -17,20 +19,21 @@ from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
+from foundry.graph.search.orders import UserOrders, added_islands, heed
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
-from foundry.knowledge.thought import Diagnosis, Directive
+from foundry.knowledge.thought import Diagnosis, Directive, Role
 
 GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
 KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 POLL_S = 0.2
-RUN_VERBS = ("pause", "resume", "stop", "budget")
+RUN_VERBS = ("pause", "resume", "stop", "budget", "add", "model", "withdraw", *ISLAND_ORDERS)
 
 
 def report(state: IslandState) -> IslandReport:
@@ -45,6 +48,7 @@ def report(state: IslandState) -> IslandReport:
         transitions=state["transitions"],
         directives=state["directives"],
         inbox_after=state["inbox_after"],
+        orders=state["orders"],
         stop=state["stop"],
     )
 
@@ -62,17 +66,43 @@ async def select(state: IslandState, services: Services) -> Update:
     outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
     services.log.mark_alive()
     services.ledger.refresh()
+    known = services.directives()
+    said = [item for item in known if item.id in outside["to_run"]]
+    _change_model(said, services)
     await _acknowledge(state, services, step, outside)
+    orders = heed(state["orders"], said, known)
+    withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
     update: Update = {
         "generation": generation,
         "step": step,
         "outside": outside,
-        "directives": [*state["directives"], *outside["directives"]],
+        "directives": [item for item in (*state["directives"], *outside["directives"]) if item not in withdrawn],
         "inbox_after": outside["seen"],
+        "orders": orders,
+        "role": _role(state, orders, generation, services),
     }
     stop = outside["stop"] or _own_stop(state, services)
-    if stop:
-        return {**update, "stop": stop}
+    return {**update, "stop": stop} if stop else {**update, **_choose_parent(state, orders, step, services)}
+
+
+def _role(state: IslandState, orders: UserOrders, generation: int, services: Services) -> Role:
+    """The role that a user gave the island, else the round's; what is not the round's is told."""
+    usual = role_of(state["island"], state.get("round", 0))
+    role = orders["role"] or (usual if state["orders"]["role"] else state["role"])
+    if role != state["role"] or (generation == 1 and role != usual):
+        services.log.note_once("note", "role", role=role)
+    return role
+
+
+def _change_model(said: Sequence[Directive], services: Services) -> None:
+    """Who thinks from now on, if the user said so; a replay finds what they thought in its recording."""
+    names = [str(item.command["name"]) for item in said if item.verb == "model" and item.island is None]
+    if names and not services.journal.replaying:
+        services.use_models(names[-1])
+
+
+def _choose_parent(state: IslandState, orders: UserOrders, step: str, services: Services) -> Update:
+    """Begins the step: with a user's file, from where a user wants it, with a repair, or from a drawn parent."""
     fresh: Update = {
         "diagnosis": None,
         "experts": [],
@@ -83,20 +113,39 @@ async def select(state: IslandState, services: Services) -> Update:
         "text": "",
         "outcome": "",
         "proven": False,
+        "given": 0,
     }
+    population = state["population"]
+    if orders["tries"]:
+        number, *rest = orders["tries"]
+        best = max(population, key=lambda name: population[name][1])
+        return {**fresh, "given": number, "parent": best, "orders": {**orders, "tries": rest}}
+    if orders["starts"]:
+        (_, name), *later = orders["starts"]
+        place = population.get(name) or _place_of(name, services)
+        dry = [other for other in state["dry"] if other != name]
+        known = {"population": {**population, name: place}, "dry": dry, "orders": {**orders, "starts": later}}
+        return {**fresh, **known, "parent": name}
     if state.get("broken"):
-        return {**update, **fresh, "parent": state["broken"]}
-    open_parents = {name: place for name, place in state["population"].items() if name not in state["dry"]}
+        return {**fresh, "parent": state["broken"]}
+    closed = {*state["dry"], *orders["frozen"]}
+    open_parents = {name: place for name, place in population.items() if name not in closed}
     correct = {name: place for name, place in open_parents.items() if place[1] >= CORRECT}
     if len(correct) > 1:
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
-        stop = Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")
-        return {**update, "stop": stop}
+        return {"stop": Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")}
     parent = choose_parent(
         correct or open_parents, state["transitions"], state["archive"], services.stream(f"{step}:select")
     )
-    return {**update, **fresh, "parent": parent}
+    return {**fresh, "parent": parent}
+
+
+def _place_of(name: str, services: Services) -> tuple[str, float]:
+    """The cell and the merit of a candidate of another island."""
+    records = services.records(name)
+    coordinates = records[-1].coordinates
+    return cell_of(coordinates) if coordinates else "000", merit(records)
 
 
 def _look_around(state: IslandState, services: Services) -> Outside:
@@ -105,10 +154,10 @@ def _look_around(state: IslandState, services: Services) -> Outside:
     elites = (elite["candidate"] for elite in state["archive"].values())
     shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
     return Outside(
-        stop=find_ordered_stop(services),
+        stop=find_ordered_stop(services) or _find_island_s_stop(state, services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
-        to_run=[item.id for item in directives if item.to == "run"],
+        to_run=[item.id for item in directives if item.to == "run" and item.island in (None, island)],
         tried=services.run.tried()[0],
         mark=list(services.run.mark()),
         stages=services.run.stages(list(shown)),
@@ -127,6 +176,17 @@ def find_ordered_stop(services: Services) -> Stop | None:
     return None
 
 
+def _find_island_s_stop(state: IslandState, services: Services) -> Stop | None:
+    """Why a user wants this island to end, or all of them to end their round: one is added."""
+    directives = services.directives()
+    wanted, number = find_wanted_state(directives, state["island"])
+    if wanted == "stop":
+        return Stop(kind="user", text=f"stopped by the user (d{number})")
+    if services.request.island_count + len(added_islands(directives)) > state["islands_now"]:
+        return Stop(kind="regroup", text="makes room for one more island")
+    return None
+
+
 def _own_stop(state: IslandState, services: Services) -> Stop | None:
     """Why the island itself should stop, or None."""
     if state["idle"] >= services.effort.plateau:
@@ -137,32 +197,34 @@ def _own_stop(state: IslandState, services: Services) -> Stop | None:
 
 
 async def _wait_while_paused(island: int, services: Services) -> None:
-    wanted, number = find_wanted_state(services.directives())
+    wanted, number = find_wanted_state(services.directives(), island)
     if wanted != "pause":
         return
+    is_all = find_wanted_state(services.directives())[0] == "pause"
     with services.log.span("note", "paused", directive=number):
         started = time.monotonic()
         while wanted == "pause":
             await asyncio.sleep(POLL_S)
             services.log.mark_alive()
-            wanted, _ = find_wanted_state(services.directives())
-        services.ledger.excuse(island, time.monotonic() - started)
+            wanted, _ = find_wanted_state(services.directives(), island)
+        if is_all:  # while others work, the run's time goes on
+            services.ledger.excuse(island, time.monotonic() - started)
 
 
 async def _acknowledge(state: IslandState, services: Services, step: str, outside: Outside) -> None:
     """Tells the user that a directive was taken, by whom, and why it cannot be followed where that is so; once."""
-    known = {item.id: item for item in services.directives()}
-    for number in [*outside["directives"], *outside["to_run"]]:
-        is_for_run = number in outside["to_run"]
-        reader = "run" if is_for_run else f"island {state['island']}"
-        directive = known[number]
+    fresh = {*outside["directives"], *outside["to_run"]}
+    for directive in [item for item in services.directives() if item.id in fresh]:
+        is_for_run = directive.to == "run"
+        is_shared = is_for_run and directive.island is None and directive.verb not in ISLAND_ORDERS
+        reader = "run" if is_shared else f"island {state['island']}"
         why = "" if is_for_run else await _cannot(directive, state, services)
-        if services.run.inbox.acknowledge(number, reader, step, why):
+        if services.run.inbox.acknowledge(directive.id, reader, step, why):
             understood = directive.verb in RUN_VERBS if is_for_run else bool(directive.command)
             services.log.note(
                 "directive",
                 "taken",
-                directive=f"d{number}",
+                directive=f"d{directive.id}",
                 reader=reader,
                 to=directive.to,
                 text=directive.text,
@@ -198,6 +260,8 @@ async def diagnose(state: IslandState, services: Services) -> Update:
     diagnosis, role and the user's words."""
     from foundry.agents.route import ranking
 
+    if state["given"]:  # a user's file needs no diagnosis: who would mend it hands it on
+        return {"diagnosis": None, "experts": ["diagnostician"]}
     brief = await look_closer(await brief_for(state, services), services)
     with services.log.span("expert", "diagnostician", purpose="diagnose", candidate=state["parent"]) as span:
         diagnosis = await services.journal.record(

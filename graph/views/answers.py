@@ -1,25 +1,87 @@
-"""Answers to a user's questions from the recorded trace: status, best, cost, why c17."""
+"""Answers to a user's questions from the recorded trace: status, best, cost, what was tried, why, show and diff."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from foundry.agents.directives import RunQuestion
-from foundry.graph.run.inbox import Acknowledgement
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.inbox import Acknowledgement, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.views.effects import History, Step
+from foundry.graph.views.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 
+MOST_STEPS = 40  # that an answer lists
+
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
-    """The answer in plain text."""
-    if question.verb == "why":
-        try:
-            return story(run, question.candidate)
-        except UsageError as error:
-            return str(error)
-    return {"status": status, "best": best, "cost": cost}[question.verb](run)
+    """The answer in plain text; what it says names candidates and steps, which `why` and `show` explain further."""
+    try:
+        return _ANSWERS[question.verb](run, question)
+    except UsageError as error:
+        return str(error)
+
+
+def context(run: RunDirectory) -> str:
+    """What a model is told of a run before it answers a question in full language."""
+    return "\n\n".join((status(run), directives(run), tried(run)))
+
+
+def directives(run: RunDirectory) -> str:
+    """What users said, oldest first, and what came of it."""
+    said = run.inbox.read()
+    kept = {item.id for item in in_force(said)}
+    taken, history = run.inbox.acknowledgements(), History.of(EventLog(run.database, reading=True).read())
+    lines = []
+    for item in said:
+        effect = history.effect(item, taken) if item.id in kept else "was taken back"
+        island = f" (island {item.island})" if item.island is not None and "island" not in item.text else ""
+        lines.append(f"d{item.id} {item.text}{island}: {effect}")
+    return "\n".join(lines) or "Nobody has said anything to this run."
+
+
+def tried(run: RunDirectory, about: str = "") -> str:
+    """The steps that have to do with something (an expert, a move, a tunable, a word of the reasons), the latest
+    first."""
+    history = History.of(EventLog(run.database, reading=True).read())
+    word = about.lower().rstrip("s")
+    steps = [step for step in history.steps if not word or word in _said_of(step)]
+    if not steps:
+        return f"No step has had to do with {about!r} yet." if about else "No step has been taken yet."
+    better = sum(1 for step in steps if history.gain(step) > 0.0)
+    lines = [f"{len(steps)} steps{f' about {about}' if about else ''}, {better} of them faster than where they began:"]
+    for step in reversed(steps[-MOST_STEPS:]):
+        cites = f" (follows {', '.join(step.cites)})" if step.cites else ""
+        what = ", ".join(step.moves) or step.rationale
+        lines.append(f"{step.step} @{step.expert}: {step.parent} -> {history.result(step)}: {what}{cites}")
+    if len(steps) > MOST_STEPS:
+        lines.append(f"and {len(steps) - MOST_STEPS} earlier ones: foundry agent trace {run.id}")
+    return "\n".join(lines)
+
+
+def _said_of(step: Step) -> str:
+    return " ".join((step.expert, step.rationale, *step.moves)).lower()
+
+
+def show(run: RunDirectory, name: str) -> str:
+    """A candidate's story and its file."""
+    return f"{story(run, name)}\n\n{run.text(_source(run, name))}"
+
+
+def difference(run: RunDirectory, name: str, other: str) -> str:
+    """What differs between two candidates, or between one and its parent: the recipe in words, then the files."""
+    lines = compare_kernels(run, other, name) if other else diff(run, name)
+    return "\n".join(lines) or f"{name} and {other} are the same file."
+
+
+def _source(run: RunDirectory, name: str) -> str:
+    decision = run.decision(name)
+    return decision.candidate.source if decision else run.evaluation(name).candidate.source
 
 
 def status(run: RunDirectory) -> str:
@@ -38,7 +100,7 @@ def status(run: RunDirectory) -> str:
         lines.append(f"The search ended: {found.ending}.")
     lines += [f"Island {island} stopped: {reason}." for island, reason in sorted(found.islands.items())]
     taken = run.inbox.acknowledgements()
-    for directive in run.inbox.read():
+    for directive in in_force(run.inbox.read()):
         readers = [item for item in taken if item.directive == directive.id]
         if not readers:
             lines.append(f"d{directive.id} waits for the next safe boundary: {directive.text}")
@@ -139,3 +201,15 @@ def _best_line(found: Summary) -> str:
         return "No candidate is correct and clean yet."
     low, high = found.speedup_ci95
     return f"Best: {found.candidate}, {found.speedup:.2f}x over PyTorch eager ({low:.2f} to {high:.2f})."
+
+
+_ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {
+    "status": lambda run, _: status(run),
+    "best": lambda run, _: best(run),
+    "cost": lambda run, _: cost(run),
+    "directives": lambda run, _: directives(run),
+    "tried": lambda run, asked: tried(run, asked.about),
+    "why": lambda run, asked: story(run, asked.candidate),
+    "show": lambda run, asked: show(run, asked.candidate),
+    "diff": lambda run, asked: difference(run, asked.candidate, asked.other),
+}

@@ -14,7 +14,8 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.thinking import ask_model
 from foundry.graph.search.known import read_known_kernels
-from foundry.graph.views.answers import answer, refusals, status
+from foundry.graph.views.answers import answer, context, refusals
+from foundry.graph.views.checks import check
 from foundry.knowledge.thought import Directive
 
 POLL_S = 0.25
@@ -38,7 +39,10 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     if isinstance(said, RunQuestion):
         return Reply(answer(run, said))
     if isinstance(said, Directive) and said.to == "run":
-        return _post(run, said, promise(said))
+        checked = check(run, said, parts)
+        if checked.refusal:
+            return Reply(checked.refusal, understood=False)
+        return _post(run, checked.order, promise(checked.order))
     has_model = bool(run.request.models)
     if has_model and isinstance(said, NotUnderstood) and line.rstrip().endswith("?"):
         return _ask_model(run, line, parts)
@@ -80,7 +84,7 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
 
 
 def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
-    told, problem = ask_model(run, line, status(run), parts)
+    told, problem = ask_model(run, line, context(run), parts)
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 

@@ -56,6 +56,13 @@ class History:
         elif event.kind == "evaluation":
             self.outcomes[event.name] = Evaluated(data["outcome"], data["speedup"])
 
+    def gain(self, step: Step) -> float:
+        """The share of speed that a step won over its parent, 0.0 where either is not known or not correct."""
+        after, before = self.outcomes.get(step.candidate), self.outcomes.get(step.parent)
+        if after is None or before is None or after.outcome != "correct" or not after.speedup or not before.speedup:
+            return 0.0
+        return after.speedup / before.speedup - 1
+
     def result(self, step: Step) -> str:
         """`c57 (+12 %)`, `c57 (wrong_result)`, `c57` while it is under way."""
         after = self.outcomes.get(step.candidate)
@@ -66,7 +73,7 @@ class History:
             return f"{step.candidate} ({after.outcome})"
         if before is None or not before.speedup:
             return f"{step.candidate} ({after.speedup:.2f}x)"
-        return f"{step.candidate} ({100 * (after.speedup / before.speedup - 1):+.0f} %)"
+        return f"{step.candidate} ({100 * self.gain(step):+.0f} %)"
 
     def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
         """What became of a directive, in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""

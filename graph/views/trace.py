@@ -137,14 +137,14 @@ def diff(run: RunDirectory, candidate: str) -> list[str]:
     child = run.evaluation(candidate)
     if not child.candidate.parents:
         return [f"{candidate} is a seed: it has no parent"]
-    parent = run.evaluation(child.candidate.parents[0])
-    lines = recipe_changes(parent.candidate.recipe, child.candidate.recipe)
-    before, after = run.text(parent.candidate.source), run.text(child.candidate.source)
-    return lines + list(
-        difflib.unified_diff(
-            before.splitlines(), after.splitlines(), parent.candidate.id, child.candidate.id, lineterm=""
-        )
-    )
+    return compare_kernels(run, child.candidate.parents[0], candidate)
+
+
+def compare_kernels(run: RunDirectory, one: str, other: str) -> list[str]:
+    """What differs between two candidates: the recipe in words, then the files as a unified diff."""
+    before, after = run.evaluation(one).candidate, run.evaluation(other).candidate
+    old, new = run.text(before.source).splitlines(), run.text(after.source).splitlines()
+    return [*recipe_changes(before.recipe, after.recipe), *difflib.unified_diff(old, new, one, other, lineterm="")]
 
 
 def recipe_changes(before: Recipe | None, after: Recipe | None) -> list[str]:

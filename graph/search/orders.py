@@ -1,0 +1,80 @@
+"""What users order an island to do with candidates: try a file, start from one, freeze one; and its role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from typing_extensions import TypedDict
+
+from foundry.graph.run.inbox import in_force
+from foundry.knowledge.thought import Directive, Proposal, Role
+
+USER = "user"  # who proposes a file that a user wants tried
+
+
+class UserOrders(TypedDict):
+    """What is still to be done, and what stays in force; numbers are those of directives."""
+
+    tries: list[int]
+    starts: list[tuple[int, str]]  # with the candidate
+    frozen: list[str]
+    role: Role | None  # None: the round's
+
+
+def no_orders() -> UserOrders:
+    return UserOrders(tries=[], starts=[], frozen=[], role=None)
+
+
+def heed(before: UserOrders, said: Sequence[Directive], known: Sequence[Directive]) -> UserOrders:
+    """The orders after what was `said` to this island since; `known` are all directives, for those taken back."""
+    orders = UserOrders(
+        tries=[*before["tries"]], starts=[*before["starts"]], frozen=[*before["frozen"]], role=before["role"]
+    )
+    for directive in sorted(said, key=lambda item: item.id):
+        command, candidate = directive.command, str(directive.command.get("candidate", ""))
+        if directive.verb == "try":
+            orders["tries"].append(directive.id)
+        elif directive.verb == "from":
+            orders["starts"].append((directive.id, candidate))
+        elif directive.verb == "freeze":
+            orders["frozen"] = [*dict.fromkeys([*orders["frozen"], candidate])]
+        elif directive.verb == "thaw":
+            orders["frozen"] = [name for name in orders["frozen"] if name != candidate]
+        elif directive.verb == "role":
+            orders["role"] = command["role"]  # type: ignore[typeddict-item]  # the form names the four
+        elif directive.verb == "withdraw":
+            _take_back(orders, next((item for item in known if item.id == command["directive"]), None))
+    return orders
+
+
+def _take_back(orders: UserOrders, directive: Directive | None) -> None:
+    if directive is None:
+        return
+    candidate = str(directive.command.get("candidate", ""))
+    orders["tries"] = [number for number in orders["tries"] if number != directive.id]
+    orders["starts"] = [item for item in orders["starts"] if item[0] != directive.id]
+    if directive.verb == "freeze":
+        orders["frozen"] = [name for name in orders["frozen"] if name != candidate]
+    elif directive.verb == "thaw":
+        orders["frozen"] = [*dict.fromkeys([*orders["frozen"], candidate])]
+    elif directive.verb == "role":
+        orders["role"] = None
+
+
+def added_islands(directives: Sequence[Directive]) -> list[str]:
+    """The role of each island that users added, "" for the round's."""
+    return [str(item.command.get("role", "")) for item in in_force(directives) if item.verb == "add"]
+
+
+def users_proposal(directive: Directive, step: str, parent: str, text: str) -> Proposal:
+    """The step that evaluates a user's file."""
+    return Proposal(
+        id=f"{step}:{USER}",
+        expert=USER,
+        parent=parent,
+        rationale=f"the user's file {directive.command['file']}",
+        expected="",
+        source=text,
+        cites=(f"d{directive.id}",),
+        brain=USER,
+    )

@@ -1,0 +1,166 @@
+"""Orders about candidates, islands and models: what a user says is done, acknowledged, told and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foundry.agents.models.models import models_for, one_model
+from foundry.agents.playbook.brain import PlaybookBrain
+from foundry.graph.replay import replay
+from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.solve import solve
+from foundry.graph.views.conversation import Reply, say
+
+MakeRequest = Callable[..., SolveRequest]
+SUMMIT = '# kernel [["online"], {"tile": 64, "unroll": 4, "vector": 16, "threads": 2}]'
+
+
+def speak_at(runs: Path, lines: dict[int, list[str]], parts: Any, replies: list[Reply]) -> Callable[[Event], None]:
+    """A listener that says lines to the only run in `runs` once so many candidates of islands are evaluated."""
+    count = 0
+
+    def listen(event: Event) -> None:
+        nonlocal count
+        if event.kind != "evaluation" or event.island is None or event.island < 0:
+            return
+        count += 1
+        run = RunDirectory.inspect(next(runs.iterdir()))
+        replies.extend(say(run, line, parts) for line in lines.pop(count, ()))
+        run.close()
+
+    return listen
+
+
+async def run_saying(
+    make_request: MakeRequest, parts: Any, tmp_path: Path, lines: dict[int, list[str]], **request: Any
+) -> tuple[RunDirectory, list[Reply]]:
+    """A run of 24 evaluations to which these lines are said."""
+    replies: list[Reply] = []
+    listen = speak_at(tmp_path / "runs", lines, parts, replies)
+    summary = await solve(make_request(**request), listen, parts=parts)
+    return RunDirectory.inspect(Path(summary.run)), replies
+
+
+async def test_a_file_is_tried_and_candidates_are_started_from_and_frozen(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(f"{SUMMIT}\nclass ModelNew: ...\n")
+    lines = {1: [f"try {mine}"], 3: ["freeze c1", "start from c2 on island 1"]}
+    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=14, islands=2)
+    assert all(reply.understood for reply in replies)
+    made = next(item for item in run.decisions() if item.proposal and item.proposal.expert == "user")
+    assert made.candidate.origin == "user" and run.text(made.candidate.source) == mine.read_text()
+    assert made.candidate.id in run.ranking(3), "the file is as fast as any"
+    told = say(run, "directives", parts()).text.splitlines()
+    assert told[0].startswith(f"d1 try {mine} (island ") and f"taken by @user in {made.step} -> c" in told[0]
+    assert "(+" in told[0] and told[1].startswith("d2 freeze c1: taken by islands 0, 1 in i")
+    taken = {(item.directive, item.reader): item.step for item in run.inbox.acknowledgements()}
+    after = {item.step: item for item in run.decisions()}
+    assert after[taken[3, "island 1"]].candidate.parents == ("c2",)
+    order = [item.step for item in run.decisions()]
+    for island in (0, 1):
+        later = order[order.index(taken[2, f"island {island}"]) :]
+        assert not [
+            step for step in later if step.startswith(f"i{island}") and after[step].candidate.parents == ("c1",)
+        ]
+    path = run.path
+    run.close()
+    assert (await replay(path, parts())).differences == ()
+
+
+async def test_an_island_is_added_another_stops_and_one_gets_another_role(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    lines = {2: ["add island memory", "role algorithm on island 0"], 8: ["stop island 1"]}
+    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=22, islands=2)
+    assert [reply.understood for reply in replies] == [True] * 3
+    by_island = {number: [item for item in run.decisions() if item.island == number] for number in range(3)}
+    assert len(by_island[2]) > 3 and len(by_island[1]) < len(by_island[0])
+    notes = EventLog(run.database, reading=True).read(kind="note")
+    roles = {event.island: event.data["role"] for event in notes if event.name == "role"}
+    assert roles == {0: "algorithm", 2: "memory"}
+    reasons = {event.island: event.data["reason"] for event in notes if event.name == "island ends"}
+    assert reasons[1] == "stopped by the user (d3)" and reasons[0] == "budget: 22 evaluations"
+    path = run.path
+    run.close()
+    assert (await replay(path, parts())).differences == ()
+
+
+async def test_what_is_taken_back_is_followed_no_more(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
+    lines = {1: ["@tiling tile 128", "budget +8"], 5: ["withdraw d1", "withdraw d2"]}
+    run, _ = await run_saying(make_request, parts(), tmp_path, lines, evaluations=16, islands=1)
+    cited = [item.step for item in run.decisions() if item.proposal and "d1" in item.proposal.cites]
+    order = [item.step for item in run.decisions() if item.island == 0]
+    taken = {item.directive: item.step for item in run.inbox.acknowledgements()}
+    assert cited and order.index(cited[-1]) < order.index(taken[3])
+    assert run.evaluation_count() <= 18
+    assert "d1 @tiling tile 128: was taken back" in say(run, "directives", parts()).text
+    run.close()
+
+
+async def test_another_model_thinks_when_the_user_says_so(
+    make_request: MakeRequest, parts: Any, library: Any, tmp_path: Path
+) -> None:
+    """It is opened at the step that takes the word, and a run that goes on or is replayed knows of it."""
+    opened: list[str] = []
+
+    class Named(type(parts())):  # type: ignore[misc]
+        def brain(self, request: SolveRequest, *_: Any) -> PlaybookBrain:
+            opened.append(request.models.title)
+            return PlaybookBrain(library())
+
+    lines = {2: ["model other-1"], 5: ["model playbook"]}
+    models = {"models": one_model("first-1", "http://127.0.0.1:9/v1")}
+    run, _ = await run_saying(make_request, Named(), tmp_path, lines, evaluations=12, islands=1, **models)
+    assert opened == ["first-1", "other-1", "playbook"] and run.get("brain") == "playbook" and not run.request.models
+    spec = models_for(models["models"], "other-1").specs[0]
+    assert (spec.model, spec.base_url) == ("other-1", "http://127.0.0.1:9/v1")
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("try nothing.py", "nothing.py cannot be read: No such file"),
+        ("try {here}", "has no class ModelNew"),
+        ("start from c99", "no candidate c99"),
+        ("freeze c99", "no candidate c99"),
+        ("role memory", "Name the island"),
+        ("pause island 7", "There is no island 7: this run has islands 0 to 1."),
+        ("withdraw d9", "There is no d9"),
+        ("model nobody-1", "OPENAI_API_KEY"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_it_is_recorded(
+    make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, why: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    (tmp_path / "empty.py").touch()
+    run = RunDirectory.create(make_request(islands=2))
+    reply = say(run, line.format(here=tmp_path / "empty.py"))
+    assert not reply.understood and why in reply.text and run.inbox.read() == []
+    run.close()
+
+
+async def test_questions_about_kernels_and_steps_are_answered_with_references(
+    make_request: MakeRequest, parts: Any
+) -> None:
+    summary = await solve(make_request(16, islands=2), parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    told = say(run, "what did you try on unroll?", parts()).text.splitlines()
+    assert " steps about unroll, " in told[0] and len(told) > 1
+    assert all(" -> c" in line and "unroll" in line and line.startswith("i") for line in told[1:])
+    assert "No step has had to do with 'swizzle' yet." in say(run, "what have you tried on swizzle?", parts()).text
+    shown = say(run, f"show {summary.candidate}", parts()).text
+    assert shown.startswith(f"{summary.candidate} was made from") and "# kernel [" in shown
+    lines = say(run, f"diff c1 {summary.candidate}", parts()).text.splitlines()
+    assert f"--- {summary.candidate}" in lines and "+++ c1" in lines
+    assert any(line.startswith("k0.") and " -> " in line for line in lines)
+    run.close()
