@@ -8,7 +8,7 @@ from typing import Literal
 
 from foundry.agents.obedience import Obedience, applies
 from foundry.agents.talk import Talk
-from foundry.knowledge.candidate import Baseline, Evaluation
+from foundry.knowledge.candidate import Baseline, Evaluation, Rival
 from foundry.knowledge.device import Device
 from foundry.knowledge.experience.record import Hit, MoveLift
 from foundry.knowledge.library.lowered import Lowered
@@ -73,6 +73,7 @@ class Brief:
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
+    compiled: Rival | None = None  # torch.compile, once it has been timed
     ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
 from foundry.graph.run.inbox import in_force
 from foundry.graph.run.instructions import split_instructions
@@ -144,11 +145,14 @@ async def seed(state: RunState, services: Services) -> Update:
     made = [found for text in asked if (found := _claim(services, next(numbers), *text))]
     if not made:
         if services.brain.name != "playbook" and services.device.present:  # give a model something to rewrite
+            _time_rivals(services)
             services.run.add_evaluation(await _reference(services), "screen", "reference")
         ending = state.get("ending") or problem or "the kernel library has no first candidate for this task"
         return {"seeds": [], "lowerable": False, "ending": ending}
     await _evaluate_seed(services, made[0])
     await _expect_contest(services)
+    if services.device.target == "cuda":
+        _time_rivals(services)
     gate = asyncio.Semaphore(SEEDS_AT_ONCE)
 
     async def one(decision: Decision) -> None:
@@ -162,6 +166,7 @@ async def seed(state: RunState, services: Services) -> Update:
         if decision := _claim(services, next(numbers), *text):
             made.append(decision)
             await _evaluate_seed(services, decision)
+    _time_rivals(services)
     ending = "" if services.device.present else f"no {services.device.target} device is here to run on"
     return {"seeds": [decision.candidate.id for decision in made], "ending": ending}
 
@@ -171,6 +176,14 @@ async def _expect_contest(services: Services) -> None:
     machine, request = services.measure.machine, services.request
     if machine is not None and request.rivals and request.total_minutes < LONG_MINUTES:
         await machine.expect_contest(request.rivals)
+
+
+def _time_rivals(services: Services) -> None:
+    """Has torch.compile timed beside the search, where a model is to be told of it: on a GPU while the first candidates
+    are tested, on a CPU, whose cores its compiler takes, while the model thinks for the first time."""
+    wanted = services.brain.name != PLAYBOOK and "compile" in services.request.rivals
+    if wanted and services.device.present:
+        services.measure.begin_rivals()
 
 
 def _is_correct(services: Services, decision: Decision) -> bool:

@@ -15,6 +15,7 @@ from foundry.agents.words.sections import Prompt, Section, fit, tokens
 from foundry.agents.words.source import show
 from foundry.agents.words.standing import RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
+from foundry.knowledge.candidate import Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.thought import Diagnosis, Move
@@ -138,7 +139,15 @@ def _where(brief: Brief) -> str:
         lines.append(
             f"The best of this island is {best.candidate.id}: {measured(best)}. The parent was drawn beside it."
         )
+    if brief.compiled is not None:
+        lines.append(_compiled(brief.compiled))
     return "\n".join(lines)
+
+
+def _compiled(rival: Rival) -> str:
+    if rival.problem:
+        return f"torch.compile gives no answer for the reference: {rival.problem[:200]}"
+    return f"torch.compile takes {rival.ms:.4g} ms, {rival.over_baseline:.2f} times as fast as eager in the same turns."
 
 
 def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from foundry.tools.tune.tuner import TunedPlan
 
 T = TypeVar("T")
-CONTEST = "contest"  # its key in the journal
+CONTEST, RIVALS = "contest", "rivals"  # keys of the journal
 COUNTERS, NO_COUNTERS = "counters/", "no counters"  # keys of the journal
 COUNTED_S = 0.3  # that forward is called again and again before its kernels are counted
 
@@ -82,6 +83,10 @@ _JOURNALLED: dict[Step, _Journalled] = {
 }
 
 
+def _speeds(found: Contest) -> dict[str, object]:
+    return {one.name: one.problem or f"{one.over_baseline:.3g}x" for one in found.rivals}
+
+
 def _counters_key(text: str) -> str:
     return COUNTERS + hashlib.sha256(text.encode()).hexdigest()
 
@@ -96,6 +101,7 @@ class Measurements:
         self._log = log
         self._policy = policy
         self._answers: dict[str, Any] = {}  # decoded once
+        self._aside: asyncio.Future[Contest] | None = None  # the rivals, while kernels are searched
         self._use: dict[str, float] = {}  # of the device's lock, as noted last
 
     @property
@@ -128,10 +134,29 @@ class Measurements:
             build = await self.workbench.build(text) if text else None
             return await self.workbench.contest(text, build, rivals, foreign)
 
-        def facts(found: Contest) -> dict[str, object]:
-            return {one.name: one.problem or f"{one.over_baseline:.3g}x" for one in found.rivals}
+        return await self._ask(CONTEST, "contest", "time", Contest, hold, _speeds)
 
-        return await self._ask(CONTEST, "contest", "time", Contest, hold, facts)
+    async def rivals(self) -> Contest:
+        """What torch.compile makes of the reference, in turns with eager: known while kernels are searched."""
+        names: list[RivalName] = ["compile"]
+        return await self._ask(
+            RIVALS, "rivals", "time", Contest, lambda: self.workbench.contest("", None, names), _speeds
+        )
+
+    def begin_rivals(self) -> None:
+        """Measures the rivals beside the search. What fails is measured at the end of the run, and said there."""
+        if self._workbench is not None and self._aside is None:
+            self._aside = asyncio.ensure_future(self.rivals())
+
+    @property
+    def knows_rivals(self) -> bool:
+        return self._journal.lookup(RIVALS) is not None
+
+    async def stop(self) -> None:
+        """Ends what is measured beside the search."""
+        if self._aside is not None:
+            self._aside.cancel()
+            await asyncio.gather(self._aside, return_exceptions=True)
 
     def seeds(self) -> dict[str, int]:
         """The seeds that the grader drew so far, by purpose; later candidates overwrite those of earlier ones."""

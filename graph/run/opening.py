@@ -167,6 +167,7 @@ class Opened:
     async def close(self) -> None:
         """Ends the workers and marks the end of this session's work."""
         workbench = self.services.measure.machine
+        await self.services.measure.stop()
         self.services.measure.note_lock()
         if workbench is not None:
             await workbench.aclose()

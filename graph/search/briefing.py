@@ -102,6 +102,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
         ran=tuple((await services.measure.intake()).ran),
+        compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
         examples=_examples(state, services, [elite["candidate"] for elite in elites]),
     )

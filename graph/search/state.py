@@ -35,6 +35,7 @@ class Outside(TypedDict):
     directives: list[int]  # new ones to this island's experts
     to_run: list[int]  # new ones to the run
     tried: int  # a mark: what had been tried by then
+    rivals: bool  # torch.compile had been timed by then
     mark: list[int]  # of what had been decided and evaluated by then
     stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
 

@@ -159,6 +159,7 @@ def _look_around(state: IslandState, services: Services) -> Outside:
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
         to_run=[item.id for item in directives if item.to == "run" and item.island in (None, island)],
         tried=services.run.tried()[0],
+        rivals=services.measure.knows_rivals,
         mark=list(services.run.mark()),
         stages=services.run.stages(list(shown)),
     )

@@ -141,3 +141,17 @@ def texts_of(summary: Summary) -> list[str]:
     found = [item.candidate.source for item in run.decisions() if item.proposal]
     run.close()
     return found
+
+
+@pytest.mark.parametrize("rivals", [("eager", "compile"), ()], ids=["compile", "no compile"])
+async def test_a_model_is_told_what_torch_compile_takes_once_it_is_known(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any, rivals: Any
+) -> None:
+    numbers = iter(range(1000))
+    server = serve(lambda asked: replace(idea(next(numbers)), wait_s=0.05))
+    request = make_request(4, islands=1, model="scripted-1", base_url=server.url, rivals=rivals)
+    summary = await solve(request, parts=thinker(parts, library))
+    told = "torch.compile takes 8 ms, 1.25 times as fast as eager" in server.prompt(3)
+    assert told is bool(rivals) and summary.evaluations == 4
+    assert [event.name for event in events_of(summary, "tool")].count("rivals") == bool(rivals)
+    assert (await replay(Path(summary.run), thinker(parts, library))).exact
