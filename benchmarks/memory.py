@@ -63,7 +63,10 @@ WIDE_ROWS: Ways = [
     {"cluster": 16, "team": 512, "staging": "shared"},
     {"cluster": 16, "team": 1024, "staging": "shared"},
     {"cluster": 16, "team": 512, "staging": "registers"},
+    {"order": "behind", "team": 256},
+    {"order": "behind", "team": 512},
 ]
+LONG_ROWS: Ways = [{}, {"order": "behind", "team": 256}, {"order": "behind", "team": 512}, {"order": "launches"}]
 ROWS: Ways = [
     {},
     {"cluster": 1},
@@ -72,6 +75,7 @@ ROWS: Ways = [
     {"cluster": 4, "team": 512, "staging": "registers"},
     {"cluster": 8, "team": 256, "staging": "shared"},
     {"cluster": 8, "team": 512, "staging": "registers"},
+    {"order": "behind", "team": 256},
 ]
 COLUMNS: Ways = [{}, {"columns": 64}, {"columns": 128, "team": 8}, {"columns": 32, "team": 8}]
 TASKS: dict[int, Ways] = {
@@ -85,7 +89,9 @@ TASKS: dict[int, Ways] = {
     34: WIDE_ROWS,
     38: ROWS,
     39: ROWS,
-    24: WIDE_ROWS[:4],
+    24: [*WIDE_ROWS[:4], WIDE_ROWS[-2]],
+    35: LONG_ROWS,
+    40: LONG_ROWS,
     89: SCANS,
     91: SCANS,
     92: SCANS,

@@ -436,6 +436,7 @@ template <class T> T __shfl_up_sync(unsigned mask, T value, unsigned delta, int 
 }
 
 template <class T> T __ldg(const T* from) { return *from; }
+template <class T> T __ldcg(const T* from) { return *(const volatile T*)from; }
 template <class T> T __ldcs(const T* from) { return *from; }
 template <class T> void __stcs(T* to, T value) { *to = value; }
 template <class T> T atomicAdd(T* to, T value) {

@@ -13,7 +13,8 @@ from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.launches import Launch
-from foundry.knowledge.library.cuda.rows.row_shape import Chooser, RowShape, stage_exprs, stage_stores
+from foundry.knowledge.library.cuda.rows.paced import PacedRow
+from foundry.knowledge.library.cuda.rows.row_shape import ORDERS, Chooser, RowShape, stage_exprs, stage_stores
 from foundry.knowledge.library.cuda.rows.row_text import RowText
 from foundry.knowledge.library.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.library.cuda.space import buffers_of, identifier, indent, leaves, parameters
@@ -38,13 +39,15 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     - "columns": neighbouring rows of a block (rows that lie across memory)
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
+    - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind"
     - "cluster": blocks that hold a row together, and read it once
     A value that is not legal for this kernel gives way to the default.
     """
     chooser = Chooser(kernel, plan, device, choices)
     shape = chooser.shape()
     name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
-    printer = _SplitRow(kernel, plan, shape, name) if shape.splits > 1 else _WholeRow(kernel, plan, shape, name)
+    form = PacedRow if shape.paced else _SplitRow if shape.splits > 1 else _WholeRow
+    printer = form(kernel, plan, shape, name)
     functions, launches, workspace_bytes = printer.print()
     chosen = {item.name: _choice_used(shape, item.name, kernel, choices) for item in chooser.tunables}
     staged = {"registers": 1, "shared": 2, "stream": 1 if shape.vector > 1 or shape.column else 0}[shape.staging]
@@ -66,8 +69,14 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
         else 0,
         workspace_bytes=workspace_bytes,
         launches=len(launches),
-        shared=(read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else (),
+        shared=_shared_texts(shape),
     )
+
+
+def _shared_texts(shape: RowShape) -> tuple[str, ...]:
+    if shape.paced:
+        return (read_library_text("cuda/rows/paced.cuh"),)
+    return (read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else ()
 
 
 def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[str, Choice]) -> Choice:
@@ -87,6 +96,7 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
         "staging": shape.staging,
         "splits": shape.splits,
         "cluster": shape.cluster,
+        "order": ORDERS[shape.paced],
     }
     return values[name]
 

@@ -11,7 +11,16 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.launches import max_shared_bytes
-from foundry.knowledge.library.cuda.rows.stages import ReducePass, Stage, Step, cached, expand, passes, softmax_pairs
+from foundry.knowledge.library.cuda.rows.stages import (
+    EmitPass,
+    ReducePass,
+    Stage,
+    Step,
+    cached,
+    expand,
+    passes,
+    softmax_pairs,
+)
 from foundry.knowledge.library.cuda.space import (
     LARGEST_INT,
     Space,
@@ -47,6 +56,9 @@ CLUSTERS = (2, 4, 8, 16)
 CLUSTER_TEAMS = (256, 512, 1024)
 CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
 CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
+ORDERS = ("launches", "behind")
+PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
+PACED_PART = 24 * 1024  # and of the part of it that a block then has
 STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
 
 
@@ -67,6 +79,8 @@ class RowShape:
     steps: tuple[Step, ...]
     kept: tuple[Expr, ...]
     cluster: int = 1  # blocks that hold a row together
+    paced: bool = False  # a row's second reading follows its first in the same launch
+    resident: int = 1  # blocks that run at a time
 
     @property
     def rows_per_block(self) -> int:
@@ -209,7 +223,8 @@ class Chooser:
         team = self._team(vector, bool(kept), state_bytes, cluster)
         threads = self._threads(team, state_bytes)
         staging = self._staging(kept, vector, team, threads, cluster)
-        splits = self._splits(team, threads) if cluster == 1 else 1
+        paced = cluster == 1 and self._paced(streamed, team)
+        splits = self._splits(team, threads, vector, paced) if cluster == 1 else 1
         if splits > 1:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
@@ -228,6 +243,8 @@ class Chooser:
             tuple(steps),
             () if staging == "stream" else kept,
             1 if staging == "stream" else cluster,
+            paced and splits > 1,
+            self.device.cores * 2048 // threads,
         )
 
     def _online(self, default: str) -> bool:
@@ -321,7 +338,18 @@ class Chooser:
             self.tunables.append(tunable("staging", legal, default, "memory", meaning))
         return str(pick(self.choices, "staging", legal, default))
 
-    def _splits(self, team: int, threads: int) -> int:
+    def _paced(self, steps: Sequence[Step], team: int) -> bool:
+        """Whether a row's second reading follows its first in the same launch."""
+        reductions = sum(isinstance(step, ReducePass) for step in steps)
+        emits = any(isinstance(step, EmitPass) for step in steps)
+        large = self.length * 4 >= PACED_LEAST and self.rows > 1
+        if self.column or team <= 32 or reductions != 1 or not emits or not large:
+            return False
+        meaning = "behind: in one launch a row is read again while the second cache holds it; launches: one a reading"
+        self.tunables.append(tunable("order", ORDERS, ORDERS[0], "algorithm", meaning))
+        return pick(self.choices, "order", ORDERS, ORDERS[0]) == "behind"
+
+    def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
         loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]
         legal = [1]
         while legal[-1] < 512 and loops and self.length // (legal[-1] * 2) >= max(4 * team, 512):
@@ -332,6 +360,8 @@ class Chooser:
             chunk = 256 if self.column else 4096
             wanted = 2 * self.device.cores / max(blocks, 1)
             default = _power_below(min(wanted, self.length / chunk), legal)
+        if paced:
+            default = _power_below(max(2, self.length * 4 / PACED_PART), legal)
         if len(legal) > 1:
             meaning = "blocks that share a row, one launch more per dependent reduction"
             self.tunables.append(tunable("splits", legal, default, "algorithm", meaning))

@@ -53,11 +53,12 @@ class RowText:
 
     # ------------------------------------------------------------ position
 
-    def position(self) -> list[str]:
-        """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing."""
+    def position(self, unit: str = "") -> list[str]:
+        """Which row and which lane this thread is; threads beyond the last row repeat it and store nothing. `unit`:
+        which rows a block has, where that does not follow from its own number."""
         shape = self.shape
         shared_by = max(shape.splits, shape.cluster)
-        unit = "blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})"
+        unit = unit or ("blockIdx.x" if shared_by == 1 else f"(blockIdx.x / {shared_by})")
         per_block = shape.rows_per_block
         if shape.column:
             place, lane = f"(int){unit} * {per_block} + (int)threadIdx.x", "(int)threadIdx.y"

@@ -148,6 +148,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "softmax_cluster_online": lambda: softmax(3, 17000, cluster=4, team=256, softmax="online", staging="shared"),
     "softmax_cluster_registers": lambda: softmax(2, 9000, cluster=2, team=256, staging="registers"),
     "norm_cluster": lambda: layer_norm(2, 9004, 300.0, cluster=2, team=256),
+    "softmax_behind": lambda: softmax(9, 33001, order="behind", team=256, splits=4),
+    "norm_behind": lambda: layer_norm(3, 1 << 15, 3.0, order="behind", splits=16, team=256),
     "norm_warp": lambda: layer_norm(9, 128),
     "norm_block": lambda: layer_norm(2, 1536),
     "norm_stream": lambda: layer_norm(3, 2050, 300.0, staging="stream", team=64),
