@@ -1,4 +1,5 @@
-"""What an expert's prompt holds, in estimated tokens a section, for examples on both targets.
+"""What an expert's prompt holds, in estimated tokens a section, for examples on both targets: a first step, and later
+ones from parents that differ by a number or by their structure.
 
     python benchmarks/prompts.py [EXAMPLE ...]
 
@@ -8,7 +9,10 @@ No model and no device is asked: the parent is the library's first candidate, it
 from __future__ import annotations
 
 import asyncio
+import statistics
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from foundry.agents.brief import Brief
@@ -21,7 +25,8 @@ from foundry.agents.words.words import MOST_MOVES, step_prompt
 from foundry.graph.dry_run import first_brief
 from foundry.graph.run.services import KernelLibrary
 from foundry.knowledge.device import Ceilings, Device
-from foundry.knowledge.library.moves import moves
+from foundry.knowledge.library.lower import lower
+from foundry.knowledge.library.moves import apply, moves
 from foundry.tools.task.capture import capture
 from foundry.tools.task.file import read_task
 from foundry.tools.task.loading import load
@@ -62,20 +67,50 @@ def brief_of(name: str, device: Device) -> Brief:
     return first_brief(task, [graph], device, KernelLibrary())
 
 
-async def main(names: list[str]) -> None:
+def later(brief: Brief) -> Iterator[tuple[str, Brief]]:
+    """The same step from other parents: one with another number, and one of another structure."""
+    assert brief.lowered is not None and brief.graph is not None
+    settings = [move for move in moves(brief.lowered) if move.kind == "set"]
+    others = [move for move in moves(brief.lowered) if move.kind != "set"]
+    for name, found in (("another number", settings), ("another structure", others)):
+        if found:
+            recipe = apply(brief.lowered.recipe, found[0])
+            lowered = lower([brief.graph], recipe, task_source=brief.task.source, device=brief.device)
+            candidate = replace(brief.parent.candidate, id="c9", recipe=lowered.recipe)
+            parent = replace(brief.parent, candidate=candidate)
+            yield name, replace(brief, parent=parent, parent_text=lowered.source, lowered=lowered)
+
+
+async def size(brief: Brief) -> tuple[int, int, dict[str, int]]:
+    """(tokens, those at the begin that are always the same, tokens by section)."""
+    assert brief.lowered is not None
     expert = experts()["tiling"]
+    prompt = step_prompt(brief, await PlaybookBrain().diagnose(brief), moves(brief.lowered)[:MOST_MOVES])
+    system = f"{template(expert.prompt)}\n{tools_words(expert.calls, 6, proposes=True)}"
+    sizes = {"system": tokens(len(system)), **prompt.sizes}
+    return tokens(len(system) + len(prompt.text)), tokens(len(system) + prompt.standing), sizes
+
+
+async def main(names: list[str]) -> None:
+    everything: list[tuple[int, int]] = []
     for name in names or NAMES:
         for device in DEVICES:
             brief = brief_of(name, device)
-            assert brief.lowered is not None
-            diagnosis = await PlaybookBrain().diagnose(brief)
-            prompt = step_prompt(brief, diagnosis, moves(brief.lowered)[:MOST_MOVES])
-            system = f"{template(expert.prompt)}\n{tools_words(expert.calls, 6, proposes=True)}"
-            whole, standing = tokens(len(system) + len(prompt.text)), tokens(len(system) + prompt.standing)
+            whole, standing, sizes = await size(brief)
+            everything.append((whole, standing))
             print(f"{name} on {device.target}: {whole:,} tokens, the first {100 * standing // whole} % always the same")
-            found = {"system": tokens(len(system)), **prompt.sizes}
-            for title, count in sorted(found.items(), key=lambda item: -item[1])[:10]:
-                print(f"  {count:7,}  {title}{' (cut)' if title in prompt.cut else ''}")
+            for title, count in sorted(sizes.items(), key=lambda item: -item[1])[:10]:
+                print(f"  {count:7,}  {title}")
+            for why, other in later(brief):
+                whole, standing, _ = await size(other)
+                everything.append((whole, standing))
+                print(f"  from {why}: {whole:,} tokens, the first {100 * standing // whole} % always the same")
+    wholes, shares = [whole for whole, _ in everything], [standing / whole for whole, standing in everything]
+    middle = 100 * statistics.median(shares)
+    print(
+        f"{len(everything)} steps: median {statistics.median(wholes):,.0f} tokens, at most {max(wholes):,}; always the "
+        f"same {100 * min(shares):.0f} to {100 * max(shares):.0f} %, median {middle:.0f} %"
+    )
 
 
 if __name__ == "__main__":

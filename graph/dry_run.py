@@ -111,6 +111,7 @@ def first_brief(
         diagnosis=None,
         elites=(parent,),
         further_graphs=tuple(graphs[1:]),
+        first=lowered.source if lowered else "",
         ran=ran,
     )
 

@@ -8,6 +8,7 @@ from collections import Counter
 from foundry.agents.brief import Brief
 from foundry.agents.prompt import render, template
 from foundry.agents.situation import COSTLY_KINDS
+from foundry.agents.words.source import show
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
@@ -18,6 +19,7 @@ from foundry.knowledge.library.ir.kernels import Buffer
 from foundry.knowledge.opgraph import Op, OpGraph, contiguous_strides
 from foundry.knowledge.roofline import allowed_precision
 
+FIRST = "c1"
 MOST_OPERATORS = 24
 MOST_BUFFERS = 40
 RULES = {
@@ -49,7 +51,13 @@ def standing_words(brief: Brief) -> dict[str, str]:
         "rules": RULES[task.options.policy],
         "contract": contract(device.target),
         "header": template(f"header_{device.target}"),
+        "first": _first(brief),
     }
+
+
+def _first(brief: Brief) -> str:
+    """The library's first kernel: parents that are like it are told by what differs."""
+    return f"## The library's first kernel, {FIRST}\n```python\n{show(brief.first)}\n```\n" if brief.first else ""
 
 
 def operators(brief: Brief) -> str:

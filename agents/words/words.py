@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 
 from foundry.agents.brief import Brief, Example
@@ -13,7 +14,7 @@ from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
 from foundry.agents.words.sections import Prompt, Section, fit, tokens
 from foundry.agents.words.source import show
-from foundry.agents.words.standing import RULES, standing_words
+from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import Rival
 from foundry.knowledge.cards import cards
@@ -32,12 +33,13 @@ ADVICE: Mapping[tuple[str, str], str] = {
     ("d_sync", "up"): "let threads cooperate more: split reductions over threads or blocks",
     ("d_sync", "down"): "less synchronisation did better: give each thread work of its own",
 }
-# Characters that a section may take; together below 12,000 tokens.
+# Characters that a section may take; benchmarks/prompts.py measures what all of them come to.
 BUDGETS: Mapping[str, int] = {
     "asked": 1_600,
     "reference": 5_000,
     "operators": 2_400,
     "buffers": 2_000,
+    "first": 17_000,
     "diagnosis": 5_000,
     "card": 1_600,
     "kernels": 2_400,
@@ -49,7 +51,8 @@ BUDGETS: Mapping[str, int] = {
     "others": 7_000,
     "source": 17_000,
 }
-_BOTH_ENDS = frozenset({"reference", "diagnosis", "source"})
+_BOTH_ENDS = frozenset({"reference", "first", "diagnosis", "source"})
+LIKE = 0.5  # of a file: a longer list of differences is no help
 
 
 def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Prompt:
@@ -67,7 +70,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         "directives": _directives(brief),
         "hints": _hints(brief),
         "others": "\n\n".join(_example(example) for example in brief.examples) or "none yet",
-        "source": _parent(brief),
+        "source": _parent_beside_first(brief),
     }
     return _fitted("step", words, set(standing))
 
@@ -160,6 +163,24 @@ def _parent(brief: Brief) -> str:
     if recipe is not None and recipe.authored is not None:
         return f"Replacements are made in this code.\n{authored_words(recipe)}"
     return f"Its file. Replacements are made in it as it stands here.\n```python\n{show(brief.parent_text)}\n```"
+
+
+def _parent_beside_first(brief: Brief) -> str:
+    """The parent, by what differs from the run's first kernel where that is little: it stands above already."""
+    recipe = brief.lowered.recipe if brief.lowered else None
+    if not brief.first or (recipe is not None and recipe.authored is not None):
+        return _parent(brief)
+    if brief.parent_text == brief.first:
+        return f"It is {FIRST}: its file stands above. Replacements are made in it as it stands there."
+    first, parent = show(brief.first), show(brief.parent_text)
+    lines = list(difflib.unified_diff(first.splitlines(), parent.splitlines(), lineterm="", n=1))[2:]
+    differs = "\n".join(lines)
+    if len(differs) > LIKE * len(parent):
+        return _parent(brief)
+    return (
+        f"Its file is that of {FIRST} above but for these lines (- {FIRST}'s, + its own). Replacements are made in its "
+        f"own file.\n```diff\n{differs}\n```"
+    )
 
 
 def _example(example: Example) -> str:

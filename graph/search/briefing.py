@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from foundry.agents.brief import Attempt, Brief, Example
+from foundry.agents.words.standing import FIRST
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
 from foundry.graph.search.archive import candidate_number, cell_of
@@ -102,10 +103,18 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
         ran=tuple((await services.measure.intake()).ran),
+        first=_first(services),
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
         examples=_examples(state, services, [elite["candidate"] for elite in elites]),
     )
+
+
+def _first(services: Services) -> str:
+    """The file of the run's first candidate where the library wrote it, else ""."""
+    made = services.run.decision(FIRST)
+    is_library = made is not None and made.candidate.recipe is not None and made.candidate.recipe.authored is None
+    return services.run.text(made.candidate.source) if made is not None and is_library else ""
 
 
 def _attempts(state: IslandState, services: Services) -> tuple[Attempt, ...]:

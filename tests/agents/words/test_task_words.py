@@ -158,6 +158,24 @@ def test_a_prompt_keeps_to_its_budget_and_begins_with_what_stays(toy: Any) -> No
     assert sum(found.sizes.values()) > 0.9 * len(found.text) / CHARS_PER_TOKEN
 
 
+def test_a_parent_is_told_by_what_differs_from_the_first_kernel(toy: Any) -> None:
+    """The first kernel stands with what stays, so that providers' caches hold it at every step."""
+    first = (
+        "import torch\n\n\nclass ModelNew(torch.nn.Module):\n"
+        + "    # a step of the kernel\n" * 40
+        + "    UNROLL = 1\n"
+    )
+    at_first, near, far = first, first.replace("UNROLL = 1", "UNROLL = 8"), "class ModelNew:\n" + "    # another\n" * 60
+    prompts = [step_prompt(toy.brief(first=first, parent_text=text), WRONG, ()) for text in (at_first, near, far)]
+    starts = {found.text[: found.standing] for found in prompts}
+    assert len(starts) == 1 and first in starts.pop()
+    ends = [found.text[found.standing :].split("## The parent\n")[1] for found in prompts]
+    assert "It is c1: its file stands above" in ends[0] and "# a step" not in ends[0]
+    assert "-    UNROLL = 1\n+    UNROLL = 8" in ends[1] and len(ends[1]) < 500
+    assert far in ends[2] and "```diff" not in ends[2]
+    assert near in diagnose_prompt(toy.brief(first=first, parent_text=near), WRONG).text, "which has no first kernel"
+
+
 def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
     broken = toy.evaluation(toy.recipe(), outcome="compile_error")
     said = "author:7:3: error: 'tot' was not declared\n    7 |   out[i] = tot;\n      |            ^~~"
