@@ -43,6 +43,7 @@ from foundry.knowledge.thought import Role
 
 RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
+SHORTEST_MINUTES = 0.5  # of a search that has time for torch.compile beside it
 FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
 LONG_MINUTES = 12.0  # a process for a model ends after 15
 
@@ -181,7 +182,8 @@ async def _expect_contest(services: Services) -> None:
 def _time_rivals(services: Services) -> None:
     """Has torch.compile timed beside the search, where a model is to be told of it: on a GPU while the first candidates
     are tested, on a CPU, whose cores its compiler takes, while the model thinks for the first time."""
-    wanted = services.brain.name != PLAYBOOK and "compile" in services.request.rivals
+    request = services.request
+    wanted = services.brain.name != PLAYBOOK and "compile" in request.rivals and request.max_minutes >= SHORTEST_MINUTES
     if wanted and services.device.present:
         services.measure.begin_rivals()
 

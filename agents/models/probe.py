@@ -137,7 +137,7 @@ async def _context(spec: ModelSpec) -> Capability:
     told = {**(meta if isinstance(meta, dict) else {}), **row}
     found = next((told[name] for name in LENGTHS if isinstance(told.get(name), int)), None)
     if found is None:
-        return Capability("context length", "limited", "not told; a prompt has at most 12,000 tokens as a rule")
+        return Capability("context length", "limited", "not told; most prompts have 5,000 to 13,000 tokens")
     return Capability("context length", "ok", f"{found:,} tokens, as the endpoint's list of models says")
 
 
