@@ -66,6 +66,15 @@ WIDE_ROWS: Ways = [
     {"order": "behind", "team": 256},
     {"order": "behind", "team": 512},
 ]
+MIDDLE_ROWS: Ways = [
+    {},
+    {"cluster": 1},
+    {"cluster": 2, "team": 1024},
+    {"cluster": 4, "team": 512},
+    {"cluster": 4, "team": 512, "staging": "registers"},
+    {"cluster": 8, "team": 512},
+    {"order": "behind", "team": 256},
+]
 LONG_ROWS: Ways = [{}, {"order": "behind", "team": 256}, {"order": "behind", "team": 512}, {"order": "launches"}]
 ROWS: Ways = [
     {},
@@ -102,6 +111,24 @@ TASKS: dict[int, Ways] = {
 }
 
 
+def small_pools() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Pools as models have them, of images of all sizes."""
+    yield "max 3x3 s2 of 112", "F.max_pool2d(x, 3, 2, 1)", (256, 64, 112, 112)
+    yield "max 2x2 of 64", "F.max_pool2d(x, 2)", (256, 128, 64, 64)
+    yield "max 2x2 of 14", "F.max_pool2d(x, 2)", (256, 1024, 14, 14)
+    yield "mean 3x3 s1 of 35", "F.avg_pool2d(x, 3, 1, 1)", (256, 256, 35, 35)
+    yield "mean 7x7 of 7", "F.avg_pool2d(x, 7)", (512, 2048, 7, 7)
+    yield "mean 2x2x2 of 30", "F.avg_pool3d(x, 2)", (64, 32, 30, 30, 30)
+
+
+def middle_rows() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """Rows between what one block holds and KernelBench's level 1."""
+    yield "group norm of 250 KB", "F.group_norm(x, 8)", (128, 24, 22, 30, 32)
+    yield "layer norm of 512 KB", "F.layer_norm(x, x.shape[1:])", (1024, 131072)
+    yield "softmax of 400 KB", "F.softmax(x, 1)", (2048, 100003)
+    yield "logsumexp of 800 KB", "x.logsumexp(1)", (1024, 200000)
+
+
 def long_rows() -> Iterator[tuple[str, str, tuple[int, ...]]]:
     """Running sums that KernelBench has not: rows that are few and long, many and short."""
     for shape in ((1, 1 << 26), (7, (1 << 23) + 3), (64, 1 << 20), (1 << 20, 50), (1 << 16, 1000)):
@@ -111,6 +138,7 @@ def long_rows() -> Iterator[tuple[str, str, tuple[int, ...]]]:
 
 TEXT = """import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 
 class Model(nn.Module):
@@ -157,12 +185,13 @@ def tasks(root: Path, folder: Path, only: list[str]) -> Iterator[Timed]:
         if not only or str(number) in only:
             (path,) = (root / "KernelBench" / "level1").glob(f"{number}_*.py")
             yield Timed(path.stem, path, ways)
-    if only and "long" not in only:
-        return
-    for number, (name, what, shape) in enumerate(long_rows()):
-        path = folder / f"made_{number}.py"
-        path.write_text(TEXT.replace("@WHAT@", what).replace("@SHAPE@", repr(shape)))
-        yield Timed(name, path, [{}, {"path": "walk"}, {"path": "tiles"}, {"path": "look_back"}])
+    scans: Ways = [{}, {"path": "walk"}, {"path": "tiles"}, {"path": "look_back"}]
+    kinds = {"long": (long_rows(), scans), "small": (small_pools(), POOLS[:3]), "middle": (middle_rows(), MIDDLE_ROWS)}
+    for kind, (found, ways) in kinds.items():
+        for number, (name, what, shape) in enumerate(found if not only or kind in only else ()):
+            path = folder / f"{kind}_{number}.py"
+            path.write_text(TEXT.replace("@WHAT@", what).replace("@SHAPE@", repr(shape)))
+            yield Timed(name, path, ways)
 
 
 def candidates(task: Timed, device: Device) -> Iterator[tuple[dict[str, Choice], dict[str, Choice], str]]:
@@ -261,7 +290,7 @@ def copy_rate() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, required=True, help="KernelBench's folder")
-    parser.add_argument("--only", nargs="*", default=[], help="numbers of level 1, `long` for long rows")
+    parser.add_argument("--only", nargs="*", default=[], help="numbers of level 1, or long, small, middle")
     parser.add_argument("--texts", type=Path, help="JSON file of the candidates, written beforehand")
     parser.add_argument("--print", action="store_true", help="write that file, and time nothing")
     parser.add_argument("--seconds", type=float, default=1e9, help="no task begins later than this")

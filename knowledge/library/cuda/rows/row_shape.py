@@ -218,7 +218,8 @@ class Chooser:
         outer = len(self.kernel.outer)
         kept = tuple(cached(staged, outer))
         vector = self._vector()
-        cluster = self._cluster(kept, vector)
+        read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
+        cluster = self._cluster(kept, vector) if read_again else 1
         state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
         team = self._team(vector, bool(kept), state_bytes, cluster)
         threads = self._threads(team, state_bytes)
