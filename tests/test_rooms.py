@@ -66,6 +66,7 @@ ROOMS = (
     "graph.trace",
     "graph.report",
     "graph",
+    "graph.mcp",
     "graph.commands",
     "graph.bench",
     "cli",

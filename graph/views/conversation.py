@@ -19,6 +19,7 @@ from foundry.graph.views.checks import check
 from foundry.knowledge.thought import Directive
 
 POLL_S = 0.25
+PAID = ("tokens", "dollars", "calls")  # units of a budget that models spend
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
     if not has_model:
         return Reply(why, understood=False)
     return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
+
+
+def costs(run: RunDirectory, line: str) -> bool:
+    """Whether a line would have a model answer, bring one in or let one spend more."""
+    said = parse(line)
+    if isinstance(said, NotUnderstood):
+        return bool(run.request.models) and line.rstrip().endswith("?")
+    if isinstance(said, RunQuestion):
+        return False
+    return said.verb == "model" or (said.verb == "budget" and said.command["unit"] in PAID)
 
 
 def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) -> str:

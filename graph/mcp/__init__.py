@@ -1,0 +1,1 @@
+"""Foundry's tools for coding agents, over the Model Context Protocol."""
