@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from unittest import mock
 
 import torch
 from torch import fx, nn
+from torch._decomp import decompositions
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.func import functional_call
@@ -30,8 +34,31 @@ class Traced:
 
 def trace_export(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
     """torch.export's training IR made functional; composite operators stay whole (empty decomposition table)."""
-    program = torch.export.export(model, inputs, strict=False).run_decompositions({})
+    with _short_recurrences():
+        program = torch.export.export(model, inputs, strict=False).run_decompositions({})
     return _from_program(program, inputs)
+
+
+@contextlib.contextmanager
+def _short_recurrences() -> Iterator[None]:
+    """What a recurrent layer of fake tensors gives is known from one step; PyTorch would walk them all to learn shapes,
+    a minute for six layers of 512 steps."""
+
+    def first_step_only(walk: Callable[..., Any]) -> Callable[..., Any]:
+        def layer(steps: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(steps, FakeTensor) or steps.shape[0] < 2:
+                return walk(steps, *args, **kwargs)
+            found, last = walk(steps[:1], *args, **kwargs)
+            return found.new_empty((steps.shape[0], *found.shape[1:])), last
+
+        return layer
+
+    with contextlib.ExitStack() as patches:
+        for name in ("one_layer_lstm", "one_layer_rnn"):
+            walk = getattr(decompositions, name, None)
+            if walk is not None:
+                patches.enter_context(mock.patch.object(decompositions, name, first_step_only(walk)))
+        yield
 
 
 def trace_symbolic(model: nn.Module, inputs: tuple[Any, ...]) -> Traced:
