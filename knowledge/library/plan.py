@@ -22,10 +22,10 @@ from foundry.knowledge.library.rules import (
     order,
     pointwise,
     pool,
+    recurrent,
     reduce,
     resample,
     scan,
-    scatter,
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
@@ -45,8 +45,8 @@ RULE_MODULES = (
     attention,
     index,
     resample,
-    scatter,
     order,
+    recurrent,
 )
 
 
@@ -75,7 +75,7 @@ def lower_graph(
     graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
 ) -> Builder:
     """Every operator as its own kernels, without fusion."""
-    builder = Builder(graph, rewrites=frozenset(recipe.rewrites), apart=apart)
+    builder = Builder(graph, recipe.target, rewrites=frozenset(recipe.rewrites), apart=apart)
     for value in [*graph.inputs, *graph.state]:
         if value.role != "constant" or value.data is not None:
             builder.leaf(value)

@@ -36,6 +36,7 @@ def _cpu() -> Mapping[type, Print]:
     from foundry.knowledge.library.cpu.contractions.attention import print_attention
     from foundry.knowledge.library.cpu.contractions.conv import print_conv
     from foundry.knowledge.library.cpu.contractions.gemm import print_gemm
+    from foundry.knowledge.library.cpu.contractions.recurrence import print_recurrence
     from foundry.knowledge.library.cpu.map import print_map
     from foundry.knowledge.library.cpu.pool import print_pool
     from foundry.knowledge.library.cpu.rows.row import print_row
@@ -49,6 +50,7 @@ def _cpu() -> Mapping[type, Print]:
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,
         kernels.AttentionKernel: print_attention,
+        kernels.RecurrentKernel: print_recurrence,
         kernels.AuthoredStep: print_authored,
     }
 
@@ -60,6 +62,7 @@ def _cuda() -> Mapping[type, Print]:
     from foundry.knowledge.library.cuda.convolutions.conv import print_conv
     from foundry.knowledge.library.cuda.map import print_map
     from foundry.knowledge.library.cuda.pool import print_pool
+    from foundry.knowledge.library.cuda.rows.recurrence import print_recurrence
     from foundry.knowledge.library.cuda.rows.row import print_row
     from foundry.knowledge.library.cuda.rows.scan import print_scan
 
@@ -71,6 +74,7 @@ def _cuda() -> Mapping[type, Print]:
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,
         kernels.AttentionKernel: print_attention,
+        kernels.RecurrentKernel: print_recurrence,
         kernels.AuthoredStep: print_authored,
     }
 

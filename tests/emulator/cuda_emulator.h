@@ -102,7 +102,7 @@ struct Block {
     dim3 index, dim, grid;
     int threads = 0, started = 0, alive = 0, arrived = 0, line = 0;
     unsigned generation = 0;
-    uint64_t idle = 0, number = 0;  // number: of blocks that this one was, itself included
+    uint64_t idle = 0, waits = 0, number = 0;  // number: of blocks that this one was, itself included
     char* shared = nullptr;
     const std::function<void()>* kernel = nullptr;
     Fiber* current = nullptr;
@@ -244,6 +244,16 @@ inline void yield() {
     if (self->next != self) switch_to(self, self->next);
 }
 
+// A thread that waits for what another block will write lets the others go on. All of them wait in vain for no longer than
+// a minute of processor time.
+inline void wait_for_another_block() {
+    Block& b = block();
+    b.idle = 0;
+    if (++b.waits > 300'000'000) violation("a block waits for what no other block writes");
+    yield();
+    std::this_thread::yield();
+}
+
 inline void block_barrier(int line) {
     Block& b = block();
     if (b.arrived == 0) b.line = line;
@@ -329,7 +339,7 @@ inline void run_block(int64_t number, dim3 grid, dim3 dim, size_t shared_bytes, 
     b.grid = grid;
     b.threads = b.alive = static_cast<int>(dim.x * dim.y * dim.z);
     b.started = b.arrived = 0;
-    b.idle = 0;
+    b.idle = b.waits = 0;
     ++b.number;
     b.kernel = &kernel;
     for (int w = 0; w * 32 < b.threads; ++w) {
@@ -391,6 +401,13 @@ void launch(int cluster, dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel
     const int64_t blocks = static_cast<int64_t>(grid.x) * grid.y * grid.z;
     if (cluster > 1) {
         run_clusters(cluster, grid, dim, shared_bytes, body);
+        return;
+    }
+    if (cluster == 0) {  // all blocks at once, each in a thread of its own
+        std::vector<std::thread> threads;
+        for (int64_t number = 0; number < blocks; ++number)
+            threads.emplace_back([&, number] { run_block(number, grid, dim, shared_bytes, body); });
+        for (std::thread& thread : threads) thread.join();
         return;
     }
 #pragma omp parallel for schedule(dynamic, 1)

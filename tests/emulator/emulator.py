@@ -23,6 +23,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 
 HEADERS = [Path(__file__).with_name(name) for name in ("cuda_emulator.h", "fibers.h", "clusters.h", "warp_products.h")]
 COMPILE_LIMIT_S = 120
+UNCLEARED = 0xFFC1FFC1  # a word of memory that nobody has cleared: NaN in every type
 FLAGS = ("-std=c++17", "-O0", "-fopenmp", "-fPIC", "-shared", "-fno-strict-aliasing", "-ffp-contract=off", "-w")
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\s*\(\s*\w+\s*\)\s*|alignas\s*\(\s*\w+\s*\)\s*)?([\w:\s]+?)\s+(\w+)\s*\[\s*\]\s*;"
@@ -82,8 +83,8 @@ def build_emulation(source: str, launches: Sequence[Launch], folder: Path) -> tu
 def run_emulation(library: Path, names: Sequence[str], addresses: Mapping[str, int], workspace_bytes: int = 0) -> None:
     """Launches the kernels on CPU memory in this process. Call it in a child: a violation ends the process with 97."""
     buffers = (ctypes.c_void_p * max(len(names), 1))(*[addresses[name] for name in names])
-    workspace = ctypes.create_string_buffer(workspace_bytes + 256)
-    ctypes.memset(workspace, 0xFF, len(workspace))  # NaN: nobody has cleared a device's memory
+    words = workspace_bytes // 4 + 64
+    workspace = (ctypes.c_uint32 * words)(*[UNCLEARED] * words)
     aligned = (ctypes.addressof(workspace) + 255) & ~255
     ctypes.CDLL(str(library)).emulate(buffers, ctypes.c_void_p(aligned))
 

@@ -405,3 +405,24 @@ inline void meet(int number, int threads) {
 }
 
 }  // namespace bulk
+
+// ---------------------------------------------------------------- values that blocks hand to each other
+
+namespace exchange {
+
+inline void write(float* to, float value) { __atomic_store(to, &value, __ATOMIC_RELAXED); }
+// What is missing is looked for again later, so whoever does not wait for it works with what was there.
+inline float4 read(const float* from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16) emulator::violation("a read of four neighbours that is not aligned");
+    float4 x;
+    __atomic_load(from, &x.x, __ATOMIC_RELAXED);
+    __atomic_load(from + 1, &x.y, __ATOMIC_RELAXED);
+    __atomic_load(from + 2, &x.z, __ATOMIC_RELAXED);
+    __atomic_load(from + 3, &x.w, __ATOMIC_RELAXED);
+    const float parts[] = {x.x, x.y, x.z, x.w};
+    for (const float part : parts)
+        if (__float_as_int(part) == -1) return emulator::wait_for_another_block(), x;
+    return x;
+}
+
+}  // namespace exchange

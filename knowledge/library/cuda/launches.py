@@ -3,10 +3,10 @@
 `PrintedKernel.call` of the CUDA target is a JSON list of records {"kernel", "grid": [x, y, z], "block": [x, y, z],
 "shared_bytes", "args", "prepares", "cluster"}. An argument is a buffer's name, "workspace+<bytes>" for scratch memory,
 "prepared+<bytes>" for memory that is kept between calls, an integer (64-bit), or a tensor map of one of these memories,
-as an object of the fields of `TensorMap`. Launches that prepare fill that memory
-from parameters; they run only when a parameter has changed. Dynamic and static shared memory above 48 KB together need
-the function's attribute raised, which the candidate does at load. `cluster` neighbouring blocks run together and see
-each other's shared memory.
+as an object of the fields of `TensorMap`. Launches that prepare fill that memory from parameters; they run only when a
+parameter has changed. Dynamic and static shared memory above 48 KB together need the function's attribute raised, which
+the candidate does at load. `cluster` neighbouring blocks run together and see each other's shared memory; in a cluster
+of ALL_BLOCKS none sees another's, but all run at once, or the launch fails.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 from foundry.knowledge.opgraph import DType
 
 KERNEL_PREFIX = "foundry_"
+ALL_BLOCKS = 0
 MAX_SHARED_BYTES = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
 
 
@@ -46,7 +47,7 @@ class Launch:
     args: tuple[Argument, ...]
     shared_bytes: int = 0
     prepares: bool = False
-    cluster: int = 1
+    cluster: int = 1  # or ALL_BLOCKS
 
 
 def encode(launches: Iterable[Launch]) -> str:

@@ -203,7 +203,7 @@ class _EntryText:
     def _literal(self, launch: Launch) -> str:
         slots = [self._slot(argument) for argument in launch.args]
         sizes = f"{launch.grid}, {launch.block}, {launch.shared_bytes}"
-        together = f", {launch.cluster}" if launch.cluster > 1 else ""
+        together = f", {launch.cluster}" if launch.cluster != 1 else ""
         return f"({launch.kernel!r}, {sizes}, {_tuple(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:

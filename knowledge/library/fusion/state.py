@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from foundry.knowledge.library.ir.access import Step, reads, stores_of, with_stores, writes
-from foundry.knowledge.library.ir.kernels import Buffer, Emit, EmitRow, Kernel, RowKernel, TorchCall
+from foundry.knowledge.library.ir.access import Step, last_states, reads, stores_of, with_stores, writes
+from foundry.knowledge.library.ir.kernels import Buffer, Emit, EmitRow, Kernel, RecurrentKernel, RowKernel, TorchCall
 
 # The rewrite that reduces results where they are made, also where that was slower on the machine that was measured.
 ANYWHERE = "reduce-with-result"
@@ -167,11 +167,15 @@ class FusionState:
 
 def prune_stores(kernel: Kernel, wanted: Callable[[str], bool]) -> Kernel:
     """The kernel without the stores that nobody wants."""
-    if all(wanted(store.buffer) for store in stores_of(kernel)):
+    states = last_states(kernel) if isinstance(kernel, RecurrentKernel) else []
+    if all(wanted(name) for name in [*states, *(store.buffer for store in stores_of(kernel))]):
         return kernel
     if isinstance(kernel, RowKernel):
         stages = tuple(
             stage for stage in kernel.stages if not isinstance(stage, Emit | EmitRow) or wanted(stage.store.buffer)
         )
         return replace(kernel, stages=stages)
+    if isinstance(kernel, RecurrentKernel):
+        last_h, last_c = (name if wanted(name) else "" for name in (kernel.last_h, kernel.last_c))
+        kernel = replace(kernel, last_h=last_h, last_c=last_c)
     return with_stores(kernel, tuple(store for store in kernel.stores if wanted(store.buffer)))

@@ -20,6 +20,7 @@ from foundry.knowledge.library.ir.kernels import (
     Let,
     Load,
     PoolKernel,
+    RecurrentKernel,
     Reduction,
     RowKernel,
     ScanKernel,
@@ -171,11 +172,24 @@ def fixed_reads(step: Step) -> set[str]:
         return {step.x, step.weight}
     if isinstance(step, AttentionKernel):
         return {step.q.buffer, step.k.buffer, step.v.buffer}
+    if isinstance(step, RecurrentKernel):
+        return {load.buffer for load in cell_loads(step)}
     if isinstance(step, AuthoredStep):
         return set(step.reads)
     if isinstance(step, TorchCall):
         return set(_refs([*step.args, *step.kwargs.values()]))
     return set()
+
+
+def cell_loads(kernel: RecurrentKernel) -> list[Load]:
+    """What the cells of recurrent layers read."""
+    cells = [cell for layer in kernel.layers for cell in layer]
+    found = [load for c in cells for load in (c.weight, c.bias, c.h, c.c, c.given, c.below, c.below_bias)]
+    return [load for load in found if load is not None]
+
+
+def last_states(kernel: RecurrentKernel) -> list[str]:
+    return [name for name in (kernel.last_h, kernel.last_c) if name]
 
 
 def _refs(items: list[object]) -> Iterator[str]:
@@ -200,7 +214,8 @@ def writes(step: Step) -> set[str]:
     if isinstance(step, AuthoredStep):
         return set(step.writes)
     tail = tail_of(step)
-    return {store.buffer for store in [*stores_of(step), *(tail_stores(tail) if tail else [])]}
+    states = last_states(step) if isinstance(step, RecurrentKernel) else []
+    return {*states, *(store.buffer for store in [*stores_of(step), *(tail_stores(tail) if tail else [])])}
 
 
 def buffers_of_step(step: Step) -> set[str]:
@@ -251,6 +266,8 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, AuthoredStep):
         reads += step.reads
         writes += step.writes
+    if isinstance(step, RecurrentKernel):
+        writes += last_states(step)
     if isinstance(step, TorchCall):
         writes += step.results
     return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

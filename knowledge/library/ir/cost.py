@@ -9,6 +9,7 @@ from foundry.knowledge.library.ir.access import (
     expressions,
     fixed_reads,
     is_prepared,
+    last_states,
     loaded_names,
     reductions_of,
     store_space,
@@ -17,6 +18,7 @@ from foundry.knowledge.library.ir.access import (
     tail_stores,
 )
 from foundry.knowledge.library.ir.kernels import (
+    GATES,
     Apply,
     AttentionKernel,
     AuthoredStep,
@@ -28,6 +30,7 @@ from foundry.knowledge.library.ir.kernels import (
     Load,
     Plan,
     PoolKernel,
+    RecurrentKernel,
     Reduction,
     RowKernel,
     ScanKernel,
@@ -63,12 +66,21 @@ def flops(kernel: Kernel) -> int:
         total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
     elif isinstance(kernel, ScanKernel):
         total += math.prod(kernel.shape)
+    elif isinstance(kernel, RecurrentKernel):
+        total += _recurrent_flops(kernel)
     elif isinstance(kernel, AuthoredStep):
         total += kernel.flops
     tail = tail_of(kernel)
     if tail is not None:
         total += sum(isinstance(stage, Reduction) for stage in tail.stages) * math.prod(store_space(kernel))
     return total
+
+
+def _recurrent_flops(kernel: RecurrentKernel) -> int:
+    _, steps, batch, hidden = kernel.shape
+    cells = [cell for layer in kernel.layers for cell in layer]
+    products = len(cells) + sum(cell.below is not None for cell in cells)
+    return 2 * steps * batch * hidden * GATES[kernel.cell] * hidden * products
 
 
 def _distinct(view: View, space: Shape, limit: int) -> int:
@@ -94,6 +106,7 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
     space = store_space(kernel)
     whole = [plan.buffers[name] for name in (kernel.writes if isinstance(kernel, AuthoredStep) else ())]
+    whole += [plan.buffers[name] for name in (last_states(kernel) if isinstance(kernel, RecurrentKernel) else ())]
     written = sum(buffer.numel * ITEM_BYTES[buffer.dtype] for buffer in whole)
     for store in stores_of(kernel):
         buffer = plan.buffers[store.buffer]

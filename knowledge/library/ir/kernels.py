@@ -14,8 +14,6 @@ from typing import Literal
 from foundry.knowledge.candidate import AuthoredKernel, Choice
 from foundry.knowledge.opgraph import Argument, DType, OpGraph
 
-# ---------------------------------------------------------------- scalar expressions
-
 
 @dataclass(frozen=True)
 class View:
@@ -329,10 +327,45 @@ class AttentionKernel:
     empty_rows: Literal["zero", "nan"] = "zero"
 
 
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+@dataclass(frozen=True)
+class RecurrentCell:
+    """A recurrent layer in one direction. Its input is the layer below in the same kernel, through `below`, or `given`
+    is its share of the gates. Biases are over (gate * hidden); states before the first step are zeros for None."""
+
+    weight: Load  # of the hidden state, over (gate * hidden, hidden)
+    bias: Load | None
+    h: Load | None  # over (batch, hidden)
+    c: Load | None
+    given: Load | None = None  # over (steps, batch, gate * hidden)
+    below: Load | None = None
+    below_bias: Load | None = None
+
+
+@dataclass(frozen=True)
+class RecurrentKernel:
+    """Layers, one above the other, over `shape` = (directions, steps, batch, hidden); the second direction runs back.
+    Stores over `shape` with Named("acc"), the last layer's hidden state. `last_h` and `last_c`: contiguous buffers
+    (layer * direction, batch, hidden) for the states after the last step, from row `first` on."""
+
+    name: str
+    cell: Literal["lstm", "gru", "rnn_tanh", "rnn_relu"]
+    shape: tuple[int, int, int, int]
+    layers: tuple[tuple[RecurrentCell, ...], ...]
+    stores: tuple[Store, ...]
+    dtype: DType
+    last_h: str = ""
+    last_c: str = ""
+    first: int = 0
+    ops: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class AuthoredStep:
-    """A whole forward that an author wrote: which buffers it reads and writes, and its text and launches. Nothing is
-    known of what it computes, so it has neither expressions nor stores."""
+    """A whole forward that an author wrote: what it reads and writes, its text and launches. What it computes is not
+    known, so it has neither expressions nor stores."""
 
     name: str
     kernel: AuthoredKernel
@@ -344,7 +377,8 @@ class AuthoredStep:
     stores: tuple[Store, ...] = ()
 
 
-Kernel = MapKernel | RowKernel | ScanKernel | GemmKernel | ConvKernel | PoolKernel | AttentionKernel | AuthoredStep
+_LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel
+Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | AuthoredStep
 
 
 @dataclass(frozen=True)
@@ -359,7 +393,7 @@ class TorchCall:
     ops: tuple[str, ...] = ()
 
 
-# ---------------------------------------------------------------- plan
+# ---------------------------------------------------------------- plans, and what printers make of them
 
 
 @dataclass(frozen=True)
@@ -412,9 +446,6 @@ class Plan:
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
     ieee_only: bool = False  # no product of float32 in TF32
     graph: OpGraph | None = None  # what the steps compute: the task's graph as rewritten
-
-
-# ---------------------------------------------------------------- what printers declare
 
 
 @dataclass(frozen=True)

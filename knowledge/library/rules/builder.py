@@ -176,6 +176,7 @@ class Builder:
     """The buffers and steps so far, and for each lowered value its tensor."""
 
     graph: OpGraph
+    target: str
     buffers: dict[str, Buffer] = field(default_factory=dict)
     steps: list[Kernel | TorchCall] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)

@@ -190,6 +190,11 @@ def _matmul(builder: Builder, op: Op) -> None:
 @rule("linear")
 def _linear(builder: Builder, op: Op) -> None:
     a, weight, bias = builder.tensor_at(op, 0, "input"), builder.tensor_at(op, 1, "weight"), builder.optional(op, 2, "")
+    linear(builder, op, a, weight, bias)
+
+
+def linear(builder: Builder, op: Op, a: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Binds `op` to a weight^T + bias."""
     shape = op.outputs[0].spec.shape
     if len(a.shape) == 1:
         a = builder.reshape(a, (1, *a.shape), op)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from foundry.knowledge.library.ir.access import tail_outer
 from foundry.knowledge.library.ir.kernels import (
+    GATES,
     Apply,
     AttentionKernel,
     Const,
@@ -27,6 +28,8 @@ from foundry.knowledge.library.ir.kernels import (
     Named,
     Plan,
     PoolKernel,
+    RecurrentCell,
+    RecurrentKernel,
     Reduction,
     RowKernel,
     ScanKernel,
@@ -192,6 +195,8 @@ def execute(machine: Machine, step: object) -> None:
         _pool(machine, step)
     elif isinstance(step, AttentionKernel):
         _attention(machine, step)
+    elif isinstance(step, RecurrentKernel):
+        _recurrent(machine, step)
     else:
         assert isinstance(step, TorchCall)
         _call(machine, step)
@@ -391,6 +396,58 @@ def _attention(machine: Machine, kernel: AttentionKernel) -> None:
     acc = weights @ v
     for store in kernel.stores:
         machine.store(store, (*kernel.batch, kernel.rows, kernel.value_head), {"acc": acc})
+
+
+def _recurrent(machine: Machine, kernel: RecurrentKernel) -> None:
+    """RecurrentCell by cell and step by step."""
+    directions, _, batch, hidden = kernel.shape
+    above: list[torch.Tensor] = []
+    for layer, cells in enumerate(kernel.layers):
+        row, below = kernel.first + layer * directions, above
+        above = []
+        for direction, cell in enumerate(cells):
+            walked, h, c = _walk(machine, kernel, cell, below[0] if below else None, reverse=direction == 1)
+            above.append(walked)
+            for name, state in ((kernel.last_h, h), (kernel.last_c, c)):
+                if name:
+                    whole = machine.flat[name].view(-1, batch, hidden)
+                    whole[row + direction] = state.to(whole.dtype)
+    for store in kernel.stores:
+        machine.store(store, kernel.shape, {"acc": torch.stack(above)})
+
+
+def _walk(
+    machine: Machine, kernel: RecurrentKernel, cell: RecurrentCell, below: torch.Tensor | None, *, reverse: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(hidden states of all steps, the last one, the last cell state) of one layer in one direction."""
+    _, steps, batch, hidden = kernel.shape
+    width, dtype = GATES[kernel.cell] * hidden, torch_dtype(kernel.dtype)
+
+    def known(load: Load | None, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype) if load is None else machine.evaluate(load, shape, {}).to(dtype)
+
+    if below is None:
+        given = known(cell.given, steps, batch, width)
+    else:
+        given = below @ known(cell.below, width, hidden).T + known(cell.below_bias, width)
+    weight, bias = known(cell.weight, width, hidden), known(cell.bias, width)
+    h, c = known(cell.h, batch, hidden), known(cell.c, batch, hidden)
+    found = [h] * steps
+    for step in reversed(range(steps)) if reverse else range(steps):
+        own = h @ weight.T + bias
+        if kernel.cell == "lstm":
+            enters, forgets, new, leaves = (given[step] + own).chunk(4, -1)
+            c = forgets.sigmoid() * c + enters.sigmoid() * new.tanh()
+            h = leaves.sigmoid() * c.tanh()
+        elif kernel.cell == "gru":
+            (reset, update, new), (own_reset, own_update, own_new) = given[step].chunk(3, -1), own.chunk(3, -1)
+            update = (update + own_update).sigmoid()
+            new = (new + (reset + own_reset).sigmoid() * own_new).tanh()
+            h = new + update * (h - new)
+        else:
+            h = (given[step] + own).tanh() if kernel.cell == "rnn_tanh" else (given[step] + own).relu()
+        found[step] = h
+    return torch.stack(found), h, c
 
 
 def _call(machine: Machine, call: TorchCall) -> None:

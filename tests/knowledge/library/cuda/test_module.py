@@ -114,8 +114,9 @@ extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, 
     if (c->stream != (void*)7 || !c->attributes != !c->count) return 1;
     struct Attribute { unsigned id, pad, size[3], rest[13]; };
     const Attribute* const together = (const Attribute*)c->attributes;
-    if (c->count > 1 || (together && (together->id != 4 || together->size[1] * together->size[2] != 1))) return 1;
-    const int cluster = together ? (int)together->size[0] : 1;
+    if (c->count > 1 || (together && together->id != 4 && together->id != 2)) return 1;
+    if (together && together->size[0] * together->size[1] * together->size[2] != together->size[0]) return 1;
+    const int cluster = !together ? 1 : together->id == 4 ? (int)together->size[0] : 0;
     const size_t i = (size_t)function - 1;
     if (kStatic[i] + c->shared > 48 * 1024 && c->shared > kAllowed[i]) return 1;
     const dim3 grid(c->gx, c->gy, c->gz), block(c->bx, c->by, c->bz);
@@ -465,3 +466,34 @@ def test_the_file_reads_without_running() -> None:
     assert literals and literals.about["target"] == "cuda" and literals.about["flags"][0] == "-cubin"
     assert text.startswith("# Foundry kernel, target cuda. Needs torch and nvcc only.")
     assert torch.__version__ and "get_inputs" not in text
+
+
+RECURRENT = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.GRU(3, 5, 2)
+
+    def forward(self, x):
+        return self.layers(x)[1]
+"""
+WALKED = """
+torch.manual_seed(3)
+x, own, reference = torch.randn(4, 2, 3), ModelNew(), Model()
+reference.load_state_dict(own.state_dict())
+print(json.dumps({"error": float((own(x) - reference(x)).norm())}))
+"""
+
+
+def test_blocks_that_wait_for_each_other_are_launched_together(tmp_path: Path) -> None:
+    """One after the other, the first would wait for ever."""
+    namespace: dict[str, Any] = {}
+    exec(RECURRENT, namespace)
+    graph = capture(namespace["Model"](), [torch.randn(4, 2, 3)])
+    lowered = lower([graph], Recipe("cuda"), task_source=RECURRENT, device=replace(H200, cores=7))
+    error = run(lowered.source, WALKED, tmp_path, tmp_path / "cache")["error"]
+    assert isinstance(error, float) and error < 1e-3
