@@ -25,6 +25,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.tools.machine.device import chosen_gpus, describe
 from foundry.tools.task.limits import GPU_GIGABYTES
 
+LARGE_SHARE = 0.8  # of a GPU's memory, for one of its lanes: large tasks go on beside small ones, one at a time
 SUMMARY, FIGURES = "summary.md", "summary.json"
 
 
@@ -37,9 +38,10 @@ def places_of(request: BenchRequest, gpus: str, lanes: int = 1) -> list[dict[str
     if device.target != "cuda":
         asked = f"--gpus {gpus}" if gpus else f"--lanes {lanes}"
         raise UsageError(f"{asked}: no kernel would run on a GPU here", "see `foundry doctor`")
-    part = {GPU_GIGABYTES: f"{device.memory_bytes / 1e9 / lanes:.1f}"} if lanes > 1 else {}
+    shares = [LARGE_SHARE, *[(1.0 - LARGE_SHARE) / (lanes - 1)] * (lanes - 1)] if lanes > 1 else []
+    parts = [{GPU_GIGABYTES: f"{share * device.memory_bytes / 1e9:.1f}"} for share in shares] or [{}]
     here = chosen_gpus(gpus or "1")
-    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for _ in range(lanes) for gpu in here]
+    return [{"CUDA_VISIBLE_DEVICES": gpu, **part} for part in parts for gpu in here]
 
 
 @dataclass(frozen=True)

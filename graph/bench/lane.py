@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from foundry.graph.bench.one_task import ALONE, run_task, runs_of
+from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
 from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, mixed
@@ -34,7 +34,7 @@ async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> No
             digest = digest_of(task)
             if stop.is_set() or results.knows(task.name, digest):
                 continue
-            if request.is_sharing and (runs_of(request, task) / ALONE).exists():
+            if is_too_large(request, task):
                 continue
             with _claim(runs_of(request, task)) as is_ours:
                 if not is_ours or results.knows(task.name, digest):

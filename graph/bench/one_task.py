@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 import traceback
 from collections import defaultdict
@@ -25,9 +26,10 @@ from foundry.knowledge.candidate import Contest, RivalName
 from foundry.knowledge.codec import decode
 from foundry.knowledge.errors import RandomTask, TaskError, TellsNothing, TooLarge, UsageError
 from foundry.knowledge.task import Task
+from foundry.tools.task.limits import GPU_GIGABYTES
 
 RUNS = "runs"
-ALONE = "alone"  # a file in the folder of a task's runs: it does not fit into a part of a GPU
+TOO_LARGE = "too_large"  # a file in the folder of a task's runs: for which part of a GPU it is, in gigabytes
 FIELDS: dict[RivalName, str] = {"eager": "eager", "compile": "compile", "compile max-autotune": "autotune"}
 SHORTEST_S = 0.05  # that is worth a word of where the seconds went
 OPEN = ("running", "interrupted", "finished")  # states of a run that can be gone on with
@@ -36,6 +38,17 @@ OPEN = ("running", "interrupted", "finished")  # states of a run that can be gon
 def runs_of(request: BenchRequest, task: BenchTask) -> Path:
     """The folder of a task's runs."""
     return request.where / RUNS / task.name
+
+
+def is_too_large(request: BenchRequest, task: BenchTask) -> bool:
+    """Whether it is known that a task does not fit into this lane's part of a GPU."""
+    known = runs_of(request, task) / TOO_LARGE
+    return request.is_sharing and known.exists() and _part_gb() <= float(known.read_text() or "0")
+
+
+def _part_gb() -> float:
+    """Of a GPU's memory, for this lane; infinite where it has all."""
+    return float(os.environ.get(GPU_GIGABYTES, "inf"))
 
 
 async def run_task(
@@ -64,7 +77,7 @@ async def run_task(
         found = line(str(error), "no question tells right from wrong")
     except TooLarge as error:
         if request.is_sharing:
-            (runs_of(request, task) / ALONE).touch()
+            (runs_of(request, task) / TOO_LARGE).write_text(str(_part_gb()))
             return None
         found = line(str(error))
     except (TaskError, UsageError) as error:

@@ -10,7 +10,7 @@ import pytest
 
 from foundry.graph.bench.lane import work
 from foundry.graph.bench.lanes import spread
-from foundry.graph.bench.one_task import run_task, runs_of
+from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
 from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
@@ -18,6 +18,7 @@ from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
 from foundry.knowledge.errors import FoundryError, TooLarge
 from foundry.knowledge.task import Task
+from foundry.tools.task.limits import GPU_GIGABYTES
 
 
 @pytest.fixture
@@ -49,7 +50,11 @@ async def test_a_lane_that_fails_is_said(request_: BenchRequest) -> None:
         await spread(request_, [{"PATH": ""}], lambda _task, _line: None, asyncio.Event())
 
 
-async def test_a_task_that_needs_a_gpu_of_its_own_is_left_to_a_lane_that_has_one(request_: BenchRequest) -> None:
+async def test_a_task_is_left_to_a_lane_that_has_more_of_the_gpu(
+    request_: BenchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(GPU_GIGABYTES, "30.0")
+
     class Narrow(Parts):
         def task(self, request: SolveRequest) -> Task:
             raise TooLarge("it needs 90 GB and 70 are free")
@@ -60,6 +65,9 @@ async def test_a_task_that_needs_a_gpu_of_its_own_is_left_to_a_lane_that_has_one
     assert await run_task(task, digest_of(task), sharing, Narrow(), {}, asyncio.Event()) is None
     told: list[str] = []
     await work(sharing, lambda task, line: told.append(f"{task.name} {line and line.verdict}"), asyncio.Event())
-    assert "0_broken" not in " ".join(told)  # another lane that shares a GPU passes it over
+    assert "0_broken" not in " ".join(told)  # another lane with no more of a GPU passes it over
+    assert is_too_large(sharing, task) and not is_too_large(request_, task)
+    monkeypatch.setenv(GPU_GIGABYTES, "120.0")
+    assert not is_too_large(sharing, task)
     alone = await run_task(task, digest_of(task), request_, Narrow(), {}, asyncio.Event())
     assert alone is not None and alone.reason == "it needs 90 GB and 70 are free"

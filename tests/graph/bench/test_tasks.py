@@ -99,8 +99,8 @@ def test_lanes_share_each_gpu_and_its_memory(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(device_module, "visible_gpus", lambda: ["0", "1"])
     monkeypatch.setattr(bench, "describe", lambda target: device)
     request = BenchRequest("tasks", "out", target="cuda")
-    part = {"FOUNDRY_GPU_GB": "46.7"}
-    assert places_of(request, "", 3) == [{"CUDA_VISIBLE_DEVICES": "0", **part}] * 3
+    parts = [{"CUDA_VISIBLE_DEVICES": "0", "FOUNDRY_GPU_GB": size} for size in ("112.0", "14.0", "14.0")]
+    assert places_of(request, "", 3) == parts  # one for large tasks
     found = places_of(request, "all", 2)
     assert [place["CUDA_VISIBLE_DEVICES"] for place in found] == ["0", "1", "0", "1"]
     assert places_of(request, "2") == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
