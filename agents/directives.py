@@ -27,9 +27,16 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("@fusion keep bias in the epilogue", "keep a value in registers (also: fuse bias)"),
     ("@fusion split relu", "write a value to memory between two kernels"),
     ("@fusion apply NAME | drop NAME", "use or do not use an exact rewrite"),
-    ("pause | resume | stop", "steer the run"),
-    ("budget +20 [evaluations/minutes/tokens/dollars/calls]", "give the run more"),
-    ("status | best | cost | why c17", "ask about the run"),
+    ("pause | resume | stop [island 2]", "steer the run, or one island"),
+    ("try my_kernel.py [on island 2]", "evaluate a file with class ModelNew as a candidate, and search on from it"),
+    ("start from c17 [on island 2]", "the next step begins at this candidate"),
+    ("freeze c17 | thaw c17", "no step begins at this candidate any more; it may still win"),
+    ("add island [ROLE] | role ROLE on island 2", "one island more; a role: fusion, memory, parameters, algorithm"),
+    ("model NAME | model playbook", "who thinks from the next step on"),
+    ("budget +20 | -20 [evaluations/minutes/tokens/dollars/calls]", "give the run more, or less"),
+    ("directives | withdraw d3", "what was said and what came of it; take it back"),
+    ("status | best | cost | why c17 | help", "ask about the run"),
+    ("show c17 | diff c17 c12 | what did you try on fusion", "a kernel, a difference, the steps about something"),
 )
 
 LONGEST_LINE_CHARS = 2000
@@ -62,8 +69,8 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """A line that asks about the run: status, best, cost, directives, why, show, diff or tried. `candidate`, `other`
-    and `about` (what the steps asked for have to do with) are "" where it names none."""
+    """A line that asks about the run: status, best, cost, directives, help, why, show, diff or tried. `candidate`,
+    `other` and `about` (what the steps asked for have to do with) are "" where it names none."""
 
     verb: str
     candidate: str = ""
@@ -99,6 +106,7 @@ _QUESTIONS = (
     _Form("status", ("status", "how is|are|does it|we ...", "how far ...")),
     _Form("best", ("[what is|what's|whats] [the] best [so far] [candidate]",)),
     _Form("cost", ("cost|costs|budget", "what did it cost", "how much did|does it cost")),
+    _Form("help", ("help", "what can|may i say|do|ask")),
     _Form("directives", ("directives", "list [the] directives")),
     _Form("diff", ("diff|compare|difference [between] CANDIDATE [and|with|from|to] [OTHER]",)),
     _Form("show", ("show|print [me] [the] [code|source|file|kernel] [of] CANDIDATE", "source|code [of] CANDIDATE")),

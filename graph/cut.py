@@ -72,7 +72,8 @@ def _before_the_end(run: RunDirectory) -> Moment:
     said = "SELECT MIN(e.started) FROM events e JOIN journal j ON j.key = e.step || '/outside'"
     rows = run.database.run(f"{said} WHERE e.name = 'select' AND json_extract(j.value, '$.stop') IS NOT NULL")
     if rows[0][0] is not None:
-        ordered = [at for verb, at in run.inbox.dated_verbs() if verb == "stop"]
+        posted = run.inbox.posted()
+        ordered = [posted[item.id] for item in run.inbox.read() if item.verb == "stop" and item.island is None]
         return Moment("", min([float(rows[0][0]), *ordered[-1:]]))
     rows = run.database.run("SELECT MAX(started) FROM events WHERE kind = 'node' AND step = 'decide'")
     return Moment("", float(rows[0][0]) if rows[0][0] is not None else time.time())

@@ -67,18 +67,21 @@ def chat(
     runs: RunsOption = Path("runs"),
 ) -> None:
     """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
+    from foundry.graph.live.prompt import typed_lines
+    from foundry.graph.run.opening import Parts
     from foundry.graph.run.run_directory import RunDirectory, find_run
-    from foundry.graph.views import conversation
+    from foundry.graph.views.conversation import Conversation, wait_for_acknowledgement
 
     opened = RunDirectory.inspect(find_run(runs, run))
     try:
-        lines = [" ".join(words)] if words else conversation.typed_lines()
+        conversation = Conversation(opened, Parts())
+        lines = [" ".join(words)] if words else typed_lines(conversation, opened.path)
         understood = True
         for line in lines:
-            reply = conversation.say(opened, line)
+            reply = conversation.say(line)
             typer.echo(reply.text)
             if reply.directive and wait:
-                typer.echo(conversation.wait_for_acknowledgement(opened, reply.directive, wait))
+                typer.echo(wait_for_acknowledgement(opened, reply.directive, wait))
             understood = reply.understood
         if words and not understood:
             raise typer.Exit(2)

@@ -10,24 +10,29 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from foundry.agents.expert import experts
 from foundry.graph.live.line import ESCAPE, Line, keys_of
 from foundry.graph.live.plain import PlainLines
 from foundry.graph.live.reader import RunReader
 from foundry.graph.live.scene import Scene, Standing
 from foundry.graph.live.screen import Below, draw
+from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.views.conversation import say
+from foundry.graph.views.completion import Names, complete
+from foundry.graph.views.conversation import Conversation
+from foundry.knowledge.errors import FoundryError
 
+T = TypeVar("T")
 REFRESH_S = 1.0  # between pictures while nobody types
 CLOCK_S = 2.0  # between pictures while nothing happens either
 KEYS_S = 0.05
@@ -64,7 +69,8 @@ class Window:
         self._scene = Scene(self._reader.request)
         self._standing: Standing = self._reader.standing()
         self._line = Line(lambda text: self._completions(text))
-        self._work = ThreadPoolExecutor(1, "foundry-chat")
+        self._speaker = Speaker(self.path)
+        self._names: Future[Names] | None = None
         self._answer: Future[str] | None = None
         self._left = threading.Event()
         self._shown = ""
@@ -95,7 +101,8 @@ class Window:
         self._left.set()
 
     def close(self) -> None:
-        self._work.shutdown(wait=False, cancel_futures=True)
+        if self._answer is None:
+            self._speaker.close()
         self._reader.close()
 
     def _refresh(self, live: Live) -> None:
@@ -143,29 +150,56 @@ class Window:
             self._left.set()
         elif self._answer is None:
             self.below.reply = ["..."]
-            self._answer = self._work.submit(_reply_to, self.path, line)
+            self._answer = _begin(lambda: self._speaker.reply_to(line))
 
     def _take_answer(self) -> None:
         if self._answer is not None and self._answer.done():
             self.below.reply, self.below.first = self._answer.result().splitlines(), 0
             self._answer, self._next = None, 0.0
 
-    def _completions(self, text: str) -> list[str]:
-        return []
+    def _completions(self, text: str) -> Sequence[str]:
+        """The names are read once somebody completes something: that takes a moment, and is not done for nothing."""
+        if self._names is None:
+            self._names = _begin(self._speaker.names)
+        names = self._names.result() if self._names.done() else Names()
+        return complete(text, names, tuple(experts()))
 
 
-def _reply_to(path: Path, line: str) -> str:
-    """What the chat says to a line; an error is its one line."""
-    from foundry.knowledge.errors import FoundryError
+def _begin(work: Callable[[], T]) -> Future[T]:
+    """Does it in a thread of its own, which nobody waits for who leaves."""
+    found: Future[T] = Future()
+    threading.Thread(target=lambda: found.set_result(work()), daemon=True).start()
+    return found
 
-    try:
-        run = RunDirectory.inspect(path)
+
+class Speaker:
+    """What is said at the live view to a run; an answer may take a while."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._conversation: Conversation | None = None
+
+    def reply_to(self, line: str) -> str:
+        """What the chat says to a line; an error is its one line."""
         try:
-            return say(run, line).text
-        finally:
-            run.close()
-    except FoundryError as error:
-        return str(error)
+            return self._open().say(line).text
+        except FoundryError as error:
+            return str(error)
+
+    def names(self) -> Names:
+        try:
+            return self._open().names()
+        except FoundryError:
+            return Names()
+
+    def _open(self) -> Conversation:
+        if self._conversation is None:
+            self._conversation = Conversation(RunDirectory.inspect(self._path), Parts())
+        return self._conversation
+
+    def close(self) -> None:
+        if self._conversation is not None:
+            self._conversation.run.close()
 
 
 @contextlib.contextmanager

@@ -160,6 +160,11 @@ class EventLog:
         )
         return 0 if known else self.note(kind, name, **data)
 
+    def told(self, step: str) -> frozenset[str]:
+        """The directives that a step has told of as taken."""
+        rows = self._database.run("SELECT data FROM events WHERE step = ? AND kind = 'directive'", (step,))
+        return frozenset(str(json.loads(data)["directive"]) for (data,) in rows)
+
     def mark_alive(self) -> None:
         """Marks the session alive; the time between sessions does not count as run time."""
         self._database.run("UPDATE sessions SET seen = ? WHERE id = ?", (time.time(), self.session))

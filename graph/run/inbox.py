@@ -66,18 +66,19 @@ class Inbox:
         """When each directive was posted, by its id, in seconds since the epoch."""
         return dict(self._database.run("SELECT id, posted FROM directives"))
 
-    def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> bool:
-        """True the first time `reader` acknowledges this directive."""
+    def acknowledge(self, directive: int, reader: str, step: str, answer: str = "") -> str:
+        """Records that `reader` takes this directive, once; the step at which it did."""
         if answer:  # first, so that whoever sees the acknowledgement sees the answer
             self._database.insert(
                 "INSERT OR IGNORE INTO answers (directive, reader, text) VALUES (?, ?, ?)", (directive, reader, answer)
             )
-        return bool(
-            self._database.insert(
-                "INSERT OR IGNORE INTO acknowledgements (directive, reader, step, at) VALUES (?, ?, ?, ?)",
-                (directive, reader, step, time.time()),
-            )
-        )
+        if self._database.insert(
+            "INSERT OR IGNORE INTO acknowledgements (directive, reader, step, at) VALUES (?, ?, ?, ?)",
+            (directive, reader, step, time.time()),
+        ):
+            return step
+        taken = "SELECT step FROM acknowledgements WHERE directive = ? AND reader = ?"
+        return str(self._database.run(taken, (directive, reader))[0][0])
 
     def acknowledgements(self) -> list[Acknowledgement]:
         rows = self._database.run(
@@ -85,11 +86,6 @@ class Inbox:
             " LEFT JOIN answers USING (directive, reader) ORDER BY at"
         )
         return [Acknowledgement(*row) for row in rows]
-
-    def dated_verbs(self) -> list[tuple[str, float]]:
-        """(verb, when it was posted) of every directive, oldest first."""
-        rows = self._database.run("SELECT json_extract(command, '$.verb'), posted FROM directives ORDER BY id")
-        return [(verb or "", float(posted)) for verb, posted in rows]
 
     def copy_to(self, path: Path) -> None:
         self._database.copy_to(path)

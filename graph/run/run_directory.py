@@ -312,6 +312,9 @@ class RunDirectory:
         rows = self.database.run(f"SELECT body FROM decisions WHERE rowid <= ? ORDER BY {order}", (last,))
         return [decode(Decision, row[0]) for row in rows]
 
+    def decision_count(self) -> int:
+        return int(self.database.run("SELECT COUNT(*) FROM decisions")[0][0])
+
     def ranking(self, limit: int, up_to: Mark | None = None) -> list[str]:
         """Ids of the candidates that no record rejects, highest merit over all their records first; the reference is
         none."""

@@ -1,13 +1,27 @@
-"""What users order an island to do with candidates: try a file, start from one, freeze one; and its role."""
+"""What users say to an island: it is acknowledged; and what they order it to do with candidates: try a file, start from
+one, freeze one; and its role."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
+from foundry.agents.directives import ISLAND_ORDERS
+from foundry.agents.explanation import explain
+from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.run.inbox import in_force
+from foundry.graph.search.known import structures
+from foundry.knowledge.candidate import REFERENCE
+from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.thought import Directive, Proposal, Role
+
+if TYPE_CHECKING:
+    from foundry.graph.run.services import Services
+    from foundry.knowledge.library.lowered import Lowered
+    from foundry.knowledge.opgraph import OpGraph
 
 USER = "user"  # who proposes a file that a user wants tried
 
@@ -78,3 +92,45 @@ def users_proposal(directive: Directive, step: str, parent: str, text: str) -> P
         cites=(f"d{directive.id}",),
         brain=USER,
     )
+
+
+async def acknowledge(
+    island: int, population: Mapping[str, tuple[str, float]], services: Services, step: str, said: Sequence[Directive]
+) -> None:
+    """Tells users that their words were taken, by whom, and why they cannot be followed where that is so: once, also
+    when a killed run executes the step again."""
+    if not said:
+        return
+    kernels, graph = await _known_kernels(population, services)
+    told = services.log.told(step)
+    for directive in said:
+        is_for_run = directive.to == "run"
+        is_shared = is_for_run and directive.island is None and directive.verb not in ISLAND_ORDERS
+        reader = "run" if is_shared else f"island {island}"
+        why = "" if is_for_run or not directive.command else explain(directive, kernels, graph)
+        if services.run.inbox.acknowledge(directive.id, reader, step, why) != step or f"d{directive.id}" in told:
+            continue
+        services.log.note(
+            "directive",
+            "taken",
+            directive=f"d{directive.id}",
+            reader=reader,
+            to=directive.to,
+            text=directive.text,
+            answer=why,
+            understood=bool(directive.command) or services.brain.name != PLAYBOOK,
+        )
+
+
+async def _known_kernels(
+    population: Mapping[str, tuple[str, float]], services: Services
+) -> tuple[list[Lowered], OpGraph | None]:
+    """The library kernels of an island, each structure once, the best first; and the graph."""
+    graphs = await services.graphs()
+    names = sorted(population, key=lambda name: -population[name][1])
+    recipes = [services.evaluation(name).candidate.recipe for name in names if name != REFERENCE]
+    lowered = []
+    for recipe in structures(filter(None, recipes)):
+        with contextlib.suppress(CannotLower):
+            lowered.append(await services.lower(recipe))
+    return lowered, graphs[0] if graphs else None

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from foundry.agents.directives import ISLAND_ORDERS
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Gain, cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.gradients import Transition, choose_parent, remember
-from foundry.graph.search.known import structures
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
-from foundry.graph.search.orders import UserOrders, added_islands, heed
+from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation
-from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
@@ -33,7 +29,6 @@ MISSES = 8  # proposals in a row without a new candidate after which an island g
 KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
 POLL_S = 0.2
-RUN_VERBS = ("pause", "resume", "stop", "budget", "add", "model", "withdraw", *ISLAND_ORDERS)
 
 
 def report(state: IslandState) -> IslandReport:
@@ -68,8 +63,9 @@ async def select(state: IslandState, services: Services) -> Update:
     services.ledger.refresh()
     known = services.directives()
     said = [item for item in known if item.id in outside["to_run"]]
+    fresh = [item for item in known if item.id in {*outside["directives"], *outside["to_run"]}]
     _change_model(said, services)
-    await _acknowledge(state, services, step, outside)
+    await acknowledge(state["island"], state["population"], services, step, fresh)
     orders = heed(state["orders"], said, known)
     withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
     update: Update = {
@@ -210,47 +206,6 @@ async def _wait_while_paused(island: int, services: Services) -> None:
             wanted, _ = find_wanted_state(services.directives(), island)
         if is_all:  # while others work, the run's time goes on
             services.ledger.excuse(island, time.monotonic() - started)
-
-
-async def _acknowledge(state: IslandState, services: Services, step: str, outside: Outside) -> None:
-    """Tells the user that a directive was taken, by whom, and why it cannot be followed where that is so; once."""
-    fresh = {*outside["directives"], *outside["to_run"]}
-    for directive in [item for item in services.directives() if item.id in fresh]:
-        is_for_run = directive.to == "run"
-        is_shared = is_for_run and directive.island is None and directive.verb not in ISLAND_ORDERS
-        reader = "run" if is_shared else f"island {state['island']}"
-        why = "" if is_for_run else await _cannot(directive, state, services)
-        if services.run.inbox.acknowledge(directive.id, reader, step, why):
-            understood = directive.verb in RUN_VERBS if is_for_run else bool(directive.command)
-            services.log.note(
-                "directive",
-                "taken",
-                directive=f"d{directive.id}",
-                reader=reader,
-                to=directive.to,
-                text=directive.text,
-                answer=why,
-                understood=understood or (not is_for_run and services.brain.name != "playbook"),
-            )
-
-
-async def _cannot(directive: Directive, state: IslandState, services: Services) -> str:
-    """Why none of the island's library kernels can follow a directive."""
-    from foundry.agents.explanation import explain
-
-    if not directive.command:
-        return ""
-    graphs = await services.graphs()
-    recipes = [
-        services.evaluation(name).candidate.recipe
-        for name, place in sorted(state["population"].items(), key=lambda item: -item[1][1])
-        if name != REFERENCE
-    ]
-    lowered = []
-    for recipe in structures(filter(None, recipes)):
-        with contextlib.suppress(CannotLower):
-            lowered.append(await services.lower(recipe))
-    return explain(directive, lowered, graphs[0] if graphs else None)
 
 
 # diagnose

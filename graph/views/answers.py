@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from foundry.agents.directives import RunQuestion
+from foundry.agents.directives import RunQuestion, forms
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.inbox import Acknowledgement, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
@@ -207,6 +207,7 @@ _ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {
     "status": lambda run, _: status(run),
     "best": lambda run, _: best(run),
     "cost": lambda run, _: cost(run),
+    "help": lambda *_: forms(),
     "directives": lambda run, _: directives(run),
     "tried": lambda run, asked: tried(run, asked.about),
     "why": lambda run, asked: story(run, asked.candidate),

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from foundry.agents.directives import NotUnderstood, RunQuestion, addressee, parse, promise
-from foundry.agents.explanation import answer_misunderstood, explain, stands_for
+from foundry.agents.explanation import answer_misunderstood, explain, stands_for, tunables
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.thinking import ask_model
 from foundry.graph.search.known import read_known_kernels
 from foundry.graph.views.answers import answer, context, refusals
 from foundry.graph.views.checks import check
+from foundry.graph.views.completion import Names
+from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Directive
 
 POLL_S = 0.25
@@ -33,31 +34,73 @@ class Reply:
 
 
 def say(run: RunDirectory, line: str, parts: Parts | None = None) -> Reply:
-    """Takes one line of a user. A directive that no kernel of the run can follow is refused with the reason. With a
-    chat model, free text goes to the experts, which write kernels of their own, and free questions go to the model."""
-    parts = parts or Parts()
-    said = parse(line)
-    if isinstance(said, RunQuestion):
-        return Reply(answer(run, said))
-    if isinstance(said, Directive) and said.to == "run":
-        checked = check(run, said, parts)
-        if checked.refusal:
-            return Reply(checked.refusal, understood=False)
-        return _post(run, checked.order, promise(checked.order))
-    has_model = bool(run.request.models)
-    if has_model and isinstance(said, NotUnderstood) and line.rstrip().endswith("?"):
-        return _ask_model(run, line, parts)
-    candidates, graph = read_known_kernels(run, parts.library())
-    if isinstance(said, NotUnderstood):
-        if not has_model:
-            return Reply(answer_misunderstood(said, candidates), understood=False)
+    """Takes one line of a user, as Conversation does."""
+    return Conversation(run, parts or Parts()).say(line)
+
+
+class Conversation:
+    """A user's lines to one run. The kernels of the run, with which directives are compared, are read once, and again
+    before something is refused that a newer kernel could follow."""
+
+    def __init__(self, run: RunDirectory, parts: Parts) -> None:
+        self.run = run
+        self._parts = parts
+        self._kernels: tuple[list[Lowered], OpGraph | None] | None = None
+        self._made = -1  # how many candidates there were when they were read
+
+    def say(self, line: str) -> Reply:
+        """A directive that no kernel of the run can follow is refused with the reason. With a chat model, free text
+        goes to the experts, which write kernels of their own, and free questions go to the model."""
+        run, said = self.run, parse(line)
+        if isinstance(said, RunQuestion):
+            return Reply(answer(run, said))
+        if isinstance(said, Directive) and said.to == "run":
+            checked = check(run, said, self._parts)
+            if checked.refusal:
+                return Reply(checked.refusal, understood=False)
+            return _post(run, checked.order, promise(checked.order))
+        if isinstance(said, NotUnderstood):
+            return self._take_free_text(said, line)
+        candidates, why = self._explain(said)
+        if not why:
+            return _post(run, said, " ".join(filter(None, (promise(said), stands_for(said, candidates)))))
+        if not run.request.models:
+            return Reply(why, understood=False)
+        return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
+
+    def names(self) -> Names:
+        """What the run has names for, to complete a line with."""
+        candidates, _ = self._known()
+        kernels = [summary.name for item in candidates for summary in item.kernels]
+        values = [name for item in candidates for name in (*item.fused, *item.materialised)]
+        rewrites = [name for item in candidates for name in (*item.rewrites_open, *item.rewrites_applied)]
+        made = [item.candidate.id for item in self.run.decisions(by_time=True)]
+        said = [f"d{item.id}" for item in self.run.inbox.read()]
+        return Names(
+            tuple(tunables(candidates)), _once(kernels), _once(values), _once(rewrites), tuple(made), tuple(said)
+        )
+
+    def _take_free_text(self, said: NotUnderstood, line: str) -> Reply:
+        run = self.run
+        if not run.request.models:
+            return Reply(answer_misunderstood(said, self._known()[0]), understood=False)
+        if line.rstrip().endswith("?"):
+            return _ask_model(run, line, self._parts)
         return _post(run, said.directive, f"{_reader(said.directive)} will read it as it stands.")
-    why = explain(said, candidates, graph)
-    if not why:
-        return _post(run, said, " ".join(filter(None, (promise(said), stands_for(said, candidates)))))
-    if not has_model:
-        return Reply(why, understood=False)
-    return _post(run, said, f"{why} {_reader(said)} will read it as it stands, and may write such a kernel.")
+
+    def _explain(self, said: Directive) -> tuple[list[Lowered], str]:
+        candidates, graph = self._kernels or self._known()
+        why = explain(said, candidates, graph)
+        if why or not candidates:
+            candidates, graph = self._known()
+            why = explain(said, candidates, graph)
+        return candidates, why
+
+    def _known(self) -> tuple[list[Lowered], OpGraph | None]:
+        made = self.run.decision_count()
+        if self._kernels is None or made != self._made:
+            self._kernels, self._made = read_known_kernels(self.run, self._parts.library()), made
+        return self._kernels
 
 
 def costs(run: RunDirectory, line: str) -> bool:
@@ -99,20 +142,11 @@ def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 
+def _once(names: list[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
 def _reader(directive: Directive) -> str:
     """Who will read a directive, as the beginning of a sentence."""
     name = addressee(directive)
     return name[0].upper() + name[1:]
-
-
-def typed_lines() -> Iterator[str]:
-    """Lines typed or piped; a prompt on a terminal."""
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return
-        if line.strip() in ("exit", "quit"):
-            return
-        if line.strip():
-            yield line

@@ -10,6 +10,8 @@ from foundry.graph.run.events import Event
 from foundry.graph.run.inbox import Acknowledgement
 from foundry.knowledge.thought import Directive
 
+WAITS = "waits for the next step"
+
 
 @dataclass(frozen=True)
 class Evaluated:
@@ -82,7 +84,7 @@ class History:
         if following is not None:
             return f"taken by @{following.expert} in {following.step} -> {self.result(following)}"
         if not readers:
-            return "waits for the next step"
+            return WAITS
         refused = [item for item in readers if item.answer]
         if refused:
             return f"cannot be followed by {_names(refused)}: {refused[0].answer}"

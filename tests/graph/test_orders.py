@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.graph.test_resume import CHILD, kill_when
 
 from foundry.agents.models.models import models_for, one_model
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.graph.replay import replay
 from foundry.graph.run.events import Event, EventLog
+from foundry.graph.run.inbox import Inbox
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.solve import solve
+from foundry.graph.solve import resume, solve
 from foundry.graph.views.conversation import Reply, say
+from foundry.knowledge.codec import encode
 
 MakeRequest = Callable[..., SolveRequest]
+ROOT = Path(__file__).resolve().parents[2]
 SUMMIT = '# kernel [["online"], {"tile": 64, "unroll": 4, "vector": 16, "threads": 2}]'
 
 
@@ -163,4 +171,63 @@ async def test_questions_about_kernels_and_steps_are_answered_with_references(
     lines = say(run, f"diff c1 {summary.candidate}", parts()).text.splitlines()
     assert f"--- {summary.candidate}" in lines and "+++ c1" in lines
     assert any(line.startswith("k0.") and " -> " in line for line in lines)
+    run.close()
+
+
+@pytest.mark.slow
+async def test_a_thousand_words_of_four_processes_are_each_taken_once_and_soon(
+    make_request: MakeRequest, parts: Any, tmp_path: Path
+) -> None:
+    """In the order in which each process said them, none lost over kill -9 and resume; an island finishes at most the
+    evaluation that it has begun before it takes what was said, and there are eight of them."""
+    request = make_request(400, islands=8, effort="deep")
+    log, conftest = tmp_path / "log", Path(__file__).with_name("conftest.py")
+    lines = {voice: [f"@tiling avoid unroll {1000 * voice + number}" for number in range(250)] for voice in range(1, 5)}
+    voices: list[subprocess.Popen[str]] = []
+
+    def is_time() -> bool:
+        runs = list(tmp_path.glob("runs/*/inbox.sqlite"))
+        if not runs or len(log.read_text().splitlines()) < 40:
+            return False
+        if not voices:
+            command = [sys.executable, "-m", "foundry.cli", "agent", "chat", str(runs[0].parent)]
+            for said in lines.values():
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+                voice = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)  # type: ignore[call-overload]
+                voice.stdin.write("\n".join(said))
+                voice.stdin.close()
+                voices.append(voice)
+        inbox = Inbox(runs[0], reading=True)
+        taken, posted = {item.directive for item in inbox.acknowledgements()}, len(inbox.read())
+        inbox.close()
+        return posted > 500 and bool(taken)
+
+    path = kill_when(is_time, log, request, CHILD, str(conftest), encode(request), str(log))
+    assert [voice.wait(60) for voice in voices] == [0] * 4
+    stop = asyncio.Event()
+    readers: Counter[str] = Counter()
+
+    def until_all_have_heard(event: Event) -> None:
+        if event.kind == "directive":
+            readers[event.data["reader"]] += 1
+        if event.kind == "evaluation" and len(readers) == 8:
+            stop.set()
+
+    await resume(path, until_all_have_heard, stop=stop, parts=parts())
+    run = RunDirectory.inspect(path)
+    said = [item.text for item in run.inbox.read()]
+    assert len(said) == 1000
+    for voice, own in lines.items():
+        assert [text for text in said if text.split()[-1].startswith(str(voice))] == own
+    taken = Counter((item.directive, item.reader) for item in run.inbox.acknowledgements())
+    assert len(taken) == 8000 and set(taken.values()) == {1}
+    events = EventLog(run.database, reading=True).read()
+    told = Counter((event.data["directive"], event.data["reader"]) for event in events if event.kind == "directive")
+    assert len(told) == 8000 and set(told.values()) == {1}
+    posted = run.inbox.posted()
+    for island in range(8):
+        heard = {item.directive: item.at for item in run.inbox.acknowledgements() if item.reader == f"island {island}"}
+        ended = [event.started for event in events if event.kind == "evaluation" and event.island == island]
+        late = [number for number, at in heard.items() if sum(posted[number] < end < at for end in ended) > 1]
+        assert not late, "more than one evaluation passed before it was taken"
     run.close()

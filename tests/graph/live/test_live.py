@@ -22,6 +22,7 @@ from foundry.graph.live.watch import watch_plain
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
+from foundry.graph.views.completion import Names, complete
 from foundry.knowledge.codec import encode
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,6 +79,26 @@ async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[
     assert any(" min i0g1 " in line and " -> c" in line for line in told)
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("st", ["start from", "status", "stop"]),
+        ("@f", ["@fusion"]),
+        ("@tiling un", ["unroll"]),
+        ("why c1", ["c1", "c9", "c10"][::2]),
+        ("diff c9 c", ["c1", "c9", "c10"]),
+        ("start from ", ["c1", "c9", "c10"]),
+        ("@fusion keep r", ["relu"]),
+        ("@tiling unroll 4 in ", ["k0"]),
+        ("withdraw ", ["d1"]),
+        ("role me", ["memory"]),
+    ],
+)
+def test_commands_and_the_run_s_names_are_completed(text: str, found: list[str]) -> None:
+    names = Names(("tile", "unroll"), ("k0",), ("relu",), ("online",), ("c1", "c10", "c9"), ("d1",))
+    assert complete(text, names, ("fusion", "tiling")) == found
+
+
 def test_what_is_typed_is_edited_completed_and_brought_back() -> None:
     names = ("@tiling", "@fusion", "status", "stop")
     line = Line(lambda text: [name for name in names if name.startswith(text.rpartition(" ")[2])])
@@ -103,12 +124,12 @@ class Terminal:
         done = subprocess.run(["tmux", "-L", self.socket, *words], capture_output=True, text=True, check=True)
         return done.stdout
 
-    def shows(self, *words: str, limit_s: float = 30.0) -> str:
-        """The screen, once it shows all the words."""
+    def shows(self, *words: str, gone: str = "\0", limit_s: float = 60.0) -> str:
+        """The screen, once it shows all the words, and one no more."""
         deadline = time.monotonic() + limit_s
         while True:
             screen = self("capture-pane", "-p")
-            if all(word in screen for word in words):
+            if all(word in screen for word in words) and gone not in screen:
                 return screen
             assert time.monotonic() < deadline, f"{words} not on the screen:\n{screen}"
             time.sleep(0.05)
@@ -123,6 +144,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     subprocess.run(["tmux", "-L", found.socket, "kill-server"], capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_run_that_another_process_works_on(
     terminal: Terminal, make_request: Callable[..., SolveRequest], tmp_path: Path
 ) -> None:
@@ -133,7 +155,8 @@ def test_a_terminal_shows_a_run_that_another_process_works_on(
         [sys.executable, "-c", CHILD, str(conftest), encode(request), str(tmp_path / "log")], cwd=ROOT
     )
     try:
-        command = f"{sys.executable} -m foundry.cli agent watch last --runs {request.runs}; sleep 100"
+        foundry = f"{sys.executable} -m foundry.cli agent"
+        command = f"{foundry} watch last --runs {request.runs}; {foundry} chat last --runs {request.runs}; sleep 100"
         while not list(Path(request.runs).glob("*/inbox.sqlite")):
             time.sleep(0.02)
         terminal("new-session", "-d", "-x", "80", "-y", "24", command)
@@ -144,11 +167,17 @@ def test_a_terminal_shows_a_run_that_another_process_works_on(
         screen = terminal.shows("d1 @tiling unroll 4  taken by @", " -> c")
         assert len(screen.splitlines()) <= 24
         terminal("send-keys", "exit", "Enter")
-        terminal.shows("")
-        assert child.poll() is None, "who only watches ends nothing"
+        terminal.shows(">", gone="sync 3")
+        for key in ("@ti", "Tab", "avo", "Tab", "unr", "Tab", "8"):  # one after another, as somebody types
+            terminal("send-keys", key)
+        terminal.shows("> @tiling avoid unroll 8")
+        terminal("send-keys", "Enter")
+        terminal.shows("d2: From the next step, the tiling expert will never use unroll 8.")
+        terminal.shows("\nd2 taken by ")
+        assert child.poll() is None, "who only watches and talks ends nothing"
     finally:
         child.kill()
         child.wait()
     run = RunDirectory.inspect(next(Path(request.runs).iterdir()))
-    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4"]
+    assert [item.text for item in run.inbox.read()] == ["@tiling unroll 4", "@tiling avoid unroll 8"]
     run.close()

@@ -1,0 +1,84 @@
+"""Completes a line to a run: commands, experts, and the run's own names for tunables, kernels, candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+COMMANDS = (
+    "add island",
+    "avoid",
+    "best",
+    "budget +",
+    "cost",
+    "diff",
+    "directives",
+    "exit",
+    "freeze",
+    "help",
+    "model",
+    "pause",
+    "resume",
+    "role",
+    "show",
+    "start from",
+    "status",
+    "stop",
+    "thaw",
+    "try",
+    "what did you try on",
+    "why",
+    "withdraw",
+)
+TO_EXPERTS = ("avoid", "apply", "drop", "free", "keep", "split", "set")
+ROLES = ("fusion", "memory", "parameters", "algorithm")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a run has names for; none while it is not known."""
+
+    tunables: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+    rewrites: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
+
+
+def complete(text: str, names: Names, experts: Sequence[str]) -> list[str]:
+    """What the last word of `text` may become, in the order of the alphabet."""
+    before, _, word = text.rpartition(" ")
+    said = before.split()
+    return sorted({name for name in _candidates_for(said, names, experts) if name.startswith(word)}, key=_by_number)
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """c9 before c10."""
+    letters = name.rstrip("0123456789")
+    digits = name[len(letters) :]
+    return letters, int(digits) if digits else -1
+
+
+def _candidates_for(said: list[str], names: Names, experts: Sequence[str]) -> Sequence[str]:
+    at = [f"@{expert}" for expert in (*experts, "all")]
+    if not said:
+        return [*COMMANDS, *at]
+    verb = said[1] if said[0].startswith("@") and len(said) > 1 else said[0]
+    if verb in ("why", "show", "diff", "freeze", "thaw", "start"):
+        return names.candidates if verb != "start" or "from" in said else ["from"]
+    if verb == "withdraw":
+        return names.directives
+    if verb in ("add", "role"):
+        return ["island", *ROLES]
+    if verb in ("keep", "fuse", "split"):
+        return names.values
+    if verb in ("apply", "drop"):
+        return names.rewrites
+    if "in" in said:
+        return names.kernels
+    if verb in ("pause", "resume", "stop"):
+        return ["island"]
+    if verb.startswith("@"):
+        return [*TO_EXPERTS, *names.tunables]
+    return [*names.tunables, "in", "on", "island"]
