@@ -66,7 +66,7 @@ class ModelLedger:
     max_calls: int | None = None
     spent: ModelCost = field(default_factory=ModelCost)
     _held: list[Reservation] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def reserve(self, prompt_tokens: int, answer_tokens: int, price: Price) -> Reservation:
         """Reserves tokens and dollars for one request, its answer cut to what the caps leave; raises
@@ -81,19 +81,21 @@ class ModelLedger:
 
     def settle(self, reservation: Reservation, usage: TokenUsage | None) -> float:
         """Books what a request used (None: nothing) and returns its dollars."""
-        dollars = 0.0
-        if usage is not None:
-            dollars = reservation.price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
         with self._lock:
             self._held.remove(reservation)
-            if usage is not None:
-                self.spent = replace(
-                    self.spent,
-                    requests=self.spent.requests + 1,
-                    prompt_tokens=self.spent.prompt_tokens + usage.prompt_tokens,
-                    answer_tokens=self.spent.answer_tokens + usage.answer_tokens,
-                    dollars=self.spent.dollars + dollars,
-                )
+            return self.count(usage, reservation.price) if usage is not None else 0.0
+
+    def count(self, usage: TokenUsage, price: Price) -> float:
+        """Books a request and returns its dollars."""
+        dollars = price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
+        with self._lock:
+            self.spent = replace(
+                self.spent,
+                requests=self.spent.requests + 1,
+                prompt_tokens=self.spent.prompt_tokens + usage.prompt_tokens,
+                answer_tokens=self.spent.answer_tokens + usage.answer_tokens,
+                dollars=self.spent.dollars + dollars,
+            )
         return dollars
 
     def book(self, spent: ModelCost) -> None:

@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, NoticeName, Purpose
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
-from foundry.agents.chat.breaker import Breaker, Permit
+from foundry.agents.chat.breaker import Breaker, Pauses, Permit
 from foundry.agents.chat.calls import ChatMessage, Drafting, ModelReply, read_request, said_since, tools_words
-from foundry.agents.chat.client import ChatClient, Patience, Unreachable
+from foundry.agents.chat.client import ChatClient, Patience, Skipped, Unreachable
 from foundry.agents.chat.endpoint import OPENAI_URL, Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, proposal_of
@@ -195,8 +195,10 @@ class ChatModelBrain:
     ) -> ResultT:
         """What `read` makes of the reply (and whether it may call tools), after at most one repair round. Raises
         NoAnswer when the playbook must take over."""
-        permit = self.breaker.permit()
+        permit = "call" if self.client.plays else self.breaker.permit()
         if permit is None:
+            messages, offered = self._opening(request)
+            self.client.note_skipped(messages, _form_of(kind), offered)
             raise NoAnswer(f"{self.name} is unavailable", self.breaker.retry_s)
         started = time.monotonic()
         heard = _Heard()
@@ -208,6 +210,8 @@ class ChatModelBrain:
                 self._tell(request, heard, started, "budget", str(error))
             self._is_broke = True
             raise NoAnswer(str(error), None) from error
+        except Skipped as error:
+            raise NoAnswer(f"{self.name} is unavailable", Pauses().first_s) from error
         except Unreachable as error:
             self.ledger.count_failed_step()
             self._tell(request, heard, started, "unreachable", str(error), requests=error.requests)
@@ -226,8 +230,7 @@ class ChatModelBrain:
     ) -> ResultT:
         """Asks, and once more with what was wrong; every reply joins `heard`. The second must be an answer."""
         messages, offered = self._opening(request)
-        # code in a JSON string costs a model a third more tokens and many mistakes: proposals are not held to JSON
-        schema = schema_of(kind) if kind and kind is not ProposalAnswer else None
+        schema = _form_of(kind)
         started, problem = time.monotonic(), ""
         for _ in range(2):
             reply = await self.client.ask(messages, schema, offered)
@@ -327,6 +330,12 @@ class ChatModelBrain:
                 repair=heard.repair if len(replies) > 1 else "",
             )
         )
+
+
+def _form_of(kind: type[BaseModel] | None) -> dict[str, Any] | None:
+    """The schema that an answer is held to. Code in a JSON string costs a model a third more tokens and many mistakes:
+    proposals are held to none."""
+    return schema_of(kind) if kind and kind is not ProposalAnswer else None
 
 
 def system_words(expert: ExpertName, tools: Sequence[str], options: ChatOptions, *, proposes: bool) -> str:

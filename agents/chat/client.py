@@ -24,7 +24,7 @@ from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.providers import ProviderFailed, ask_provider, open_provider
 from foundry.agents.chat.tape import Tape, TapedAnswer
-from foundry.agents.ledger import ModelLedger, TokenUsage
+from foundry.agents.ledger import BudgetExhausted, ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
 
 BYTES_PER_TOKEN = 4  # where an endpoint does not count; counting properly needs tables from the network
@@ -43,6 +43,10 @@ class Unreachable(Exception):
         super().__init__(problem)
         self.requests = requests
         self.hopeless = hopeless
+
+
+class Skipped(Exception):
+    """A recording knows that this request was not made: the endpoint was left alone."""
 
 
 @dataclass(frozen=True)
@@ -138,15 +142,30 @@ class ChatClient:
         words = self._in_words(asked)
         taped = self.tape.recall(words)
         if taped is not None:
-            return self._played(asked, taped)
+            return self._played(taped)
         try:
             reply = await self._ask(asked)
         except Unreachable as error:
-            failure = TapedAnswer(failure=str(error), hopeless=error.hopeless)
-            self.tape.keep(words, failure, self.endpoint.key)
+            self.tape.keep(words, TapedAnswer(failure=str(error), hopeless=error.hopeless), self.endpoint.key)
+            raise
+        except BudgetExhausted as error:
+            self.tape.keep(words, TapedAnswer(budget=str(error)), self.endpoint.key)
             raise
         self.tape.keep(words, _taped(reply), self.endpoint.key)
         return reply
+
+    @property
+    def plays(self) -> bool:
+        """Whether a recording answers, which knows what was left unasked."""
+        return self.tape is not None and self.tape.options.replay is not None
+
+    def note_skipped(
+        self, messages: Sequence[ChatMessage], schema: Mapping[str, Any] | None, tools: tuple[str, ...]
+    ) -> None:
+        """Records a request that is not made, because the endpoint is left alone for a while."""
+        if self.tape is not None:
+            words = self._in_words(_Asked(messages, schema, tools))
+            self.tape.keep(words, TapedAnswer(skipped=True), self.endpoint.key)
 
     def _in_words(self, asked: _Asked) -> dict[str, Any]:
         """The request as a recording knows it."""
@@ -158,14 +177,17 @@ class ChatClient:
             **self._wanted(),
         }
 
-    def _played(self, asked: _Asked, taped: TapedAnswer) -> ModelReply:
-        """A recorded answer, which counts as it did then."""
-        held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
+    def _played(self, taped: TapedAnswer) -> ModelReply:
+        """A recorded answer. It counts as it did then; where a cap forbade the request then, it is forbidden again, and
+        nowhere else: what is played costs nothing."""
+        if taped.budget:
+            raise BudgetExhausted(taped.budget)
+        if taped.skipped:
+            raise Skipped("it was left alone then")
         if taped.failure:
-            self.ledger.settle(held, None)
             raise Unreachable(taped.failure, 1, hopeless=taped.hopeless)
         usage = TokenUsage(*taped.usage)
-        dollars = self.ledger.settle(held, usage)
+        dollars = self.ledger.count(usage, self.price)
         calls = tuple(RawCall(*call) for call in taped.calls)
         return ModelReply(taped.text, usage, dollars, taped.truncated, 1, calls)
 

@@ -43,7 +43,7 @@ class TapeOptions:
 
 
 class TapedAnswer(BaseModel):
-    """What a model answered, as the endpoint gave it; `failure`: why it gave none."""
+    """What a model answered, as the endpoint gave it; why it gave none, or was not asked."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -55,6 +55,10 @@ class TapedAnswer(BaseModel):
     """Tokens of prompt, of answer, of the prompt from a cache; whether they are estimated."""
     failure: str = ""
     hopeless: bool = False
+    budget: str = ""
+    """Which cap forbade the request."""
+    skipped: bool = False
+    """It was not made, because the endpoint was left alone for a while."""
 
 
 class TapedLine(BaseModel):

@@ -87,17 +87,23 @@ def test_no_key_is_written_even_where_an_endpoint_repeats_it(
     assert "very-secret" not in text and "your key is ***" in text and len(text.splitlines()) == 2
 
 
-async def test_a_replay_needs_no_access_and_a_cap_holds_in_it_as_it_did(
+async def test_what_a_cap_or_an_outage_left_unasked_is_left_unasked_again(
     toy: Any, scripted: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await Session(toy, scripted(answer(move(0))), tape=recording(file)).propose()
+    """Also without access to the model, and whatever is left of a cap."""
+    server = scripted(answer(move(0)), status(401, message="bad key"), answer(move(0)))
+    first = Session(toy, server, tape=recording(file), max_calls=1)
+    steps = [await first.propose(step=f"i0g{number}") for number in (1, 2, 3)]
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    nowhere = SimpleNamespace(url=None)
-    session = Session(toy, nowhere, tape=replaying(file), max_tokens=20_000)
-    for _ in range(20):
-        await session.propose()
-    assert session.ledger.spent.tokens <= 20_000
-    assert len(session.calls) > 5 and session.calls[-1].outcome == "budget"
+    again = Session(toy, SimpleNamespace(url=None), tape=replaying(file))
+    assert [await again.propose(step=f"i0g{number}") for number in (1, 2, 3)] == steps
+    assert [call.outcome for call in again.calls] == [call.outcome for call in first.calls] == ["answered", "budget"]
+    away = file.with_name("away.jsonl")
+    out = Session(toy, scripted(status(401, message="bad key")), tape=recording(away))
+    steps = [await out.propose(step=f"i0g{number}") for number in (1, 2, 3)]
+    assert len(out.server.requests) == 1, "the second was not asked"
+    assert [await Session(toy, server, tape=replaying(away)).propose(step="i0g3")] == steps[2:]
+    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(

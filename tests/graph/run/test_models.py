@@ -17,7 +17,7 @@ from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.tape import NotRecorded, TapeOptions
 from foundry.agents.models.models import Models, ModelSpec
 from foundry.graph.replay import replay
-from foundry.graph.run.request import SolveRequest
+from foundry.graph.run.request import RunLimits, SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.solve import solve
@@ -108,10 +108,10 @@ async def test_a_recorded_run_is_thought_again_from_its_tape_on_its_own_journal(
     server = serve(lambda asked: replace(idea(next(numbers)), wait_s=0.01 * random.random()))
     tape = tmp_path / "talk.jsonl"
     request = make_request(9, islands=3, model="scripted-1", base_url=server.url, tape=TapeOptions(record=str(tape)))
-    request = replace(request, learn=True, store=str(tmp_path / "store"))
+    request = replace(request, learn=True, store=str(tmp_path / "store"), limits=RunLimits(9, calls=10))
     summary = await solve(request, parts=thinker(parts, library))
     asked = len(server.requests)
-    assert summary.evaluations == 9 and asked >= 9
+    assert summary.evaluations == 9 and asked == 10, "the cap leaves the auditor without an answer"
     again = await replay(Path(summary.run), thinker(parts, library), tape=tape)
     assert again.exact and again.decisions >= 9 and len(server.requests) == asked
     other = tmp_path / "other.jsonl"
