@@ -21,7 +21,8 @@ from foundry.knowledge.errors import UsageError
 
 @dataclass(frozen=True)
 class Change:
-    """What a fork does otherwise. Limits count from the step on; None keeps the run's own. `models` None keeps them."""
+    """What a fork does otherwise. Limits count from the step on; where none of evaluations and minutes is said, the
+    run has what its source had left there. `models` None keeps them."""
 
     said: Sequence[str] = ()
     models: Models | None = None
@@ -63,8 +64,9 @@ def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str)
     if not step:
         run.set(FURTHER, "1")
     wanted = change.limits
-    if not step and wanted == RunLimits():
-        wanted = RunLimits(request.max_evaluations, request.max_minutes)
+    if not step or wanted.evaluations or wanted.minutes:  # of which one is said, the other is as much as ever
+        evaluations, minutes = wanted.evaluations or request.max_evaluations, wanted.minutes or request.max_minutes
+        wanted = replace(wanted, evaluations=evaluations, minutes=minutes)
     limits = _from_here(run, request, wanted)
     run.set("request", encode(replace(request, runs=str(run.path.parent), limits=limits)))
 

@@ -21,7 +21,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import Archive, cell_of, insert
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, localise, query, winners
-from foundry.graph.search.orders import added_islands, no_orders
+from foundry.graph.search.orders import added_islands, answer_untaken, no_orders
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
@@ -468,5 +468,6 @@ async def finish(state: RunState, services: Services) -> Update:
     if winner and not ask_for_export(services, services.evaluation(winner, "final")):
         services.run.set("winner", "")
         winner, ending = "", f"{winner} was proven, and the user did not want it exported"
+    answer_untaken(services)
     await finish_run(services, winner, ending)
     return {"winner": winner}

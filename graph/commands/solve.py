@@ -203,7 +203,7 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asker = asker_of(answer, view.hidden if view else nullcontext)
-        return await work(tell, stop, asker, view.begin if view else unseen)
+        return await work(tell, stop, asker, view.begin if view else unseen if as_json else lines.remember)
 
     try:
         return asyncio.run(run())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from foundry.graph.live.reader import RunReader
 from foundry.graph.live.scene import Scene
 from foundry.graph.run.events import Event
 from foundry.tools.words import make_printable
@@ -19,6 +21,13 @@ class PlainLines:
     scene: Scene
     say: Say
     _began: float | None = field(default=None)
+
+    def remember(self, path: Path) -> None:
+        """Takes what a run has done before, without a word about it."""
+        reader = RunReader(path)
+        for event in reader.news():
+            self.scene.take(event)
+        reader.close()
 
     def take(self, event: Event) -> None:
         if self._began is None:

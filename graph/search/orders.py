@@ -122,6 +122,26 @@ async def acknowledge(
         )
 
 
+def answer_untaken(services: Services) -> None:
+    """Tells users which of their words came too late, at the end of a run."""
+    inbox = services.run.inbox
+    taken = {item.directive for item in inbox.acknowledgements()}
+    for directive in in_force(inbox.read()):
+        if directive.id not in taken:
+            why = "the search had ended before it could be taken"
+            inbox.acknowledge(directive.id, "run", "finish", why)
+            services.log.note(
+                "directive",
+                "taken",
+                directive=f"d{directive.id}",
+                reader="run",
+                to=directive.to,
+                text=directive.text,
+                answer=why,
+                understood=True,
+            )
+
+
 async def _known_kernels(
     population: Mapping[str, tuple[str, float]], services: Services
 ) -> tuple[list[Lowered], OpGraph | None]:

@@ -96,6 +96,18 @@ def test_what_is_said_to_a_finished_run_is_not_promised_to_anybody(solved: Solve
     assert solved.cli.here("agent", "chat", name, "best").out.startswith(solved.second.json["candidate"])
 
 
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_step_with_other_words(talk: Talk) -> None:
+    limits = ("--evaluations", "2", "--minutes", "0.3")
+    done = talk.cli("agent", "fork", f"{talk.run.name}@i0g1", "--say", "@tiling unroll 4", *limits, "--json")
+    assert done.code == 0 and f" goes on from {talk.run.name}@i0g1" in done.err
+    name = Path(done.json["run"]).name
+    told = talk.cli.here("agent", "compare", talk.run.name, name)
+    assert told.code == 0 and f"{name} is a fork of {talk.run.name}, from before i0g1." in told.out
+    assert f"Only {name} was told: @tiling unroll 4" in told.out and "It brought " in told.out
+    assert talk.cli.here("agent", "fork", f"{talk.run.name}@i9g9").is_one_line("has no step i9g9")
+
+
 def test_the_tree_names_nodes_tools_and_where_time_went(solved: Solved) -> None:
     tree = solved.cli.here("agent", "trace", solved.run.name, "--depth", "3")
     assert (tree.code, tree.err) == (0, "")

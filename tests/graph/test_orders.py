@@ -113,6 +113,22 @@ async def test_what_is_taken_back_is_followed_no_more(make_request: MakeRequest,
     run.close()
 
 
+async def test_what_is_said_too_late_is_told_so(make_request: MakeRequest, parts: Any, tmp_path: Path) -> None:
+    said: list[Reply] = []
+
+    def listen(event: Event) -> None:
+        if (event.kind, event.name) == ("node", "compare") and not said:
+            run = RunDirectory.inspect(next((tmp_path / "runs").iterdir()))
+            said.append(say(run, "budget +20", parts()))
+            run.close()
+
+    summary = await solve(make_request(4, islands=1), listen, parts=parts())
+    run = RunDirectory.inspect(Path(summary.run))
+    told = "d1 budget +20: cannot be followed by the run: the search had ended before it could be taken"
+    assert say(run, "directives", parts()).text == told and summary.notes[-1].startswith("d1 (budget +20): the search")
+    run.close()
+
+
 async def test_another_model_thinks_when_the_user_says_so(
     make_request: MakeRequest, parts: Any, library: Any, tmp_path: Path
 ) -> None:
