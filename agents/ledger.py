@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from foundry.agents.prices import Price
 
@@ -26,7 +27,7 @@ class TokenUsage:
 
 @dataclass(frozen=True)
 class ModelCost:
-    """Totals so far; the graph keeps them with its state and restores them on resume."""
+    """Of calls, one or many."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -38,15 +39,25 @@ class ModelCost:
     def tokens(self) -> int:
         return self.prompt_tokens + self.answer_tokens
 
+    def __add__(self, other: ModelCost) -> ModelCost:
+        return ModelCost(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.answer_tokens + other.answer_tokens,
+            self.dollars + other.dollars,
+            self.failed_steps + other.failed_steps,
+        )
+
 
 @dataclass(frozen=True)
 class Reservation:
     """The most that a request may use. It counts as spent until the request is settled, so that islands together cannot
-    exceed a cap."""
+    exceed a cap. `number`: in the book of calls."""
 
     prompt_tokens: int
     answer_tokens: int
     price: Price
+    number: int = 0
 
     @property
     def tokens(self) -> int:
@@ -57,85 +68,107 @@ class Reservation:
         return self.price.dollars(self.prompt_tokens, 0, self.answer_tokens)
 
 
+class CallBook(Protocol):
+    """Where calls stand that outlive a process: a call of a killed one may have cost the most that it was allowed."""
+
+    def add(self, cost: ModelCost) -> int:
+        """Records the most that a call may cost, before it is made; its number."""
+        ...
+
+    def settle(self, number: int, cost: ModelCost | None) -> None:
+        """Records what it cost; None: nothing."""
+        ...
+
+    def others(self) -> ModelCost:
+        """What calls of all other processes cost, or may cost."""
+        ...
+
+
 @dataclass
 class ModelLedger:
-    """Caps are None where there is none. Thread-safe."""
+    """Caps are None where there is none. `spent`: by this process. Thread-safe."""
 
     max_tokens: int | None = None
     max_dollars: float | None = None
     max_calls: int | None = None
     spent: ModelCost = field(default_factory=ModelCost)
+    book: CallBook | None = None
     _held: list[Reservation] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    @property
+    def total(self) -> ModelCost:
+        """By all processes."""
+        return self.spent if self.book is None else self.spent + self.book.others()
 
     def reserve(self, prompt_tokens: int, answer_tokens: int, price: Price) -> Reservation:
         """Reserves tokens and dollars for one request, its answer cut to what the caps leave; raises
         BudgetExhausted."""
         with self._lock:
-            room = min(answer_tokens, self._token_room(prompt_tokens), self._dollar_room(prompt_tokens, price))
-            if room < min(answer_tokens, LEAST_ANSWER_TOKENS) or not self._has_call():
-                raise BudgetExhausted(self._why())
-            reservation = Reservation(prompt_tokens, room, price)
+            spent = self.total
+            room = min(
+                answer_tokens,
+                self._token_room(spent, prompt_tokens),
+                self._dollar_room(spent, prompt_tokens, price),
+            )
+            if room < min(answer_tokens, LEAST_ANSWER_TOKENS) or not self._has_call(spent):
+                raise BudgetExhausted(self._why(spent))
+            most = ModelCost(1, prompt_tokens, room, price.dollars(prompt_tokens, 0, room))
+            number = self.book.add(most) if self.book is not None else 0
+            reservation = Reservation(prompt_tokens, room, price, number)
             self._held.append(reservation)
             return reservation
 
     def settle(self, reservation: Reservation, usage: TokenUsage | None) -> float:
         """Books what a request used (None: nothing) and returns its dollars."""
+        cost = _cost(usage, reservation.price) if usage is not None else None
         with self._lock:
             self._held.remove(reservation)
-            return self.count(usage, reservation.price) if usage is not None else 0.0
+            if self.book is not None:
+                self.book.settle(reservation.number, cost)
+            self.spent += cost or ModelCost()
+        return cost.dollars if cost is not None else 0.0
 
     def count(self, usage: TokenUsage, price: Price) -> float:
-        """Books a request and returns its dollars."""
-        dollars = price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
+        """Books a request that nothing was reserved for, and returns its dollars."""
+        cost = _cost(usage, price)
         with self._lock:
-            self.spent = replace(
-                self.spent,
-                requests=self.spent.requests + 1,
-                prompt_tokens=self.spent.prompt_tokens + usage.prompt_tokens,
-                answer_tokens=self.spent.answer_tokens + usage.answer_tokens,
-                dollars=self.spent.dollars + dollars,
-            )
-        return dollars
-
-    def book(self, spent: ModelCost) -> None:
-        """Adds what another process spent from the same budget."""
-        with self._lock:
-            before = self.spent
-            self.spent = ModelCost(
-                before.requests + spent.requests,
-                before.prompt_tokens + spent.prompt_tokens,
-                before.answer_tokens + spent.answer_tokens,
-                before.dollars + spent.dollars,
-                before.failed_steps + spent.failed_steps,
-            )
+            if self.book is not None:
+                self.book.settle(self.book.add(cost), cost)
+            self.spent += cost
+        return cost.dollars
 
     def count_failed_step(self) -> None:
         with self._lock:
             self.spent = replace(self.spent, failed_steps=self.spent.failed_steps + 1)
 
-    def _has_call(self) -> bool:
-        return self.max_calls is None or self.spent.requests + len(self._held) < self.max_calls
+    def _has_call(self, spent: ModelCost) -> bool:
+        return self.max_calls is None or spent.requests + len(self._held) < self.max_calls
 
-    def _token_room(self, prompt_tokens: int) -> int:
+    def _token_room(self, spent: ModelCost, prompt_tokens: int) -> int:
         if self.max_tokens is None:
             return 1 << 40
-        return self.max_tokens - self.spent.tokens - sum(item.tokens for item in self._held) - prompt_tokens
+        return self.max_tokens - spent.tokens - sum(item.tokens for item in self._held) - prompt_tokens
 
-    def _dollar_room(self, prompt_tokens: int, price: Price) -> int:
+    def _dollar_room(self, spent: ModelCost, prompt_tokens: int, price: Price) -> int:
         """How many answer tokens the remaining dollars pay for after the prompt."""
         if self.max_dollars is None or price.answer <= 0:
             return 1 << 40
-        left = self.max_dollars - self.spent.dollars - sum(item.dollars for item in self._held)
+        left = self.max_dollars - spent.dollars - sum(item.dollars for item in self._held)
         return int(1e6 * (left - price.dollars(prompt_tokens, 0, 0)) / price.answer)
 
-    def _why(self) -> str:
+    def _why(self, spent: ModelCost) -> str:
         caps = []
         if self.max_calls is not None:
-            caps.append(f"{self.spent.requests} of {self.max_calls} calls")
+            caps.append(f"{spent.requests} of {self.max_calls} calls")
         if self.max_tokens is not None:
-            caps.append(f"{self.spent.tokens} of {self.max_tokens} tokens")
+            caps.append(f"{spent.tokens} of {self.max_tokens} tokens")
         if self.max_dollars is not None:
-            caps.append(f"${self.spent.dollars:.4f} of ${self.max_dollars:.2f}")
+            caps.append(f"${spent.dollars:.4f} of ${self.max_dollars:.2f}")
         held = f", and {len(self._held)} calls under way may take the rest" if self._held else ""
         return f"the model's budget is used up: {', '.join(caps)} spent{held}"
+
+
+def _cost(usage: TokenUsage, price: Price) -> ModelCost:
+    dollars = price.dollars(usage.prompt_tokens, usage.cached_tokens, usage.answer_tokens)
+    return ModelCost(1, usage.prompt_tokens, usage.answer_tokens, dollars)

@@ -25,6 +25,7 @@ DATED = {
     "tried": "at",
     "evaluations": "at",
     "decisions": "at",
+    "calls": "at",
     "elites": "at",
     "events": "started",
     "sessions": "started",

@@ -95,5 +95,5 @@ def _from_here(run: RunDirectory, request: SolveRequest, wanted: RunLimits) -> R
         whole(wanted.tokens, spent.tokens, granted.tokens, own.tokens),
         whole_part(wanted.dollars, spent.dollars, granted.dollars, own.dollars),
         wanted.target_speedup or own.target_speedup,
-        whole(wanted.calls, ledger.thinking.spent.requests, 0, own.calls),
+        whole(wanted.calls, ledger.thinking.total.requests, 0, own.calls),
     )

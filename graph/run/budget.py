@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from dataclasses import dataclass
 
 from foundry.agents.ledger import ModelCost, ModelLedger
-from foundry.graph.run.events import NO_SESSION, Event, EventLog
+from foundry.graph.run.database import Database
+from foundry.graph.run.events import EventLog
 from foundry.graph.run.inbox import sum_grants
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
@@ -38,6 +41,37 @@ class Allowed:
     calls: int | None
 
 
+class RunCalls:
+    """Implements CallBook in the run's database: what a killed process had asked, and what users' questions in other
+    processes cost, counts against the run's caps."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._owner = uuid.uuid4().hex
+
+    def add(self, cost: ModelCost) -> int:
+        return self._database.insert(
+            "INSERT INTO calls (owner, at, prompt_tokens, answer_tokens, dollars) VALUES (?, ?, ?, ?, ?)",
+            (self._owner, time.time(), cost.prompt_tokens, cost.answer_tokens, cost.dollars),
+        )
+
+    def settle(self, number: int, cost: ModelCost | None) -> None:
+        if cost is None:
+            self._database.run("DELETE FROM calls WHERE id = ?", (number,))
+            return
+        self._database.run(
+            "UPDATE calls SET prompt_tokens = ?, answer_tokens = ?, dollars = ? WHERE id = ?",
+            (cost.prompt_tokens, cost.answer_tokens, cost.dollars, number),
+        )
+
+    def others(self) -> ModelCost:
+        ((count, prompt, answer, dollars),) = self._database.run(
+            "SELECT COUNT(*), TOTAL(prompt_tokens), TOTAL(answer_tokens), TOTAL(dollars) FROM calls WHERE owner != ?",
+            (self._owner,),
+        )
+        return ModelCost(count, int(prompt), int(answer), dollars)
+
+
 class Ledger:
     """Reads the shared tables at every question, so that islands, resumed sessions and users' grants agree."""
 
@@ -47,21 +81,14 @@ class Ledger:
         self._log = log
         self._excused: dict[int, float] = {}
         self._waited_s = 0.0
-        calls = log.read(kind="expert")
-        self._heard = max((event.id for event in calls), default=0)
-        self.thinking = ModelLedger(spent=_cost_of(calls))
+        self.thinking = ModelLedger(book=RunCalls(run.database))
         self.refresh()
 
     def refresh(self) -> None:
-        """Passes on to the model's ledger what the user granted in words and what other processes spent on
-        questions."""
+        """Passes on to the model's ledger what the user granted in words."""
         allowed = self.allowed()
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
         self.thinking.max_calls = allowed.calls
-        asked = self._log.read(kind="expert", after=self._heard, session=NO_SESSION)
-        if asked and self._log.session != NO_SESSION:
-            self._heard = asked[-1].id
-            self.thinking.book(_cost_of(asked))
 
     def excuse(self, island: int, seconds: float) -> None:
         """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
@@ -73,7 +100,7 @@ class Ledger:
 
     def spent(self) -> Spent:
         minutes = (self._log.elapsed_s() - max(self._excused.values(), default=0.0) - self._waited_s) / 60
-        thought = self.thinking.spent
+        thought = self.thinking.total
         return Spent(self._run.text_count(), minutes, thought.tokens, thought.dollars)
 
     def allowed(self) -> Allowed:
@@ -120,14 +147,3 @@ class Ledger:
         if share >= FLOOR_REACHED and self._run.evaluation_count() >= self._request.plan.floor_trusted:
             return f"floor: {100 * share:.0f} % of the roofline floor"
         return ""
-
-
-def _cost_of(events: list[Event]) -> ModelCost:
-    """What these calls of a model cost."""
-    calls = [event.data for event in events if "prompt_tokens" in event.data]
-    return ModelCost(
-        requests=sum(int(call["requests"]) for call in calls),
-        prompt_tokens=sum(int(call["prompt_tokens"]) for call in calls),
-        answer_tokens=sum(int(call["completion_tokens"]) for call in calls),
-        dollars=sum(float(call["dollars"]) for call in calls),
-    )

@@ -40,6 +40,9 @@ CREATE TABLE IF NOT EXISTS evaluations (
     merit REAL NOT NULL, body TEXT NOT NULL, PRIMARY KEY (candidate, stage));
 CREATE TABLE IF NOT EXISTS decisions (
     step TEXT PRIMARY KEY, island INTEGER NOT NULL, candidate TEXT NOT NULL, at REAL NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (
+    id INTEGER PRIMARY KEY, owner TEXT NOT NULL, at REAL NOT NULL, prompt_tokens INTEGER NOT NULL,
+    answer_tokens INTEGER NOT NULL, dollars REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS elites (
     candidate TEXT PRIMARY KEY, island INTEGER NOT NULL, merit REAL NOT NULL, cell TEXT NOT NULL, at REAL NOT NULL);
 """

@@ -17,8 +17,10 @@ from foundry.agents.brain import Brain, Listener
 from foundry.agents.chat.breaker import Pauses
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.options import ChatOptions
+from foundry.agents.ledger import BudgetExhausted
 from foundry.agents.models.brain import open_models
 from foundry.agents.models.models import one_model
+from foundry.agents.prices import UNKNOWN
 from foundry.graph.replay import replay
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import Event, EventKind, EventLog
@@ -147,6 +149,22 @@ def test_a_question_that_the_budget_does_not_cover_is_not_asked(make_request: Ma
     assert not server.requests
     run.inbox.post(Directive(0, "run", "budget", {"verb": "budget", "amount": 100000, "unit": "tokens"}))
     assert conversation.say(run, QUESTION).text == "Larger tiles."
+    run.close()
+
+
+def test_a_call_of_a_killed_process_counts_as_the_most_that_it_may_have_cost(
+    make_request: MakeRequest, serve: Any
+) -> None:
+    run = begun(make_request, serve(answer("Larger tiles.")), tokens=10_000, calls=2)
+    killed = Ledger(run.request, run, EventLog(run.database)).thinking
+    killed.settle(killed.reserve(1000, 512, UNKNOWN), None)  # refused by its endpoint
+    killed.reserve(5000, 512, UNKNOWN)  # never settled
+    ledger = Ledger(run.request, run, EventLog(run.database))
+    assert (ledger.spent().tokens, ledger.thinking.total.requests) == (5512, 1)
+    assert ledger.thinking.reserve(4000, 2000, UNKNOWN).answer_tokens == 488
+    with pytest.raises(BudgetExhausted, match="1 of 2 calls, 5512 of 10000 tokens spent, and 1 calls under way"):
+        ledger.thinking.reserve(1, 1, UNKNOWN)
+    assert "2 of 2 calls" in conversation.say(run, QUESTION).text  # in a process of its own
     run.close()
 
 
