@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from foundry.graph.run.request import SolveRequest, role_of
 from foundry.graph.views.effects import History
 from foundry.knowledge.thought import Directive
 
+DEVIATIONS = 1.96  # from the middle of a 95 % interval to its end
 RATE_S = 60.0  # evaluations of the last minute are the rate
 _STEP = re.compile(r"i(\d+)g(\d+)$")
 DOING = {
@@ -68,11 +70,12 @@ class Scene:
     eager_ms: float | None = None
     best: tuple[str, float, tuple[float, float]] | None = None  # candidate, speedup, interval
     best_island: int | None = None
+    sure: float = 0.0  # one deviation below the best's speedup: what candidates are compared by
     islands: dict[int, IslandScene] = field(default_factory=dict)
-    curve: list[float] = field(default_factory=list)  # the best speedup after each evaluation, 0.0 while there is none
+    curve: list[float] = field(default_factory=list)  # `sure` after each evaluation, 0.0 while nothing is correct
     times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
     known: set[str] = field(default_factory=set)  # candidates that were evaluated
-    cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> best speedup in it
+    cells: dict[str, float] = field(default_factory=dict)  # cell of the archive -> the best in it, so compared
     tokens: int = 0
     dollars: float = 0.0
     round: int = 0
@@ -128,7 +131,8 @@ class Scene:
             island.reason = f"{event.data.get('candidate', '')}: {event.data.get('found', '')}"
         elif event.kind == "proposal":
             island.candidate = event.data["candidate"]
-            island.reason = event.data["rationale"]
+            moves = ", ".join(move.rpartition(":")[2] for move in event.data["moves"])
+            island.reason = ": ".join(filter(None, (moves, event.data["rationale"])))
         elif event.kind == "note" and event.name == "role":
             self.roles[number] = event.data["role"]
         elif event.kind == "note" and event.name == "paused":
@@ -150,7 +154,7 @@ class Scene:
         if event.name in self.known:  # proven again at the end
             return
         self.known.add(event.name)
-        self.curve.append(self.best[1] if self.best else 0.0)
+        self.curve.append(self.sure)
         self.times.append(event.started)
         if event.island is not None and event.island >= 0:
             island = self.islands.setdefault(event.island, IslandScene(event.island))
@@ -159,8 +163,14 @@ class Scene:
                 island.best = max(island.best or 0.0, speedup)
 
     def _take_speedup(self, event: Event, speedup: float, interval: tuple[float, float]) -> None:
-        cell = event.data.get("cell")
-        if cell:
-            self.cells[cell] = max(self.cells.get(cell, 0.0), speedup)
-        if self.best is None or speedup > self.best[1]:
-            self.best, self.best_island = (event.name, speedup, interval), event.island
+        sure = _be_cautious(speedup, interval)
+        if cell := event.data.get("cell"):
+            self.cells[cell] = max(self.cells.get(cell, 0.0), sure)
+        if sure > self.sure:
+            self.sure, self.best, self.best_island = sure, (event.name, speedup, interval), event.island
+
+
+def _be_cautious(speedup: float, interval: tuple[float, float]) -> float:
+    """One deviation below a speedup: a loud measurement leads nobody astray."""
+    low, high = interval
+    return speedup * math.exp(-math.log(high / low) / (2 * DEVIATIONS)) if low > 0.0 else 0.0

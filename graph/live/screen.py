@@ -167,8 +167,8 @@ def _pictures(scene: Scene, width: int) -> list[Text]:
 
 
 def _curve(scene: Scene, width: int) -> list[Text]:
-    """The best speedup over the evaluations; the highest column is the best."""
-    title = Text("best so far over evaluations", DIM)
+    """What is sure of the best speedup, over the evaluations; the highest column is the best."""
+    title = Text("best so far, one deviation below", DIM)
     points = [value for value in scene.curve if value > 0]
     if not points:
         return [title, *(Text() for _ in range(CURVE_ROWS))]
@@ -176,12 +176,13 @@ def _curve(scene: Scene, width: int) -> list[Text]:
     label = max(len(f"{high:.2f}x"), len(f"{low:.2f}x")) + 1
     columns = min(width - label, len(scene.curve))
     values = [scene.curve[(number + 1) * len(scene.curve) // columns - 1] for number in range(columns)]
-    span = (high - low) or 1.0
-    eighths = [0 if value <= 0 else 1 + round((value - low) / span * (8 * CURVE_ROWS - 1)) for value in values]
+    span = (high - low) or high
+    base = low if high > low else 0.0  # a level line stands high
+    eighths = [0 if value <= 0 else 1 + round((value - base) / span * (8 * CURVE_ROWS - 1)) for value in values]
     rows = []
     for row in range(CURVE_ROWS):
-        base = 8 * (CURVE_ROWS - 1 - row)
-        text = "".join(BARS[max(0, min(8, value - base))] for value in eighths)
+        below = 8 * (CURVE_ROWS - 1 - row)
+        text = "".join(BARS[max(0, min(8, value - below))] for value in eighths)
         mark = f"{high:.2f}x" if row == 0 else f"{low:.2f}x" if row == CURVE_ROWS - 1 and high > low else ""
         rows.append(Text.assemble((mark.rjust(label - 1) + " ", DIM), (text, GOOD)))
     return [title, *rows]

@@ -51,7 +51,7 @@ async def test_a_screen_holds_islands_budget_curve_and_archive(
         assert all(f"{number} {role}" in "\n".join(lines) for number, role in enumerate(("fusion", "memory")))
         assert lines[-1] == ">  "
     shown = "\n".join(picture(Path(summary.run)))
-    assert "7 algo" in shown and "best so far over evaluations" in shown and "sync 3" in shown and "██" in shown
+    assert "7 algo" in shown and "best so far" in shown and "sync 3" in shown and "██" in shown
 
 
 async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[..., SolveRequest], parts: Any) -> None:
