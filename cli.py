@@ -12,6 +12,7 @@ from foundry.graph.commands.doctor import doctor
 from foundry.graph.commands.fork import compare, fork
 from foundry.graph.commands.mcp import mcp
 from foundry.graph.commands.runs import chat, replay, show_runs, watch
+from foundry.graph.commands.serve import serve
 from foundry.graph.commands.solve import resume, solve
 from foundry.graph.commands.trace import show_trace
 from foundry.graph.commands.verify import profile, verify
@@ -30,6 +31,7 @@ app.command("doctor")(doctor)
 app.command("verify")(verify)
 app.command("profile")(profile)
 app.command("mcp")(mcp)
+app.command("serve")(serve)
 
 agent = typer.Typer(help="Run the experts on a task; watch, steer and inspect a run.", no_args_is_help=True)
 agent.command("solve")(solve)

@@ -45,7 +45,7 @@ def test_the_top_level_is_the_layout() -> None:
     allowed = {
         *ROOMS,
         *("pyproject.toml", "README.md", "cli.py", "tests", "__init__.py", "py.typed", "typings"),
-        *("examples", "benchmarks", ".ci", "Makefile", "constraints.txt", ".gitignore"),
+        *("examples", "benchmarks", "docs", ".ci", "Makefile", "constraints.txt", ".gitignore"),
         *("LICENSE", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
         *(".github", ".pre-commit-config.yaml", "langgraph.json"),
     }

@@ -67,6 +67,7 @@ ROOMS = (
     "graph.report",
     "graph",
     "graph.mcp",
+    "graph.serve",
     "graph.commands",
     "graph.bench",
     "cli",

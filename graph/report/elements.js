@@ -173,8 +173,8 @@ function show(make) {
 }
 
 function step(by) {
-  const here = document.activeElement.closest?.("table") ?? document.querySelector("main table:has(button.row)");
-  const rows = [...(here?.querySelectorAll("button.row") ?? [])].filter((button) => !button.closest("tr").hidden);
+  const here = document.activeElement.closest?.("table") ?? document.querySelector("main table:has(.row)");
+  const rows = [...(here?.querySelectorAll(".row") ?? [])].filter((button) => !button.closest("tr").hidden);
   const at = rows.indexOf(document.activeElement);
   rows[Math.max(0, Math.min(rows.length - 1, at + by))]?.focus();
 }

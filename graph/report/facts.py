@@ -57,6 +57,7 @@ class RunFacts:
 
     kind: str
     id: str
+    change: str  # differs when something has happened since
     created: str
     device: str
     asked: dict[str, Any]
@@ -76,6 +77,7 @@ class RunFacts:
 
 def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
     """What a run's folder says now; `code` False leaves the files and their differences out."""
+    change = change_of(run)  # first: what happens meanwhile is news
     log = EventLog(run.database, reading=True)
     events, began, request = log.read(), log.began(), run.request
     summary = summarise(run)
@@ -86,6 +88,7 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
     return RunFacts(
         "run",
         run.id,
+        change,
         run.get("created"),
         decode(Device, run.get("device")).name,
         {
@@ -108,6 +111,15 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
         [record.words for record in summary.models],
         [ROLES[island % len(ROLES)] for island in range(request.island_count)],
     )
+
+
+def change_of(run: RunDirectory) -> str:
+    """Differs when something has happened in a run: the last event, how many are over, what users said, who took it,
+    and how the run stands."""
+    last, over = run.database.run("SELECT COALESCE(MAX(id), 0), COUNT(ended) FROM events")[0]
+    said = run.inbox.read()
+    words = (last, over, said[-1].id if said else 0, len(run.inbox.acknowledgements()), run.get("status"))
+    return " ".join(map(str, words))
 
 
 def _roofline(measured: Sequence[Measured]) -> Roofline:

@@ -44,10 +44,10 @@ _PAGE = """<!doctype html>
 """
 
 
-def render(facts: object, title: str, plain: list[str], script: str, *, live: str = "") -> str:
-    """The page of some facts, drawn by one of our scripts. `plain` is read where scripts are off. `live` names a second
-    script that may ask the server of the page for more."""
-    scripts = [_asset(name) for name in (*LIBRARIES, "elements.js", "charts.js", script, *([live] if live else []))]
+def render(facts: object, title: str, plain: list[str], script: str, *, live: tuple[str, ...] = ()) -> str:
+    """The page of some facts, drawn by one of our scripts. `plain` is read where scripts are off. `live` names further
+    scripts, which may ask the server of the page for more."""
+    scripts = [_asset(name) for name in (*LIBRARIES, "elements.js", "charts.js", script, *live)]
     return _PAGE.format(
         policy=policy([_hash_of(text) for text in scripts], live=bool(live)),
         title=html.escape(title),

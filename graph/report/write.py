@@ -11,7 +11,7 @@ from foundry.graph.run.run_directory import RunDirectory
 PAGE = "report.html"
 
 
-def run_page(facts: RunFacts, *, live: str = "") -> str:
+def run_page(facts: RunFacts, *, live: tuple[str, ...] = ()) -> str:
     """The page of a run, as its file holds it."""
     return render(facts, f"{facts.summary.task}: Foundry", [facts.id, *facts.verdict_lines], "run.js", live=live)
 

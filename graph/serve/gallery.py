@@ -1,0 +1,113 @@
+"""The runs of a folder as their pages show them: gathered again only when something has happened, and never so often
+that watching costs a run more than a few hundredths of its time."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from foundry.graph.report.facts import RunFacts, change_of, run_facts
+from foundry.graph.report.page import as_json
+from foundry.graph.run.run_directory import RunDirectory, list_runs
+from foundry.graph.run.summary import summarise
+from foundry.knowledge.errors import UsageError
+
+SHARE = 0.02  # of the time: what gathering one run's facts may take
+LEAST_S = 1.0  # between two of them
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in the list."""
+
+    id: str
+    created: str
+    task: str
+    device: str
+    verdict: str
+    evaluations: int
+    speedup: float | None
+    brain: str
+
+
+@dataclass(frozen=True)
+class RunsFacts:
+    """The data of the list's page."""
+
+    kind: str
+    folder: str
+    change: str  # differs when the list does
+    runs: list[RunLine]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run's facts, and the same as JSON."""
+
+    facts: RunFacts
+    text: str
+
+
+@dataclass
+class _Known:
+    """What is shown of a run, gathered when and in how many seconds."""
+
+    shown: Shown | None = None
+    at: float = 0.0
+    took_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Gallery:
+    """Safe for threads; several readers of one run share what is gathered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, _Known] = {}
+
+    def open(self, name: str, *, reading: bool = True) -> RunDirectory:
+        """A run by its whole name. Raises UsageError: a name is never a path."""
+        if name not in {path.name for path in self.folder.iterdir()}:
+            raise UsageError(f"there is no run {name}")
+        return RunDirectory.inspect(self.folder / name, reading=reading)
+
+    def run(self, name: str) -> Shown:
+        """A run as it is shown now, a little old while it works. Raises UsageError."""
+        known = self._known.setdefault(name, _Known())
+        with known.lock:
+            run = self.open(name)
+            try:
+                change = f"{change_of(run)} {run.is_active}"  # a killed run tells nobody
+                is_due = time.monotonic() - known.at >= max(LEAST_S, known.took_s / SHARE)
+                if known.shown is None or (change != known.shown.facts.change and (is_due or not run.is_active)):
+                    began = time.thread_time()
+                    facts = replace(run_facts(run), change=change)
+                    known.shown = Shown(facts, as_json(facts))
+                    known.at, known.took_s = time.monotonic(), time.thread_time() - began
+            finally:
+                run.close()
+            return known.shown
+
+    def runs(self) -> RunsFacts:
+        """The list, the newest run first."""
+        lines = []
+        for run in list_runs(self.folder):
+            summary = summarise(run)
+            lines.append(
+                RunLine(
+                    run.id,
+                    run.get("created"),
+                    summary.task,
+                    summary.device,
+                    summary.verdict,
+                    summary.evaluations,
+                    summary.speedup,
+                    summary.brain,
+                )
+            )
+            run.close()
+        change = hashlib.sha256(repr(lines).encode()).hexdigest()
+        return RunsFacts("runs", self.folder.resolve().name, change, lines)

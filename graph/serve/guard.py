@@ -1,0 +1,81 @@
+"""Who may ask: whoever has the token, from this machine, from the server's own pages."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE = "foundry"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the rest stands in each page, which knows its scripts
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a request must bring, and at which names of this machine the server answers."""
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    @property
+    def address(self) -> str:
+        """What the user opens: the token leaves the address at once."""
+        return f"http://127.0.0.1:{self.port}/?token={self.token}"
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """A name of somebody else's that leads here (DNS rebinding) is none of them."""
+        return frozenset(f"{name}:{self.port}" for name in ("127.0.0.1", "localhost"))
+
+    def knows(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode(), self.token.encode())
+
+
+class Guard:
+    """Refuses everything else, and sets the headers of every answer."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app = app
+        self.access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        if scope["type"] == "http":
+            await (self._refusal(Request(scope)) or self.app)(scope, receive, send_guarded)
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """What is answered in place of what was asked for; None where it may be."""
+        access = self.access
+        if request.headers.get("host", "") not in access.hosts:
+            return PlainTextResponse("this server is asked as 127.0.0.1", 421)
+        given = request.query_params.get("token")
+        if given is not None and request.method == "GET" and access.knows(given):
+            clean = RedirectResponse(request.url.path, 303)
+            clean.set_cookie(COOKIE, access.token, httponly=True, samesite="strict", path="/")
+            return clean
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not (access.knows(request.cookies.get(COOKIE, "")) or access.knows(bearer)):
+            return PlainTextResponse("open the address that foundry serve printed: it holds the token", 401)
+        origin = request.headers.get("origin")
+        if request.method != "GET" and (origin is None or urlsplit(origin).netloc not in access.hosts):
+            return PlainTextResponse("only the server's own pages may say something", 403)
+        return None
