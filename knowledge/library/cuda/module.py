@@ -16,6 +16,7 @@ from dataclasses import replace
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Argument, Launch, TensorMap, decode
+from foundry.knowledge.library.cuda.sharing import share_texts
 from foundry.knowledge.library.file.assemble import Body, Entry
 from foundry.knowledge.library.ir.access import is_prepared, step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
@@ -151,7 +152,8 @@ class _EntryText:
     """The CUDA and Python text of one entry."""
 
     def __init__(self, entry: Entry, index: int, parameters: Sequence[str], *, alone: bool) -> None:
-        self._plan, self._kernels, self._index = entry.plan, entry.kernels, index
+        self._plan, self._index = entry.plan, index
+        self._kernels = share_texts(entry.plan.steps, entry.kernels)
         self._alone = alone
         self._position = {key: position for position, key in enumerate(parameters)}
         self._traffic = [step_buffers(step) for step in self._plan.steps]

@@ -82,6 +82,7 @@ class _Recurrence:
         self.kernel, self.plan = kernel, plan
         self.dtype = self._element()
         self.shape, self.home, self.tunables = choose(kernel, device, choices)
+        self.offsets = {"first_layer": kernel.first}  # what the kernel gets as numbers
         self.name = launches.KERNEL_PREFIX + identifier(kernel.name)
 
     def _element(self) -> DType:
@@ -115,7 +116,11 @@ class _Recurrence:
             load: Load | None = getattr(cell, field)
             if load is None:
                 continue
-            yield f"cell.{field} = b_{load.buffer} + {load.view.offset};"
+            offset: object = load.view.offset
+            if field in ("h", "c"):  # an argument, so that layers which are alike have one text
+                offset = f"first_{field}{len(self.offsets)}"
+                self.offsets[str(offset)] = load.view.offset
+            yield f"cell.{field} = b_{load.buffer} + {offset};"
             for name, stride in zip(strides.get(field, ()), load.view.strides, strict=False):
                 yield f"cell.{name} = {stride};"
 
@@ -148,7 +153,7 @@ class _Recurrence:
             lines += [f"if (which >= {last}) {{", f"const {space.index} {own};", *body.lines, "}"]
         for name, value in ((kernel.last_h, "h[i]"), (kernel.last_c, "c[i]")):
             if name:
-                at = f"(({kernel.first}LL + which) * BATCH + row) * HIDDEN + unit"
+                at = "((first_layer + which) * BATCH + row) * HIDDEN + unit"
                 kept = CUDA_DIALECT.store(value, self.dtype)
                 lines.append(f"if (walked == STEPS - 1) b_{name}[{at}] = {kept};")
         return lines
@@ -157,8 +162,12 @@ class _Recurrence:
         kernel, shape = self.kernel, self.shape
         directions, steps, batch, hidden = kernel.shape
         written = list(dict.fromkeys([*(store.buffer for store in kernel.stores), *last_states(kernel)]))
-        read = [name for name in sorted(reads(kernel)) if name not in written]
-        signature, self.arguments = parameters(self.plan, read, written)
+        loads = [*(load.buffer for load in cell_loads(kernel)), *sorted(reads(kernel))]
+        read = [name for name in dict.fromkeys(loads) if name not in written]
+        cells = indent(self._cells())
+        signature, arguments = parameters(self.plan, read, written)
+        self.arguments: list[launches.Argument] = [*arguments, *self.offsets.values()]
+        signature = ", ".join([signature, *(f"long long {name}" for name in self.offsets)])
 
         def widen(text: str) -> str:
             return element_load(text, self.dtype)
@@ -177,7 +186,7 @@ class _Recurrence:
             "WIDEN_GIVEN": widen("cell.given[step * cell.given_step + row * cell.given_row + at]"),
             "WIDEN_BELOW_BIAS": widen("cell.below_bias[at]"),
             "WIDEN_BIAS": widen("cell.bias[at]"),
-            "CELLS": indent(self._cells()),
+            "CELLS": cells,
             "WEIGHTS": self._weights(),
             "UNROLL": "#pragma unroll" if self.home == "registers" else "#pragma unroll 1",
             "BELOW": _BELOW if shape.products > 1 else "",
