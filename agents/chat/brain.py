@@ -107,7 +107,8 @@ class ChatModelBrain:
     def introduction(self) -> Notice:
         """Who thinks, where, and for what price."""
         price, host = self.client.price, self.client.endpoint.host
-        text = f"{self.name} at {host}, {in_words(price)}"
+        who = self.name if self.name == self.client.model else f"{self.name} ({self.client.model})"
+        text = f"{who} at {host}, {in_words(price)}"
         return Notice("model", text, {"model": self.name, "endpoint": host, "priced": price.known})
 
     async def diagnose(self, brief: Brief) -> Diagnosis:

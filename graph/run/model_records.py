@@ -3,6 +3,7 @@ people."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 
 from foundry.agents.models.bandit import Yield, credit
@@ -40,15 +41,15 @@ class ModelRecord:
 
 
 def read_records(run: RunDirectory) -> list[ModelRecord]:
-    """One a model of the run, in the order in which the user named them."""
+    """One a model of the run, in the order in which the user named them, and those that thought before."""
     log = EventLog(run.database, reading=True)
     found = {spec.name: ModelRecord(spec.name, priced=spec.price.known) for spec in run.request.models.specs}
-    asked: dict[str, set[str]] = {name: set() for name in found}
+    asked: dict[str, set[str]] = defaultdict(set)
     for event in log.read(kind="expert"):
         name = event.data.get("model", "")
-        if name not in found:
+        if not name:
             continue
-        was = found[name]
+        was = found.get(name, ModelRecord(name))
         if event.data["purpose"] == "propose":
             asked[name].add(event.step)
         found[name] = replace(

@@ -85,6 +85,12 @@ def test_the_help_documents_every_option(capsys: pytest.CaptureFixture[str], mon
         "--request-seconds",
         "--parallel-calls",
         "--tool-calls",
+        "--provider",
+        "--record",
+        "--replay",
+        "--ask-missing",
+        "--calls",
+        "--dry-run",
     ):
         assert flag in told
     assert "--temperature" in told and "--reasoning-effort" in told and "8192" in told and "180" in told
