@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from foundry.graph.run.events import EventLog
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.views.effects import History
@@ -58,7 +57,7 @@ def part(one: RunDirectory, other: RunDirectory) -> Parting:
     order = list(dict.fromkeys([*first, *second]))
     common = [step for step in order if step in first and step in second and _same(first[step], second[step])]
     step = next((step for step in order if step not in common), "")
-    histories = [History.of(EventLog(run.database, reading=True).read()) for run in (one, other)]
+    histories = [History.read(run) for run in (one, other)]
     heard = [tuple(item.text for item in run.inbox.read()) for run in (one, other)]
     shared = sum(1 for _ in _while_equal(*heard))
     ours, theirs = (

@@ -23,7 +23,9 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
     for run in list_runs(runs):
         summary = summarise(run)
         status = summary.verdict if summary.verdict in ("running", "interrupted", "failed") else "finished"
-        rows.append({"id": run.id, "created": run.get("created"), "status": status, **summary.to_json()})
+        origin = f"{run.origin.run}@{run.origin.step or 'end'}" if run.origin else None
+        known = {"id": run.id, "created": run.get("created"), "status": status, "forked_from": origin}
+        rows.append({**known, **summary.to_json()})
         run.close()
     if as_json:
         print_json(rows)
@@ -31,7 +33,8 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
     for row in rows:
         gain = f"{row['speedup']:.2f}x" if row["speedup"] else "-"
         why = f": {row['ending']}" if row["verdict"] == "failed" else ""
-        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}")
+        fork = f"  (a fork of {row['forked_from']})" if row["forked_from"] else ""
+        typer.echo(f"{row['id']}  {row['task']}  {row['target']}  {gain}  {row['verdict']}{why}{fork}")
     if not rows:
         typer.echo(f"no runs in {runs}")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from foundry.agents.directives import RunQuestion, forms
-from foundry.graph.run.events import EventLog
 from foundry.graph.run.inbox import Acknowledgement, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
@@ -17,6 +17,7 @@ from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Move
 
 MOST_STEPS = 40  # that an answer lists
+MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of them
 
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
@@ -27,16 +28,19 @@ def answer(run: RunDirectory, question: RunQuestion) -> str:
         return str(error)
 
 
-def context(run: RunDirectory) -> str:
-    """What a model is told of a run before it answers a question in full language."""
-    return "\n\n".join((status(run), directives(run), tried(run)))
+def context(run: RunDirectory, question: str) -> str:
+    """What a model is told of a run before it answers a question in full language: how it stands, what was said and
+    tried, and the kernels that the question names."""
+    named = [name for name in dict.fromkeys(re.findall(r"\bc\d+\b", question)) if run.decision(name)][:MOST_KERNELS]
+    kernels = [show(run, name)[:MOST_CHARS] for name in named]
+    return "\n\n".join((status(run), directives(run), tried(run), *kernels))
 
 
 def directives(run: RunDirectory) -> str:
     """What users said, oldest first, and what came of it."""
     said = run.inbox.read()
     kept = {item.id for item in in_force(said)}
-    taken, history = run.inbox.acknowledgements(), History.of(EventLog(run.database, reading=True).read())
+    taken, history = run.inbox.acknowledgements(), History.read(run)
     lines = []
     for item in said:
         effect = history.effect(item, taken) if item.id in kept else "was taken back"
@@ -48,7 +52,7 @@ def directives(run: RunDirectory) -> str:
 def tried(run: RunDirectory, about: str = "") -> str:
     """The steps that have to do with something (an expert, a move, a tunable, a word of the reasons), the latest
     first."""
-    history = History.of(EventLog(run.database, reading=True).read())
+    history = History.read(run)
     word = about.lower().rstrip("s")
     steps = [step for step in history.steps if not word or word in _said_of(step)]
     if not steps:

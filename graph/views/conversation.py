@@ -132,13 +132,14 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
     if run.is_active:
         return Reply(f"d{number}: {outlook} It is taken at the next safe boundary.", number)
     if run.get("status") == "finished":
-        hint = f'write it as `instructions = "..."` into {Path(run.request.task).stem}.toml and solve again'
+        hint = f'foundry agent fork {run.path} --say "..." goes on with it; `instructions = "..."` in '
+        hint += f"{Path(run.request.task).stem}.toml tells every run of the task"
         return Reply(f"d{number} is recorded, but the run is finished and no expert reads on: {hint}.")
     return Reply(f"d{number}: {outlook} It is taken when the run goes on: foundry agent resume {run.path}.", number)
 
 
 def _ask_model(run: RunDirectory, line: str, parts: Parts) -> Reply:
-    told, problem = ask_model(run, line, context(run), parts)
+    told, problem = ask_model(run, line, context(run, line), parts)
     return Reply(told or f"The model gave no answer: {problem or 'it was empty'}.", understood=bool(told))
 
 

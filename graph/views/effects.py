@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from foundry.graph.run.events import Event
+from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.inbox import Acknowledgement
+from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.thought import Directive
 
 WAITS = "waits for the next step"
@@ -47,6 +48,12 @@ class History:
         for event in events:
             found.take(event)
         return found
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> History:
+        """Of a run that another process may be working on."""
+        log = EventLog(run.database, reading=True)
+        return cls.of([*log.read(kind="proposal"), *log.read(kind="evaluation")])
 
     def take(self, event: Event) -> None:
         data = event.data

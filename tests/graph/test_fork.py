@@ -83,6 +83,8 @@ async def test_a_fork_goes_on_from_a_step_and_langgraph_s_history_agrees(
     parted = re.search(r"They parted at (\w+):", told.output)
     assert parted and parted[1] in (new.keys() | decided(source).keys()) - steps
     assert f"Only {path.name} was told: @tiling tile 128" in told.output and "It brought " in told.output
+    listed = CliRunner().invoke(app, ["agent", "runs", "--runs", str(path.parent)]).output
+    assert f"{path.name}  " in listed and f"(a fork of {source.name}@i0g4)" in listed
     found = CliRunner().invoke(app, ["agent", "compare", str(path), str(path), "--json"])
     assert json.loads(found.output)["step"] == "" and json.loads(found.output)["gain"] == 1.0
 

@@ -146,7 +146,9 @@ async def test_another_model_thinks_when_the_user_says_so(
     assert opened == ["first-1", "other-1", "playbook"] and run.get("brain") == "playbook" and not run.request.models
     spec = models_for(models["models"], "other-1").specs[0]
     assert (spec.model, spec.base_url) == ("other-1", "http://127.0.0.1:9/v1")
+    path = run.path
     run.close()
+    assert (await replay(path, Named())).differences == ()
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,8 @@ def test_a_question_is_paid_by_the_run_and_traced(make_request: MakeRequest, ser
     assert (call.data["purpose"], call.data["outcome"], call.data["tokens"]) == ("answer", "answered", 1100)
     assert run.text(call.data["answer"]) == "Larger tiles." and QUESTION in run.text(call.data["prompt"])
     assert server.requests[0]["max_tokens"] == 512
+    asked = run.text(call.data["prompt"])
+    assert " evaluations, " in asked and "No step has been taken yet." in asked and "Nobody has said" in asked
     for _ in range(2):  # once, however often it looks
         working.refresh()
         assert working.spent().tokens == 1100
