@@ -3,10 +3,12 @@ there. What every table of a run holds is dated, so that whatever came later can
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,16 +82,37 @@ def _before_the_end(run: RunDirectory) -> Moment:
     return Moment("", float(rows[0][0]) if rows[0][0] is not None else time.time())
 
 
-def copy_until(source: RunDirectory, moment: Moment, request: SolveRequest) -> RunDirectory:
-    """A new run beside the source that knows what the source knew at that moment, locked for this process."""
+@contextlib.contextmanager
+def copied(source: RunDirectory, moment: Moment, request: SolveRequest) -> Iterator[RunDirectory]:
+    """A new run beside the source that knows what the source knew at that moment. It is there, under its own name, once
+    all inside is done; when that raises, or is killed, there is none."""
     path = fresh_folder(source.path.parent, Path(request.task).stem)
-    source.database.copy_to(path / "run.sqlite")
-    source.inbox.copy_to(path / "inbox.sqlite")
-    (path / "blobs").mkdir()
+    hidden = path.with_name(f".{path.name}")
+    hidden.mkdir()
+    try:
+        run = _copy(source, moment, hidden)
+        try:
+            run.set("request", encode(replace(request, runs=str(source.path.parent))))
+            if (source.path / "checkpoints.sqlite").exists():
+                _copy_history(source, hidden, path.name, moment.at)
+            yield run
+        finally:
+            run.close()
+        hidden.rename(path)
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        path.rmdir()
+        raise
+
+
+def _copy(source: RunDirectory, moment: Moment, folder: Path) -> RunDirectory:
+    """The records, words and texts of a run up to a moment."""
+    source.database.copy_to(folder / "run.sqlite")
+    source.inbox.copy_to(folder / "inbox.sqlite")
+    (folder / "blobs").mkdir()
     for blob in source.blobs.iterdir():
-        _share(blob, path / "blobs" / blob.name)
-    run = RunDirectory(path)
-    run.lock()
+        _share(blob, folder / "blobs" / blob.name)
+    run = RunDirectory(folder)
     _cut_tables(run.database, moment.at)
     run.inbox.forget_after(moment.at)
     facts = {key: run.get(key) for key in COPIED if run.get(key)}
@@ -99,9 +122,6 @@ def copy_until(source: RunDirectory, moment: Moment, request: SolveRequest) -> R
     run.set("created", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     run.set("status", "interrupted")
     run.set(ORIGIN, encode(Origin(source.id, str(source.path), moment.step, moment.at)))
-    run.set("request", encode(replace(request, runs=str(source.path.parent))))
-    if (source.path / "checkpoints.sqlite").exists():
-        _copy_history(source, run, moment.at)
     return run
 
 
@@ -124,21 +144,21 @@ def _cut_tables(database: Database, at: float) -> None:
         database.run(f"UPDATE sqlite_sequence SET seq = ({newest}) WHERE name = ?", (table,))
 
 
-def _copy_history(source: RunDirectory, run: RunDirectory, at: float) -> None:
+def _copy_history(source: RunDirectory, folder: Path, thread: str, at: float) -> None:
     """LangGraph's checkpoints up to a moment, under the new run's thread; their ids are ordered by time. What a node in
     flight had written is forgotten: it is executed again from the journal. An island that had ended stays ended: its
     task belongs to the last checkpoint of the root graph."""
     original = Database(source.path / "checkpoints.sqlite", reading=True)
-    original.copy_to(run.path / "checkpoints.sqlite")
+    original.copy_to(folder / "checkpoints.sqlite")
     original.close()
-    database = Database(run.path / "checkpoints.sqlite")
+    database = Database(folder / "checkpoints.sqlite")
     first = _first_id(at)
     latest = (
         "SELECT checkpoint_ns, MAX(checkpoint_id) FROM checkpoints WHERE checkpoint_id < :first GROUP BY checkpoint_ns"
     )
     islands = "SELECT SUBSTR(checkpoint_ns, 8) FROM checkpoints WHERE checkpoint_ns LIKE 'island:%'"
     at_work = f"{islands} AND checkpoint_id >= :first"
-    values: Any = {"first": first, "thread": run.id}
+    values: Any = {"first": first, "thread": thread}
     try:
         database.run(
             f"DELETE FROM writes WHERE (checkpoint_ns, checkpoint_id) IN ({latest}) AND NOT"

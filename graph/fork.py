@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from foundry.agents.models.models import Models
-from foundry.graph.cut import copy_until, find_moment
+from foundry.graph.cut import copied, find_moment
 from foundry.graph.run.budget import Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.opening import Parts
@@ -40,20 +39,15 @@ def fork(source_path: Path, step: str, change: Change, parts: Parts | None = Non
         if change.models is not None:
             request = replace(request, models=change.models)
             parts.check_model(request)
-        moment = find_moment(source, step)
-        run = copy_until(source, moment, request)
+        with copied(source, find_moment(source, step), request) as run:
+            _change(run, request, change, step)
+            for line in change.said:
+                reply = say(run, line, parts)
+                if not reply.understood:
+                    raise UsageError(f"{reply.text.splitlines()[0]} Nothing was begun")
+        return source.path.parent / run.id.removeprefix(".")
     finally:
         source.close()
-    try:
-        _change(run, request, change, step)
-        for line in change.said:
-            reply = say(run, line, parts)
-            if not reply.understood:
-                shutil.rmtree(run.path)
-                raise UsageError(f"{reply.text.splitlines()[0]} Nothing was begun")
-        return run.path
-    finally:
-        run.close()
 
 
 def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str) -> None:
@@ -68,7 +62,7 @@ def _change(run: RunDirectory, request: SolveRequest, change: Change, step: str)
         evaluations, minutes = wanted.evaluations or request.max_evaluations, wanted.minutes or request.max_minutes
         wanted = replace(wanted, evaluations=evaluations, minutes=minutes)
     limits = _from_here(run, request, wanted)
-    run.set("request", encode(replace(request, runs=str(run.path.parent), limits=limits)))
+    run.set("request", encode(replace(run.request, limits=limits)))
 
 
 def _from_here(run: RunDirectory, request: SolveRequest, wanted: RunLimits) -> RunLimits:

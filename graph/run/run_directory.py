@@ -413,6 +413,8 @@ def list_runs(root: Path) -> list[RunDirectory]:
         return []
     found = []
     for path in root.iterdir():
+        if path.name.startswith("."):  # a fork that is being made
+            continue
         try:
             found.append(RunDirectory.inspect(path))
         except UsageError:
