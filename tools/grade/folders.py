@@ -44,6 +44,9 @@ def prepare_folders(text: str, scratch: Path) -> CandidateFolders:
     scratch, cache = scratch.absolute(), build_cache().absolute()
     temporary = scratch / "tmp"
     temporary.mkdir(exist_ok=True)
+    with contextlib.suppress(OSError):  # whoever builds into it says why it cannot be made
+        # a process is confined to what exists: one that is made before the machine's first build could not open it
+        cache.mkdir(parents=True, exist_ok=True)
     builds, locks = scratch / "builds", list[int]()
     if compiles_itself(text):
         builds = extension_folder(text)

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.process import sandbox
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.process.linux import (
@@ -114,6 +115,23 @@ def candidate(zygote: Zygote, code: Path, tmp_path_factory: pytest.TempPathFacto
         ),
     )
     yield Confined(worker, folder / "scratch", folder / "receipt.json")
+    worker.end()
+
+
+@NEEDS[FILES]
+def test_who_is_confined_before_the_machines_first_build_may_open_it(
+    zygote: Zygote, code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes are made ahead. On a fresh machine the first candidate was refused its own cubin: there was no build
+    cache yet to confine it to."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache" / "build"))
+    own = prepare_folders("", tmp_path)
+    confined = replace(own.sandbox, readable=(*own.sandbox.readable, str(code)))
+    worker = zygote.fork("confined_entries:serve", Limits(wall_s=30), directory=tmp_path, sandbox=confined)
+    built = tmp_path / "cache" / "build" / "first.cubin"
+    built.parent.mkdir(parents=True, exist_ok=True)
+    built.write_text("machine code")
+    assert Confined(worker, tmp_path, built)("read(path)", path=str(built)) == len("machine code")
     worker.end()
 
 
