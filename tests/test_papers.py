@@ -12,7 +12,7 @@ import yaml
 
 from foundry.agents.expert import experts
 from foundry.graph.picture import draw
-from foundry.graph.run import run_directory
+from foundry.graph.run import events, run_directory
 from foundry.knowledge.experience import journal
 from foundry.tools.protocol import rules as protocol
 from foundry.tools.verify import receipt
@@ -35,6 +35,7 @@ def test_the_changelog_names_the_versions_of_the_code() -> None:
         "protocol": protocol.PROTOCOL_VERSION,
         "receipt schema": str(receipt.SCHEMA_VERSION),
         "run format": run_directory.FORMAT,
+        "event table": events.VERSION,
         "experience store": str(journal.VERSION),
     }
 
