@@ -120,7 +120,7 @@ def print_pool(kernel: PoolKernel, plan: Plan, device: Device, choices: dict[str
     if not fits_columns(kernel):
         return _Pool(kernel, plan, choices, ()).print()
     meaning = "points: one thread an output; columns: columns of the input first, then windows of them"
-    path = tunable("path", PATHS, "points", "algorithm", meaning)
-    if pick(choices, "path", PATHS, "points") == "columns":
+    path = tunable("path", PATHS, "columns", "algorithm", meaning)
+    if pick(choices, "path", PATHS, "columns") == "columns":
         return print_columns(kernel, plan, choices, path)
     return _Pool(kernel, plan, choices, (path,)).print()

@@ -54,7 +54,8 @@ class _Columns:
         self.vector = max([1, *wide])
         self.wide = [leaf for leaf in loads if self.vector == 1 or self.space.inside.aligned(leaf.view, self.vector)]
         self.threads = number(choices, "threads", THREADS, 256)
-        self.steps = number(choices, "steps", STEPS, 4)
+        self.usual_steps = 4 if self.space.rank > 1 else 1
+        self.steps = number(choices, "steps", STEPS, self.usual_steps)
         self.taps = math.prod(kernel.kernel[:-1])
         self.batch = max(n for n in range(1, min(self.taps, _BATCH) + 1) if self.taps % n == 0 or n == _BATCH)
         self._divide()
@@ -184,7 +185,13 @@ class _Columns:
             tunables=(
                 self.path,
                 tunable("threads", THREADS, 256, "parallel", "threads of a block"),
-                tunable("steps", STEPS, 4, "parallel", "rows of outputs that a block takes one after the other"),
+                tunable(
+                    "steps",
+                    STEPS,
+                    self.usual_steps,
+                    "parallel",
+                    "rows of outputs that a block takes one after the other",
+                ),
             ),
             d_mem=2,
             d_algo=2,

@@ -30,7 +30,7 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
     wide = max(1, min(8, _HELD // vector))
     team = min([size for size in TEAMS if size * wide >= pieces and size <= 32] or [32])
     if pieces > 32 * wide * 2:
-        team = min([size for size in TEAMS if 64 <= size <= 256 and size * wide >= pieces], default=256)
+        team = min([size for size in TEAMS if 64 <= size <= 512 and size * wide >= pieces], default=512)
     team_tunable = tunable("team", TEAMS, team, "parallel", "threads that share a row")
     team = number(choices, "team", TEAMS, team)
     fitting = min([n for n in ROUNDS if n * team >= pieces], default=8)
