@@ -42,11 +42,11 @@ def picture(path: Path, below: Below | None = None, width: int = 80, height: int
 async def test_a_screen_holds_islands_budget_curve_and_archive(
     make_request: Callable[..., SolveRequest], parts: Any
 ) -> None:
-    summary = await solve(make_request(20, islands=8), parts=parts())
+    summary = await solve(make_request(12, islands=8), parts=parts())
     for width, height in ((80, 24), (60, 16), (120, 40)):
         lines = picture(Path(summary.run), width=width, height=height)
         assert len(lines) == height and all(len(line) <= width for line in lines)
-        assert "/20 evaluations, " in lines[1] and " min" in lines[1]
+        assert "/12 evaluations, " in lines[1] and " min" in lines[1]
         assert f"best {summary.candidate}: " in lines[2]
         assert all(f"{number} {role}" in "\n".join(lines) for number, role in enumerate(("fusion", "memory")))
         assert lines[-1] == ">  "
