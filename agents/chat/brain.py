@@ -28,7 +28,7 @@ from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, propos
 from foundry.agents.chat.tape import Tape
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
-from foundry.agents.ledger import BudgetExhausted, ModelLedger
+from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
 from foundry.agents.prompt import render, template
@@ -215,7 +215,7 @@ class ChatModelBrain:
             raise NoAnswer(f"{self.name} is unavailable", Pauses().first_s) from error
         except Unreachable as error:
             self.ledger.count_failed_step()
-            self._tell(request, heard, started, "unreachable", str(error), requests=error.requests)
+            self._tell(request, heard, started, "unreachable", str(error), requests=error.requests, lost=error.lost)
             self._lose(error, permit)
             raise NoAnswer(str(error), self.breaker.retry_s) from error
         except asyncio.CancelledError:
@@ -304,10 +304,12 @@ class ChatModelBrain:
         detail: str,
         *,
         requests: int = 0,
+        lost: ModelCost | None = None,
     ) -> None:
         if self.listener is None:
             return
         replies = heard.replies
+        lost = sum((reply.lost for reply in replies), lost or ModelCost())
         self.listener(
             Call(
                 model=self.name,
@@ -317,9 +319,9 @@ class ChatModelBrain:
                 outcome=outcome,
                 detail=detail,
                 requests=requests + sum(reply.requests for reply in replies),
-                prompt_tokens=sum(reply.usage.prompt_tokens for reply in replies),
-                completion_tokens=sum(reply.usage.answer_tokens for reply in replies),
-                dollars=sum(reply.dollars for reply in replies),
+                prompt_tokens=lost.prompt_tokens + sum(reply.usage.prompt_tokens for reply in replies),
+                completion_tokens=lost.answer_tokens + sum(reply.usage.answer_tokens for reply in replies),
+                dollars=lost.dollars + sum(reply.dollars for reply in replies),
                 seconds=time.monotonic() - started,
                 prompt=said_since(request.talk, self.client.options.tool_calls) or request.prompt.text,
                 sections=request.prompt.sizes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from foundry.agents.chat.answers import AnswerError, KernelForm, ProposalAnswer, documents, with_fences
 from foundry.agents.chat.authoring import NO_GRAPH, NO_LAUNCHES
 from foundry.agents.chat.proposal import Drafted
-from foundry.agents.ledger import TokenUsage
+from foundry.agents.ledger import ModelCost, TokenUsage
 from foundry.agents.prompt import render
 from foundry.agents.talk import TOOLS, Takes, Talk, ToolCall, ToolRequest, Turn
 
@@ -44,7 +44,8 @@ class RawCall:
 
 @dataclass(frozen=True)
 class ModelReply:
-    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them."""
+    """`truncated`: the server stopped it at the token limit. `calls`: of tools, as the endpoint reports them. `lost`:
+    what earlier attempts may have cost that were given up."""
 
     text: str
     usage: TokenUsage
@@ -52,6 +53,7 @@ class ModelReply:
     truncated: bool
     requests: int
     calls: tuple[RawCall, ...] = ()
+    lost: ModelCost = field(default_factory=ModelCost)
 
 
 class KernelArguments(KernelForm):

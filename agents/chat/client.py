@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ from foundry.agents.chat.endpoint import Endpoint
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.providers import ProviderFailed, ask_provider, open_provider
 from foundry.agents.chat.tape import Tape, TapedAnswer
-from foundry.agents.ledger import BudgetExhausted, ModelLedger, TokenUsage
+from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger, TokenUsage
 from foundry.agents.prices import Price, price_of
 
 BYTES_PER_TOKEN = 4  # where an endpoint does not count; counting properly needs tables from the network
@@ -37,11 +37,13 @@ ENDLESS_BYTES = 16  # an answer with more bytes than this for each allowed token
 
 
 class Unreachable(Exception):
-    """No usable reply within the limits. `hopeless`: asking again soon is pointless (no access, no such model)."""
+    """No usable reply within the limits. `hopeless`: asking again soon is pointless (no access, no such model). `lost`:
+    what requests may have cost that were given up."""
 
     def __init__(self, problem: str, requests: int, *, hopeless: bool = False) -> None:
         super().__init__(problem)
         self.requests = requests
+        self.lost = ModelCost()
         self.hopeless = hopeless
 
 
@@ -192,6 +194,15 @@ class ChatClient:
         return ModelReply(taped.text, usage, dollars, taped.truncated, 1, calls)
 
     async def _ask(self, asked: _Asked) -> ModelReply:
+        """What the endpoint answers, and what attempts may have cost that were given up."""
+        lost: list[ModelCost] = []
+        try:
+            return replace(await self._try(asked, lost), lost=sum(lost, ModelCost()))
+        except Unreachable as error:
+            error.lost = sum(lost, ModelCost())
+            raise
+
+    async def _try(self, asked: _Asked, lost: list[ModelCost]) -> ModelReply:
         """What the endpoint answers, tried until the patience is over."""
         async with self._slots:
             deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
@@ -200,7 +211,7 @@ class ChatClient:
                 dialect = self._dialect
                 requests += 1
                 try:
-                    return await self._once(asked, dialect, requests)
+                    return await self._once(asked, dialect, requests, lost)
                 except ProviderFailed as error:
                     problem, wait_s = self._after(error, failures + 1, requests)
                 except _openai().OpenAIError as error:
@@ -218,7 +229,7 @@ class ChatClient:
                     raise Unreachable(problem, requests)
                 await asyncio.sleep(wait_s)
 
-    async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int) -> ModelReply:
+    async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int, lost: list[ModelCost]) -> ModelReply:
         held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
         used: TokenUsage | None = None
         try:
@@ -233,6 +244,7 @@ class ChatClient:
         except (TimeoutError, _Overlong):
             # the server was generating: count what it may bill
             used = TokenUsage(held.prompt_tokens, held.answer_tokens, estimated=True)
+            lost.append(ModelCost(1, held.prompt_tokens, held.answer_tokens, held.dollars))
             raise
         finally:
             dollars = self.ledger.settle(held, used)

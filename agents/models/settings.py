@@ -133,7 +133,11 @@ def _read_file(path: Path) -> SettingsFile:
 def _first_problem(error: ValidationError) -> str:
     """Where and what, without the value: somebody may have written a key there."""
     first = error.errors(include_input=False, include_url=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return f"{'.'.join(str(part) for part in first['loc'])}: {_words_of(first)}"
+
+
+def _words_of(problem: Mapping[str, Any]) -> str:
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
 def _remedy(error: ValidationError) -> str:
@@ -155,7 +159,7 @@ def _validated(given: Mapping[str, Any], *, is_flag: bool) -> dict[str, Any]:
         first = error.errors(include_input=False, include_url=False)[0]
         name = str(first["loc"][0])
         where = f"--{name.replace('_', '-')}" if is_flag else PREFIX + name.upper()
-        raise UsageError(f"{where}: {first['msg']}") from error
+        raise UsageError(f"{where}: {_words_of(first)}") from error
 
 
 def _cast(words: list[str], place: str) -> tuple[tuple[str, ...], dict[ExpertName, tuple[str, ...]]]:

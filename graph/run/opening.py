@@ -74,8 +74,11 @@ class Parts:
 
     def check_model(self, request: SolveRequest) -> None:
         """Raises UsageError before anything is begun: for a model without access, and for a cap in dollars on one
-        whose price nobody knows, because it would promise what cannot be kept."""
+        whose price nobody knows, because it would promise what cannot be kept; for a recording that cannot be used."""
+        from foundry.agents.chat.tape import Tape
+
         dollars = request.limits.dollars
+        Tape(request.tape)
         for spec in request.models.specs:
             _ = spec.endpoint if request.tape.asks else None
             if dollars is not None and not spec.price.known:

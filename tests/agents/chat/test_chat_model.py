@@ -163,6 +163,8 @@ async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: 
     assert time.monotonic() - started < 6
     assert [call.outcome for call in session.calls] == ["unreachable"]
     assert session.ledger.spent.answer_tokens == 2 * 2000  # the server may bill what it generated: count the most
+    (call,) = session.calls
+    assert call.prompt_tokens + call.completion_tokens == session.ledger.spent.tokens
 
 
 async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:
