@@ -69,7 +69,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         "experience": _experience(brief),
         "directives": _directives(brief),
         "hints": _hints(brief),
-        "others": "\n\n".join(_example(example) for example in brief.examples) or "none yet",
+        "others": "\n\n".join(_example(example, brief.first) for example in brief.examples) or "none yet",
         "source": _parent_beside_first(brief),
     }
     return _fitted("step", words, set(standing))
@@ -183,12 +183,15 @@ def _parent_beside_first(brief: Brief) -> str:
     )
 
 
-def _example(example: Example) -> str:
-    """Another kernel of this run, as its author wrote it or as the library's kernels stand in its file."""
+def _example(example: Example, first: str) -> str:
+    """Another kernel of this run, as its author wrote it or as the library's kernels stand in its file, unless that
+    stands above already."""
     candidate = example.evaluation.candidate
     head = f"{candidate.id}, {example.why}: {measured(example.evaluation)}"
     if candidate.recipe is not None and candidate.recipe.authored is not None:
         return f"{head}\n{authored_words(candidate.recipe)}"
+    if example.text == first:
+        return f"{head}. It stands above."
     return f"{head}\n```\n{kernels_of(show(example.text))[:EXAMPLE_CHARS]}\n```"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.knowledge.library import authored
 
+from foundry.agents.brief import Example
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.prompt import template
 from foundry.agents.tuning import tuned_mark
@@ -173,6 +174,9 @@ def test_a_parent_is_told_by_what_differs_from_the_first_kernel(toy: Any) -> Non
     assert "It is c1: its file stands above" in ends[0] and "# a step" not in ends[0]
     assert "-    UNROLL = 1\n+    UNROLL = 8" in ends[1] and len(ends[1]) < 500
     assert far in ends[2] and "```diff" not in ends[2]
+    shown = toy.brief(first=first, parent_text=far, examples=(Example(toy.evaluation(name="c1"), first, "the best"),))
+    told = step_prompt(shown, WRONG, ())
+    assert "It stands above." in told.text[told.standing :] and "# a step" not in told.text[told.standing :]
     assert near in diagnose_prompt(toy.brief(first=first, parent_text=near), WRONG).text, "which has no first kernel"
 
 
