@@ -27,7 +27,7 @@ from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
 from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
-from foundry.tools.process.sandbox import OPEN_TOOL, confine_tool
+from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, confine_tool
 from foundry.tools.process.zygote import ALLOWED
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ TRIAL_S = 20.0
 # its own it is not confined.
 _TRIED: tuple[tuple[frozenset[str], tuple[str, ...]], ...] = (
     (frozenset(), ()),
+    (frozenset({SYSCALLS}), (LOCAL_TOOL,)),
     (frozenset({SYSCALLS}), (OPEN_TOOL,)),
     (frozenset({SYSCALLS}), ()),
     (frozenset({SYSCALLS, FILES, SIGNALS}), ()),

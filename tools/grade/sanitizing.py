@@ -21,7 +21,7 @@ from foundry.tools.grade.folders import compiles_itself
 from foundry.tools.grade.replay import Replaying, means_under
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
-from foundry.tools.process.sandbox import OPEN_TOOL
+from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL
 from foundry.tools.targets.disassembly import tool_path
 
 SECONDS = {"memcheck": 45.0, "racecheck": 12.0}
@@ -59,7 +59,7 @@ class Sanitizer:
     def confines(self) -> bool:
         """Whether what it checks is as confined as any candidate, but for its network and sockets."""
         means = {*(self._means or ())}
-        return {NETWORK, FILES} <= means and bool({SYSCALLS, OPEN_TOOL} & means)
+        return {NETWORK, FILES} <= means and bool({SYSCALLS, LOCAL_TOOL, OPEN_TOOL} & means)
 
     def try_out(self, means: Collection[str]) -> None:
         """Finds out by which of the means the tool's programs can be confined here; the caller shares the device."""

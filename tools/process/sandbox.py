@@ -31,7 +31,8 @@ from foundry.tools.process.seccomp import Form, program
 LAUNCHER = str(Path(linux.__file__).resolve())
 PROBE_S = 20.0
 ALL_USABLE = 2
-OPEN_TOOL = "seccomp without sockets"  # for a tool, in place of the usual filter
+# For a tool, in place of the usual filter.
+LOCAL_TOOL, OPEN_TOOL = "seccomp with local sockets", "seccomp without sockets"
 NOBODY = 0x7FFFFFFF  # no process has this number: who may signal it may signal its own group only
 ENTERED: list[Confinement] = []  # what this process is confined by, once it is
 NVIDIA_CONTROL, NVIDIA_MEMORY = Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")
@@ -168,8 +169,8 @@ def confine_tool(tool: Sequence[str], watched: Sequence[str], asked: Sandbox, me
     if NETWORK not in means:
         return [*tool, *watched]
     own = [part for path in tool[:1] for part in (*_parts_of(path), str(Path(path).resolve().parent))]
-    form: Form = "open tool" if OPEN_TOOL in means else "tool"
-    kept = {*means, SYSCALLS} if OPEN_TOOL in means else means
+    form: Form = "open tool" if OPEN_TOOL in means else "local tool" if LOCAL_TOOL in means else "tool"
+    kept = means if form == "tool" else {*means, SYSCALLS}
     orders = _orders(replace(asked, form=form, readable=(*asked.readable, *own)), kept)
     hidden = () if Path(_DRIVER_IN_RUN).exists() else _SOCKETS
     around = replace(orders, loopback=True, files=False, program="", hidden=hidden)

@@ -3,9 +3,9 @@
 Four forms. `task`: the user's own code, which loses the network and what administers the machine. `candidate`: code
 that nobody has read, which in addition cannot look at, slow down or signal other processes, cannot leave the group in
 which it is killed, and cannot change the kernel's view of itself. `tool`: a candidate and the program that watches it,
-which speak over a network of their own. `open tool`: the same with sockets of
-every kind, for tools that need them. Refused calls fail with EPERM; a few that honest
-tools make in passing do nothing and report success.
+which speak over a network of their own. `local tool`: the same with sockets in the file system, `open tool`: with
+sockets of every kind, for tools that need them. Refused calls fail with EPERM; a few that honest tools make in passing
+do nothing and report success.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-Form = Literal["task", "candidate", "tool", "open tool"]
+Form = Literal["task", "candidate", "tool", "local tool", "open tool"]
 
 # Numbers on x86-64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h); -1: no such call.
 _ADMINISTRATION: dict[str, tuple[int, int]] = {
@@ -109,6 +109,14 @@ _SIGNALS: dict[str, tuple[int, int]] = {
 _OTHER_SIGNALS: dict[str, tuple[int, int]] = {"tkill": (200, 130), "pidfd_send_signal": (424, 424)}
 
 _AF_UNIX, _AF_INET = 1, 2
+# A tool may connect, so it gets no sockets that lead to services of this machine. compute-sanitizer (2025.3) does not
+# start without those of the file system; what listens in /run and /tmp is hidden from it then.
+_FAMILIES: dict[Form, list[int]] = {
+    "task": [_AF_UNIX],
+    "candidate": [_AF_UNIX],
+    "tool": [_AF_INET],
+    "local tool": [_AF_INET, _AF_UNIX],
+}
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEW* of clone(2)
 _PRCTL_WITHOUT_EFFECT = (1, 4, 36)  # parent-death signal, dumpable, subreaper: they serve whoever ends this process
 _PRCTL_REFUSED = (22, 26, 28, 35, 47, 59, 0x59616D61)  # seccomp, TSC, securebits, mm, ambient, dispatch, ptracer
@@ -135,10 +143,10 @@ def program(form: Form, *, only_signals_to: int = 0) -> bytes:
     architecture, column = found
     refused = _Filter(column)
     refused.always(_ADMINISTRATION.values(), errno.EPERM)
-    if form != "open tool":  # a tool may connect, so it gets no sockets that lead to services of this machine
-        refused.only_argument(_SOCKET, 0, [_AF_INET] if form == "tool" else [_AF_UNIX])
+    if form in _FAMILIES:
+        refused.only_argument(_SOCKET, 0, _FAMILIES[form])
     if form != "task":
-        is_tool = form in ("tool", "open tool")
+        is_tool = form.endswith("tool")
         calls = {name: numbers for name, numbers in _OTHER_PROCESSES.items() if not is_tool or name != "connect"}
         refused.always(calls.values(), errno.EPERM)
         refused.always(_WITHOUT_EFFECT.values(), 0)

@@ -20,7 +20,7 @@ from foundry.tools.grade.replay import Replaying, means_under, under_tool
 from foundry.tools.grade.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
-from foundry.tools.process.sandbox import OPEN_TOOL, available
+from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL, available
 from foundry.tools.targets.disassembly import tool_path
 from foundry.tools.targets.sass import read_disassembly
 from foundry.tools.task.file import read_task
@@ -138,10 +138,12 @@ def test_a_tool_is_tried_with_a_program_of_ours(tmp_path: Path) -> None:
     active = tuple(available().active)
     if {NETWORK, SYSCALLS} - {*active}:
         pytest.skip("this machine confines no tool")
-    plug = "import socket; socket.socket(socket.AF_UNIX); print('works', True)"
+    plug = "import socket; socket.socket(socket.AF_FAMILY, socket.SOCK_DGRAM); print('works', True)"
     assert means_under((), active, (sys.executable, "-c", "print('works', True)")) == active
     fewer = tuple(name for name in active if name != SYSCALLS)
-    assert means_under((), active, (sys.executable, "-c", plug)) == (*fewer, OPEN_TOOL)
+    for family, instead in (("AF_UNIX", LOCAL_TOOL), ("AF_NETLINK", OPEN_TOOL)):
+        ours = (sys.executable, "-c", plug.replace("AF_FAMILY", family))
+        assert means_under((), active, ours) == (*fewer, instead)
     tracing = "import ctypes; assert ctypes.CDLL(None).ptrace(0, 0, 0, 0) == 0; print('works', True)"
     assert means_under((), active, (sys.executable, "-c", tracing)) == fewer
     assert means_under((), active, (sys.executable, "-c", "raise OSError")) == active
