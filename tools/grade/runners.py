@@ -30,6 +30,7 @@ RUNNER = "foundry.tools.grade.runner.runner:serve"
 LIFE_S = 900.0  # of a runner, at most
 READY_S = 30.0
 GLANCE_S = 0.5  # how often a process is looked at that works by itself
+RESTOCKED = 2  # pairs that are started at once where a timing goes on: contexts made together take half as long
 STALE_S = 60.0  # who was not timed by then is not timed at all
 
 # Of all threads together: 0.05 to 0.2 ms of a core (40 to 140 cycles each), less than what counts as work in a pause. A
@@ -71,6 +72,7 @@ class Runners:
         self._starting: Counter[str] = Counter()  # by kind
         self._asked: dict[str, Counter[str]] = {}  # what was asked for a candidate that is under way, by kind
         self._since: dict[str, float] = {}  # when it was asked
+        self._most = 0  # that may wait, as told last
         self._guard = threading.Lock()  # of those waiting
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
@@ -101,8 +103,20 @@ class Runners:
         for other in stale:
             self.dismiss(other)
         with self._guard:
-            self._asked[text], self._since[text] = Counter(wanted), now
+            self._most, self._asked[text], self._since[text] = most, Counter(wanted), now
             missing = self._missing(wanted, most)
+        self._start(missing, text)
+
+    def restock(self, text: str) -> None:
+        """For a timing that takes more pairs than were made ready: where none waits, lets the next ones wait. The
+        caller shares the device."""
+        kinds = (REFERENCE, kind_of(text))
+        with self._guard:
+            free = self._most - self._starting.total() - sum(map(len, self._waiting.values()))
+            if not self._on_gpu or free <= 0 or all(self._waiting.get(kind) for kind in kinds):
+                return
+            missing = [*(kinds * RESTOCKED)][:free]
+            self._starting.update(missing)
         self._start(missing, text)
 
     def stock(self, text: str, wanted: Mapping[str, int], most: int, at_once: int) -> bool:

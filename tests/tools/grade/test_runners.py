@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from foundry.tools.grade.folders import prepare_folders
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners
 from foundry.tools.process.child import Limits
 from foundry.tools.process.sandbox import Sandbox
@@ -88,6 +89,26 @@ def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) ->
     fresh = runners.take()
     assert fresh.alive and not runners._waiting["reference"]
     runners.discard(fresh)
+
+
+def test_a_timing_that_goes_on_beyond_what_was_made_ready_gets_more_pairs_at_once(runners: Runners) -> None:
+    runners.make_ready(PLAIN, {REFERENCE: 1, CANDIDATE: 1}, 3)
+    runners.restock(PLAIN)
+    assert waiting(runners) == 2  # a pair still waits
+    first = runners.pair(PLAIN)
+    runners.restock(PLAIN)
+    assert waiting(runners) == 3  # two pairs, but for the one process that may not wait
+    second = runners.pair(PLAIN)
+    assert waiting(runners) == 1
+    for worker in (*first, *second):
+        runners.discard(worker)
+
+
+def test_a_build_cache_that_is_not_there_yet_can_be_read_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Rules of files are made before the first build; on a new machine a candidate could not open its kernels."""
+    monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "home/builds"))
+    prepare_folders(PLAIN, tmp_path)
+    assert (tmp_path / "home/builds").is_dir()
 
 
 def test_who_is_under_way_does_not_lose_its_processes_to_another(runners: Runners) -> None:
