@@ -80,3 +80,8 @@ ReplayFlag = Annotated[
     typer.Option("--replay", help="Answer requests to models from this file; one that it lacks ends the run."),
 ]
 AskMissingFlag = Annotated[bool, typer.Option("--ask-missing", help="With --replay: ask the model what it lacks.")]
+
+
+def absolute(file: Path | None) -> str | None:
+    """Kept with the request: a run may be resumed from another folder."""
+    return str(file.absolute()) if file else None

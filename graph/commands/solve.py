@@ -107,7 +107,7 @@ def solve(
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
     request = SolveRequest(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models)
     request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
-    tape = TapeOptions(str(record) if record else None, str(recording) if recording else None, ask_missing)
+    tape = TapeOptions(model_flags.absolute(record), model_flags.absolute(recording), ask_missing)
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)

@@ -38,8 +38,8 @@ def solve(*words: str) -> int:
         (("--api-key-env", "NO_SUCH_KEY"), "NO_SUCH_KEY is not set"),
         (("--base-url", "relay"), "no endpoint"),
         (("--provider", "openai"), "--provider: OpenAI's interface is asked without a provider"),
-        (("--replay", "none.jsonl"), "cannot read none.jsonl"),
-        (("--record", "no-folder/talk.jsonl"), "cannot write no-folder/talk.jsonl"),
+        (("--replay", "none.jsonl"), "none.jsonl"),
+        (("--record", "no-folder/talk.jsonl"), "no-folder/talk.jsonl"),
     ],
 )
 def test_a_bad_value_is_one_line(
