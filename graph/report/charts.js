@@ -46,7 +46,7 @@ function speedupChart(candidates, best, open, width) {
     ...LOOK, width, height: 340, marginLeft: 50, marginBottom: 42, grid: true,
     x: { label: "evaluation" },
     y: { type: "log", label: "speedup over PyTorch eager", tickFormat: (value) => `${Number(value.toPrecision(3))}x`, ticks: 6 },
-    color: { domain: [...new Set(all.map((one) => place(one.island)))], legend: true },
+    color: { domain: d3.sort(new Set(all.map((one) => one.island))).map(place), legend: true },
     symbol: SHAPES,
     marks: [
       Plot.ruleY([1], { strokeDasharray: "4 3" }),
