@@ -3,6 +3,7 @@ people."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 
@@ -34,10 +35,8 @@ class ModelRecord:
     def words(self) -> str:
         """For people: what it did, brought and cost."""
         dollars = f"${self.dollars:.4f}" if self.priced else "price unknown"
-        return (
-            f"{self.name}: {self.steps} steps, {self.kernels} kernels, gains of {self.gain:.2f} in logarithms; "
-            f"{self.calls} calls, {self.tokens} tokens, {dollars}"
-        )
+        brought = f"{self.kernels} kernels, gains over their parents {math.exp(self.gain):.2f}x in all"
+        return f"{self.name}: {self.steps} steps, {brought}; {self.calls} calls, {self.tokens} tokens, {dollars}"
 
 
 def read_records(run: RunDirectory) -> list[ModelRecord]:

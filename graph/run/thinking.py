@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -95,7 +96,7 @@ def _because(rates: Mapping[str, float], yields: Mapping[str, Yield], priced: bo
     """Each model's draw and what it rests on."""
     unit = "dollars" if priced else "million tokens"
     return "; ".join(
-        f"{name} drew {rate:.3g} ({yields[name].steps} steps, gains of {yields[name].gain:.2f} for "
+        f"{name} drew {rate:.3g} ({yields[name].steps} steps, gains of {math.exp(yields[name].gain):.2f}x for "
         f"{yields[name].cost:.4f} {unit})"
         for name, rate in sorted(rates.items(), key=lambda item: -item[1])
     )
