@@ -53,33 +53,26 @@ def test_the_top_level_is_the_layout() -> None:
 
 
 def test_wheel_and_sdist_install_only_foundry(built: Path, tmp_path: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    (sdist,) = built.glob("*.tar.gz")
-    for archive in (wheel, sdist):
-        home = tmp_path / archive.suffix.strip(".")
-        venv.create(home / "venv")  # without a pip of its own, which takes longer to install than Foundry
-        python = home / "venv/bin/python"
-        install = ("install", "--quiet", "--no-deps", "--no-build-isolation", archive)
-        pip = run(sys.executable, "-m", "pip", "--python", python, *install, cwd=home)
-        if archive == sdist and pip.returncode != 0:
-            # Building needs setuptools, which a bare venv lacks; the wheel above was built from this sdist.
-            assert "setuptools" in pip.stdout + pip.stderr
-            continue
-        assert pip.returncode == 0, pip.stderr
-        packages = home / "venv/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-        names = {path.name for path in packages.iterdir() if not path.name.endswith(".dist-info")}
-        assert "foundry" in names and not names & {*ROOMS, "cli.py", "tests", "conftest.py"}
-        for room in ROOMS:
-            assert run(python, "-c", f"import {room}", cwd=home).returncode != 0
-        # The dependencies come from this environment; foundry itself from the one just installed.
-        probe = "import foundry.cli, foundry.graph, foundry.agents; print(foundry.__file__)"
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), *sys.path[1:]])}
-        done = run(sys.executable, "-c", probe, cwd=home, env=env)
-        assert done.returncode == 0 and str(packages) in done.stdout, done.stderr
-        for kind in ("*.md", "*.h", "*.py.txt", "*.cuh"):
-            there = {path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob(kind)}
-            assert there, f"no {kind} package data in the tree"
-            assert all((packages / "foundry" / path).exists() for path in there)
+    """The wheel is built from the sdist."""
+    (wheel,), (_,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    venv.create(tmp_path / "venv")  # without a pip of its own, which takes longer to install than Foundry
+    python = tmp_path / "venv/bin/python"
+    pip = run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", wheel, cwd=tmp_path)
+    assert pip.returncode == 0, pip.stderr
+    packages = tmp_path / "venv/lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    names = {path.name for path in packages.iterdir() if not path.name.endswith(".dist-info")}
+    assert "foundry" in names and not names & {*ROOMS, "cli.py", "tests", "conftest.py"}
+    for room in ROOMS:
+        assert run(python, "-c", f"import {room}", cwd=tmp_path).returncode != 0
+    # The dependencies come from this environment; foundry itself from the one just installed.
+    probe = "import foundry.cli, foundry.graph, foundry.agents; print(foundry.__file__)"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(packages), *sys.path[1:]])}
+    done = run(sys.executable, "-c", probe, cwd=tmp_path, env=env)
+    assert done.returncode == 0 and str(packages) in done.stdout, done.stderr
+    for kind in ("*.md", "*.h", "*.py.txt", "*.cuh"):
+        there = {path.relative_to(ROOT) for room in ROOMS for path in (ROOT / room).rglob(kind)}
+        assert there, f"no {kind} package data in the tree"
+        assert all((packages / "foundry" / path).exists() for path in there)
 
 
 def test_rooms_are_not_importable_by_their_bare_names(tmp_path: Path) -> None:
