@@ -2,10 +2,10 @@
 
 `direct` keeps outputs in registers and walks the input that reaches them: the default where a group has at most
 DIRECT_CHANNELS output channels (depthwise, small groups, a last layer of three colours), for which a matrix product
-would fill at most half of its smallest tile. `channels_last` is a matrix product of warpgroups from a packed copy of
-the input, where channels and window are large enough to win the copy back. `implicit_gemm` is the tiled matrix product
-over gathered inputs, for the rest. All run a transposed convolution by the phases of its stride: no product with an
-inserted zero is made.
+would fill at most half of its smallest tile, and for three-dimensional images of a few colours. `channels_last` is a
+matrix product of warpgroups from a packed copy of the input, where channels and window are large enough to win the copy
+back. `implicit_gemm` is the tiled matrix product over gathered inputs, for the rest. All run a transposed convolution
+by the phases of its stride: no product with an inserted zero is made.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ ALGORITHMS: Mapping[str, Algorithm] = {"implicit_gemm": product, "direct": direc
 
 def default_algorithm(space: ConvSpace, offered: tuple[str, ...], choices: dict[str, Choice]) -> str:
     small = space.found.out_per_group <= DIRECT_CHANNELS
-    if small and "direct" in offered:
+    few = direct.has_few_inputs(space) and "precision" not in choices  # which is for products alone
+    if (small or few) and "direct" in offered:
         return "direct"
     packs = "channels_last" in offered and channels_last.pays(space) and channels_last.takes(space, choices)
     return "channels_last" if packs else "implicit_gemm"

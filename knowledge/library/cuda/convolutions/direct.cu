@@ -10,6 +10,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     // Which element of the pieces a tap multiplies for an output, and through which tap a line reaches a row; -1: none.
     constexpr int ELEMENT[TAPS_W][OUTPUTS] = @ELEMENT@;
     static constexpr int TAP[LINES][ROWS] = @TAP@;
+    static constexpr int UNDER[TAPS_H][ROWS] = @UNDER@;  // which line lies under a tap and a row; -1: none
+    constexpr bool TOGETHER = @TOGETHER@;  // all lines are read first, so that a weight is for all rows
     constexpr bool KEEP = @KEEP@;  // few weights stay in registers over all lines
     constexpr bool STAGED = @STAGED@;  // a block's weights stay in shared memory, those of its channels side by side
     constexpr int TAPS = TAPS_D * TAPS_H * TAPS_W, WIDTH = CHANNELS % 4 == 0 ? 4 : CHANNELS % 2 == 0 ? 2 : 1;
@@ -49,20 +51,54 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             for (int i = 0; KEEP && i < CHANNELS; ++i)
 #pragma unroll
                 for (int tap = 0; tap < TAPS_H * TAPS_W; ++tap) kept[i][tap] = @W_VALUE@;
-#pragma unroll @UNROLL@
-            for (int line = 0; line < LINES; ++line) {
+            const auto read = [&](int line, T (&window)[PIECES * WIDE]) {  // zeros where nothing is
                 const int y = first_y + LINE[line];
-                if ((unsigned)y >= @IN_H@u) continue;
-                T window[PIECES * WIDE];
+                const bool exists = (unsigned)y < @IN_H@u;
 #pragma unroll
                 for (int piece = 0; piece < PIECES; ++piece) {
                     const int x = first_x + PIECE[piece];
                     Vec<@X_TYPE@, WIDE> loaded;
-                    const bool inside = (unsigned)x < @IN_W@u;
+                    const bool inside = exists && (unsigned)x < @IN_W@u;
                     if (inside) loaded = load_vec<WIDE>(plane_input + (@INSIDE@)y * @X_ROW@ + (@INSIDE@)x * @X_COLUMN@);
 #pragma unroll
                     for (int e = 0; e < WIDE; ++e) window[piece * WIDE + e] = inside ? @X_VALUE@ : (T)0;
                 }
+            };
+            const auto beside = [&](int tap, T (&side)[STAGED ? CHANNELS : 1]) {  // a tap's weights in shared memory
+#pragma unroll
+                for (int i = 0; STAGED && i < CHANNELS; i += WIDTH) {
+                    const Vec<T, WIDTH> some = load_vec<WIDTH>(near + (STAGED ? tap * CHANNELS + i : 0));
+#pragma unroll
+                    for (int e = 0; e < WIDTH; ++e) side[STAGED ? i + e : 0] = some.at[e];
+                }
+            };
+            if constexpr (TOGETHER) {
+                T window[LINES][PIECES * WIDE];
+#pragma unroll
+                for (int line = 0; line < LINES; ++line) read(line, window[line]);
+#pragma unroll
+                for (int tap = 0; tap < TAPS_H * TAPS_W; ++tap) {
+                    T side[STAGED ? CHANNELS : 1];
+                    beside(tap, side);
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r) {
+                        const int line = UNDER[tap / TAPS_W][r];
+                        if (line < 0) continue;
+#pragma unroll
+                        for (int i = 0; i < CHANNELS; ++i)
+#pragma unroll
+                            for (int o = 0; o < OUTPUTS; ++o)
+                                if (ELEMENT[tap % TAPS_W][o] >= 0)
+                                    acc[i][r][o] += side[STAGED ? i : 0] * window[line][ELEMENT[tap % TAPS_W][o]];
+                    }
+                }
+                continue;
+            }
+#pragma unroll @UNROLL@
+            for (int line = 0; line < LINES; ++line) {
+                if ((unsigned)(first_y + LINE[line]) >= @IN_H@u) continue;
+                T window[PIECES * WIDE];
+                read(line, window);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const int th = TAP[line][r];
@@ -71,15 +107,11 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                     for (int tw = 0; tw < TAPS_W; ++tw) {
                         const int tap = th * TAPS_W + tw;
                         T side[STAGED ? CHANNELS : 1];
-#pragma unroll
-                        for (int i = 0; STAGED && i < CHANNELS; i += WIDTH) {
-                            const Vec<T, WIDTH> some = load_vec<WIDTH>(near + (STAGED ? tap * CHANNELS + i : 0));
-#pragma unroll
-                            for (int e = 0; e < WIDTH; ++e) side[STAGED ? i + e : 0] = some.at[e];
-                        }
+                        beside(tap, side);
 #pragma unroll
                         for (int i = 0; i < CHANNELS; ++i) {
-                            const T weight = STAGED ? side[STAGED ? i : 0] : KEEP ? kept[KEEP ? i : 0][KEEP ? tap : 0] : @W_VALUE@;
+                            const T weight =
+                                STAGED ? side[STAGED ? i : 0] : KEEP ? kept[KEEP ? i : 0][KEEP ? tap : 0] : @W_VALUE@;
 #pragma unroll
                             for (int o = 0; o < OUTPUTS; ++o)
                                 if (ELEMENT[tw][o] >= 0) acc[i][r][o] += weight * window[ELEMENT[tw][o]];

@@ -30,6 +30,8 @@ _MOST_SUMS = 64  # in the registers of a thread, in words of 32 bits
 _DEFAULT_SUMS = 32  # leaves registers for two blocks of a multiprocessor
 _MOST_WINDOW = 80  # inputs in registers
 _MOST_STAGED_BYTES = 40 * 1024  # of weights in shared memory
+_FEW_COLOURS = 4
+_MOST_TOGETHER = 48  # inputs of all lines in registers
 _MOST_KEPT = 50  # weights in registers
 _MOST_PRODUCTS = 1024  # of one input channel and depth that are written out; beyond, lines are a loop
 _BLOCK_WIDTH = 32  # threads along the width: with four outputs each, whole lines of the caches
@@ -150,8 +152,18 @@ def fits(space: ConvSpace) -> bool:
     return space.inside == "int" and bool(_outputs(space))
 
 
+def has_few_inputs(space: ConvSpace) -> bool:
+    """Three-dimensional images of a few colours: whatever packs them fills most of its pieces with zeros."""
+    return space.found.in_per_group <= _FEW_COLOURS and space.kernel.kernel[0] > 1
+
+
 def _default(space: ConvSpace, device: Device) -> Shape:
     outputs, high, per_group = _outputs(space)[0], _steps(space)[0], space.found.out_per_group
+    if has_few_inputs(space) and not space.kernel.transposed:
+        for channels in (16, 8):
+            staged = Shape(outputs, high, channels, 256, staged=True)
+            if _legal(space, staged):
+                return staged
     shape = Shape(outputs, high, 1, 256)
     for channels in (8, 7, 6, 5, 4, 3, 2):
         wider = Shape(outputs, high, channels, 256)
@@ -190,7 +202,8 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
     }
     present = {name: getattr(default, name) for name in values}
     wanted = present | {name: number(choices, name, values[name], present[name]) for name in values}
-    weights = str(pick(choices, "weights", WEIGHTS, WEIGHTS[0]))
+    usual = WEIGHTS[default.staged]
+    weights = str(pick(choices, "weights", WEIGHTS, usual))
     shape = Shape(**wanted, staged=weights == "shared")
     if not _legal(space, shape):
         shape, wanted = default, present
@@ -203,7 +216,7 @@ def _choose(space: ConvSpace, device: Device, choices: dict[str, Choice]) -> tup
         if len(legal) > 1:
             tunables.append(tunable(name, legal, present[name], aspect, meaning))
     meaning = "where weights wait: in the caches, or in shared memory, those of a thread's channels side by side"
-    tunables.append(tunable("weights", WEIGHTS, WEIGHTS[0], "memory", meaning))
+    tunables.append(tunable("weights", WEIGHTS, usual, "memory", meaning))
     return shape, tuple(tunables)
 
 
@@ -283,6 +296,8 @@ class _Direct:
         kept = high * wide * shape.channels
         keep = not shape.staged and unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
         window = len(starts) * _vector(self.space, shape.outputs)
+        held = len(lines.positions) * window
+        together = shape.staged and unrolled and held * self.space.item_bytes // 4 <= _MOST_TOGETHER
         return {
             "PIECES": len(starts),
             "PIECE": _table(starts),
@@ -290,8 +305,10 @@ class _Direct:
             "LINE": _table(lines.positions),
             "ELEMENT": _table(elements),
             "TAP": _table([tuple(row) for row in tap]),
+            "UNDER": _table(lines.under),
+            "TOGETHER": "true" if together else "false",
             "KEEP": "true" if keep else "false",
-            "MIN_BLOCKS": self._min_blocks(window, kept if keep else 0),
+            "MIN_BLOCKS": self._min_blocks(held // 2 if together else window, kept if keep else 0),
             "UNROLL": len(lines.positions) if unrolled else 1,
             "ADVANCE_H": lines.advance,
             "ADVANCE_W": reach(axes[2], wide, shape.outputs).advance,

@@ -209,7 +209,7 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     **{f"conv_{name}": partial(make, algorithm="direct") for name, make in _GROUPED.items()},
     **{f"conv_{name}_gemm": partial(_GROUPED[name], algorithm="implicit_gemm") for name in _BOTH},
     # Few input channels, weights in shared memory.
-    "conv_few": lambda: conv(2, 3, 16, (5, 6, 16), (3, 3, 3), **FEW, channels=8),
+    "conv_few": lambda: conv(2, 3, 16, (5, 6, 16), (3, 3, 3), weights="shared", channels=8, rows=2),
     "conv_few_wide": lambda: conv(1, 3, 48, (4, 5, 12), (2, 3, 3), padding=1, **FEW, channels=16),
     "conv_few_odd": lambda: conv(3, 5, 18, (7, 9), (3, 3), padding=1, residual=True, **FEW, channels=6, rows=2),
     "conv_few_groups": lambda: conv(2, 8, 24, (9, 8), (3, 5), stride=2, groups=2, **FEW, channels=4, threads=64),

@@ -230,8 +230,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "scan_back_reverse": lambda: scan(2, 5204, reverse=True, path="look_back", threads=128, rounds=1),
     "scan_back_logsumexp": lambda: scan(1, 5001, kind="logsumexp", path="look_back", threads=128, rounds=2),
     "max_pool": lambda: pool("max", (9, 12), (3, 2), stride=(2, 2), padding=(1, 0), dilation=(1, 2)),
-    "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), count_include_pad=False),
-    "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,)),
+    "avg_pool": lambda: pool("avg", (9, 12), (3, 3), stride=(2, 3), padding=(1, 1), path="points"),
+    "avg_pool_padded": lambda: pool("avg", (17,), (4,), stride=(3,), padding=(2,), path="points"),
     "pool_columns_line": lambda: columns("max", (97,), (8,), padding=(4,), dilation=(3,)),
     "pool_columns_long": lambda: columns("avg", (12000,), (8,), padding=(4,)),
     "pool_columns_short": lambda: columns(
