@@ -33,7 +33,10 @@ FORMS: tuple[tuple[str, str], ...] = (
     ("freeze c17 | thaw c17", "no step begins at this candidate any more; it may still win"),
     ("add island [ROLE] | role ROLE on island 2", "one island more; a role: fusion, memory, parameters, algorithm"),
     ("model NAME | model playbook", "who thinks from the next step on"),
-    ("budget +20 | -20 [evaluations/minutes/tokens/dollars/calls]", "give the run more, or less"),
+    (
+        "budget +20 | budget -20 [minutes/tokens/dollars/calls]",
+        "give the run more or less; evaluations if nothing is said",
+    ),
     ("directives | withdraw d3", "what was said and what came of it; take it back"),
     ("status | best | cost | why c17 | help", "ask about the run"),
     ("show c17 | diff c17 c12 | what did you try on fusion", "a kernel, a difference, the steps about something"),
@@ -133,7 +136,7 @@ _ORDERS = (
     _Form("freeze", ("freeze CANDIDATE",), "begin no further step at {candidate}"),
     _Form("thaw", ("thaw|unfreeze CANDIDATE",), "begin steps at {candidate} again"),
     _Form("role", ("role [to] ROLE",), "search in the role of {role} from its next step on"),
-    _Form("add", ("add|another|new [an|one] [more] island [as|for|with] [the] [role] [ROLE]",)),
+    _Form("add", ("add|another|new [an|one] [more] island [as|for|with|in] [the] [role] [of] [ROLE]",)),
     _Form("model", ()),
     _Form("withdraw", ("withdraw|revoke|forget|undo NUMBERED",)),
 )

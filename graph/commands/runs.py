@@ -42,18 +42,20 @@ def show_runs(runs: RunsOption = Path("runs"), as_json: JsonOption = False) -> N
 @one_line_errors
 def watch(run: RunArgument, runs: RunsOption = Path("runs"), plain: PlainOption = False) -> None:
     """Show a run as it goes, from any terminal, with a line to talk to its experts; Ctrl-C only ends the watching."""
+    import signal
     import sys
 
     from rich.console import Console
 
-    from foundry.graph.live.watch import Window, watch_plain
+    from foundry.graph.live.watch import Window, can_draw, watch_plain
     from foundry.graph.run.run_directory import find_run
 
     path, console = find_run(runs, run), Console()
-    if plain or not console.is_terminal:
+    if plain or not can_draw(console):
         watch_plain(path, typer.echo)
         return
     window = Window(console, path, typing=sys.stdin.isatty())
+    signal.signal(signal.SIGTERM, lambda *_: window.leave())  # the terminal is given back as it was
     try:
         window.show(until_over=False)
     except KeyboardInterrupt:

@@ -181,12 +181,12 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
 
     from foundry.graph.live.plain import PlainLines
     from foundry.graph.live.scene import Scene
-    from foundry.graph.live.watch import Beside
+    from foundry.graph.live.watch import Beside, can_draw
     from foundry.graph.solve import silent, unseen
     from foundry.graph.views.questions import asker_of
 
     console = Console(stderr=True)
-    view = Beside(console) if console.is_terminal and not as_json and not plain else None
+    view = Beside(console) if can_draw(console) and not as_json and not plain else None
     lines = PlainLines(Scene(request), lambda line: typer.echo(line, err=True))
     show = silent if as_json or view else lines.take
     introductions: list[str] = []

@@ -39,6 +39,11 @@ KEYS_S = 0.05
 LEAVE = ("exit", "quit", "q")
 
 
+def can_draw(console: Console) -> bool:
+    """Whether there is a terminal that can do more than print lines."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def watch_plain(path: Path, print_line: Callable[[str], None], is_over: Callable[[], bool] | None = None) -> None:
     """Prints a line for every generation, those of the past first, until nobody works on the run any more."""
     reader = RunReader(path)

@@ -87,7 +87,7 @@ class History:
     def effect(self, directive: Directive, taken: Iterable[Acknowledgement]) -> str:
         """What became of a directive, in one line: `taken by @tiling in i0g4 -> c57 (+12 %)`."""
         readers = [item for item in taken if item.directive == directive.id]
-        following = next((step for step in self.steps if f"d{directive.id}" in step.cites), None)
+        following = next((step for step in self.steps if self._follows(step, directive, readers)), None)
         if following is not None:
             return f"taken by @{following.expert} in {following.step} -> {self.result(following)}"
         if not readers:
@@ -96,6 +96,11 @@ class History:
         if refused:
             return f"cannot be followed by {_names(refused)}: {refused[0].answer}"
         return f"taken by {_names(readers)} in {', '.join(dict.fromkeys(item.step for item in readers))}"
+
+    def _follows(self, step: Step, directive: Directive, readers: list[Acknowledgement]) -> bool:
+        if directive.verb == "from":  # the step that begins there, by whoever it was proposed
+            return step.parent == directive.command["candidate"] and step.step in {item.step for item in readers}
+        return f"d{directive.id}" in step.cites
 
 
 def _names(readers: list[Acknowledgement]) -> str:

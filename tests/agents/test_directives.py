@@ -54,6 +54,16 @@ from foundry.knowledge.thought import Directive
         ("stop!", "run", {"verb": "stop"}, None),
         ("budget +20", "run", {"verb": "budget", "amount": 20, "unit": "evaluations"}, None),
         ("budget +2.5 dollars", "run", {"verb": "budget", "amount": "2.5", "unit": "dollars"}, None),
+        ("budget -20", "run", {"verb": "budget", "amount": -20, "unit": "evaluations"}, None),
+        ("pause island 2", "run", {"verb": "pause"}, 2),
+        ("try kernels/Mine.py on island 1", "run", {"verb": "try", "file": "kernels/Mine.py"}, 1),
+        ("start from c17", "run", {"verb": "from", "candidate": "c17"}, None),
+        ("freeze c17", "run", {"verb": "freeze", "candidate": "c17"}, None),
+        ("add an island in the role of memory", "run", {"verb": "add", "role": "memory"}, None),
+        ("role fusion on island 0", "run", {"verb": "role", "role": "fusion"}, 0),
+        ("model openai/GPT-5.4", "run", {"verb": "model", "name": "openai/GPT-5.4"}, None),
+        ("withdraw d3", "run", {"verb": "withdraw", "directive": 3}, None),
+        ("split add", "all", {"verb": "split", "name": "add"}, None),
         ("budget +5 min", "run", {"verb": "budget", "amount": 5, "unit": "minutes"}, None),
     ],
 )
@@ -105,7 +115,7 @@ def test_anything_else_is_said_not_to_be_understood(text: str, to: str, island: 
 
 def test_the_documented_forms_are_understood() -> None:
     for form, _ in FORMS:
-        for line in form.replace("NAME", "shift_invariance").split(" | "):
+        for line in form.replace("NAME", "shift_invariance").replace("ROLE", "memory").split(" | "):
             line = line.split(" [")[0]
             assert not isinstance(parse(line), NotUnderstood), line
 

@@ -69,6 +69,7 @@ async def test_a_file_is_tried_and_candidates_are_started_from_and_frozen(
     told = say(run, "directives", parts()).text.splitlines()
     assert told[0].startswith(f"d1 try {mine} (island ") and f"taken by @user in {made.step} -> c" in told[0]
     assert "(+" in told[0] and told[1].startswith("d2 freeze c1: taken by islands 0, 1 in i")
+    assert told[2].startswith("d3 start from c2 on island 1: taken by @") and " in i1g" in told[2]
     taken = {(item.directive, item.reader): item.step for item in run.inbox.acknowledgements()}
     after = {item.step: item for item in run.decisions()}
     assert after[taken[3, "island 1"]].candidate.parents == ("c2",)
