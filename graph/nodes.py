@@ -173,9 +173,11 @@ async def seed(state: RunState, services: Services) -> Update:
 
 
 async def _expect_contest(services: Services) -> None:
-    """The winner's rivals are compiled while it is searched; not in a long run, whose processes would grow old."""
+    """The winner's rivals are compiled while it is searched; not in a long run, whose processes would grow old, nor
+    where a model is told of them before."""
     machine, request = services.measure.machine, services.request
-    if machine is not None and request.rivals and request.total_minutes < LONG_MINUTES:
+    is_short = services.brain.name == PLAYBOOK and request.total_minutes < LONG_MINUTES
+    if machine is not None and request.rivals and is_short:
         await machine.expect_contest(request.rivals)
 
 
