@@ -85,6 +85,8 @@ SHAPES: dict[str, Layer] = {
     "plain 2d 3x3 odd": Convolution(16, (64, 128), (129, 129), (3, 3)),
     "plain 3d 3x3x3": Convolution(16, (16, 64), (16, 64, 64), (3, 3, 3), padding=1),
     "plain 2d 8 channels": Convolution(64, (8, 64), (128, 128), (3, 3)),
+    "plain 2d 3 channels": Convolution(32, (3, 64), (224, 224), (3, 3), padding=1),
+    "plain 2d 3 channels 11x11": Convolution(64, (3, 96), (224, 224), (11, 11), stride=4, padding=2),
     "plain 3d 3 channels": Convolution(64, (3, 16), (16, 64, 64), (3, 3, 3)),
     "plain 3d 3 to 64 channels": Convolution(8, (3, 64), (64, 64, 64), (3, 3, 3)),
     "plain 3d 8 channels": Convolution(32, (8, 32), (32, 64, 64), (3, 3, 3)),
