@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.emulator.emulator import EmulationError, build_emulation, emulation_source
 
-from foundry.knowledge.library.cuda.launches import Launch
+from foundry.knowledge.library.cuda.launches import ALL_BLOCKS, Launch
+from foundry.knowledge.library.file.texts import read_library_text
 
 ROW_SUM = """
 extern "C" __global__ void __launch_bounds__(128) row_sum(const float* __restrict__ x, float* __restrict__ y, int n) {
@@ -24,6 +26,23 @@ extern "C" __global__ void __launch_bounds__(128) row_sum(const float* __restric
         float total = 0.0f;
         for (unsigned w = 0; w < blockDim.x / 32; ++w) total += parts[w];
         y[blockIdx.x] = total;
+    }
+}
+"""
+HAND_OVER = """
+alignas(16) __device__ unsigned cells[20] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u,
+                                             ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u};
+extern "C" __global__ void hand_over(const float* __restrict__ x, float* __restrict__ y, int n) {
+    const int next = (blockIdx.x + 1) % 5;  // whose sum this block makes
+    float* const to = (float*)cells + 4 * next;
+    const float* const from = (float*)cells + 4 * blockIdx.x;
+    if (threadIdx.x < 4) {
+        float sum = 0.0f;
+        for (int i = 0; i < n; ++i) sum += x[next * n + i];
+        exchange::give(to + threadIdx.x, sum);
+        float4 given = READ;
+        WAIT
+        if (threadIdx.x == 0) y[blockIdx.x] = given.w;
     }
 }
 """
@@ -95,6 +114,16 @@ def test_blocks_of_a_cluster_read_each_other(tmp_path: Path, order: int) -> None
 def test_a_missing_barrier_of_a_cluster_changes_the_result(tmp_path: Path, missing: str) -> None:
     source = CLUSTER_SUM.replace(missing, "").replace("BARRIER", BOTH_HALVES).replace("LAST", BOTH_HALVES)
     assert emulate(source, tmp_path, launch=CLUSTERS).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("waits", "right"), [("while (!exchange::are_there(given)) given = READ;", "True"), ("", "False")]
+)
+def test_blocks_that_run_at_once_wait_for_what_another_gives(tmp_path: Path, waits: str, right: str) -> None:
+    given = HAND_OVER.replace("WAIT", waits).replace("READ", "exchange::read(from)")
+    launch = replace(LAUNCH, kernel="hand_over", cluster=ALL_BLOCKS)
+    text = f"#define DEVICE\n#define FOUNDRY_NAN NAN\n{read_library_text('cuda/rows/exchange.cuh')}\n{given}"
+    assert emulate(text, tmp_path, launch=launch).stdout.strip() == right
 
 
 def test_a_compile_error_is_one_line(tmp_path: Path) -> None:

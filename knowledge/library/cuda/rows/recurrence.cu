@@ -29,14 +29,14 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
     constexpr int ROW_LANES = 32 / K_LANES, ROW_WARPS = THREADS / 32 / K_WARPS, ROWS = ROW_LANES * ROW_WARPS * R;
     constexpr int PITCH = 4 * K_LANES * K_WARPS * J, POINTS = UNITS * TILE, OWN = (POINTS + THREADS - 1) / THREADS;
     constexpr int SUMS = (R * TILE + K_LANES - 1) / K_LANES * K_LANES, PER_LANE = SUMS / K_LANES;
-    constexpr bool STACKED = @STACKED@, ALONE = SPLITS == 1;
+    constexpr bool STACKED = @STACKED@, ALONE = SPLITS == 1, APART = @APART@;  // apart: both products' sums
     typedef @ELEMENT@ E;
     extern __shared__ float4 shared[];
     float* const own_h = reinterpret_cast<float*>(shared);
     float* const below_h = own_h + TILE * PITCH;
     float* const own_sums = below_h + (STACKED ? TILE * PITCH : 0);
     float* const below_sums = own_sums + K_WARPS * TILE * ROWS;
-    float* const kept = below_sums + (STACKED ? K_WARPS * TILE * ROWS : 0);
+    float* const kept = below_sums + (APART ? K_WARPS * TILE * ROWS : 0);
 
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int k_lane = lane / ROW_LANES, k_warp = warp % K_WARPS;  // neighbours read the same state
@@ -66,10 +66,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
 
     // ---- rows of weights times states; the sums of a warp's lanes are folded so that each keeps a share
 
-    const auto multiply = [&](auto weight, const float* states, float* sums) {
-        float acc[SUMS];
+    float acc[SUMS];
+    const auto clear = [&]() {
 #pragma unroll
         for (int i = 0; i < SUMS; ++i) acc[i] = 0.0f;
+    };
+    const auto multiply = [&](auto weight, const float* states) {
 @UNROLL@
         for (int j = 0; j < J; ++j) {
             float4 w[R];
@@ -85,6 +87,8 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
                 }
             }
         }
+    };
+    const auto fold = [&](float* sums) {
         int count = SUMS;
 #pragma unroll
         for (int apart = K_LANES / 2; apart > 0; apart /= 2) {
@@ -111,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
         return exchanged + (((long long)owner * STEPS + step) * BATCH + row) * PADDED;
     };
     const auto take = [&](int owner, int step, int first, float* states) {
-        constexpr int ROW = PADDED / 4, AT_ONCE = 4;
+        constexpr int ROW = PADDED / 4, AT_ONCE = @AT_ONCE@;
         const int vectors = min(TILE, BATCH - first) * ROW;
         const float* const from = place(owner, step, first);
         for (int begin = thread; begin < vectors; begin += THREADS * AT_ONCE) {
@@ -151,26 +155,44 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
             const int b = i / HIDDEN, row = first + b, unit = i % HIDDEN;
             own_h[b * PITCH + unit] = cell.h && row < BATCH ? @WIDEN_H@ : 0.0f;
         }
-        for (int walked = 0; walked < STEPS; ++walked) {
+        // What a step is given is asked for a step before it is needed.
+        float given[OWN][GATES], own[OWN][GATES], coming[OWN][GATES];
+        const auto ask = [&](int walked) {
             const int step = direction ? STEPS - 1 - walked : walked;
-            float given[OWN][GATES], own[OWN][GATES];
 #pragma unroll
             for (int i = 0; i < OWN; ++i) {
                 const int point = i * THREADS + thread, row = first + point / UNITS, unit = first_unit + point % UNITS;
 #pragma unroll
                 for (int g = 0; g < GATES; ++g) {
-                    given[i][g] = own[i][g] = 0.0f;
-                    if (point >= POINTS || row >= BATCH || unit >= HIDDEN) continue;
+                    coming[i][g] = 0.0f;
+                    if (walked >= STEPS || point >= POINTS || row >= BATCH || unit >= HIDDEN) continue;
                     const int at = g * HIDDEN + unit;
-                    if (cell.given) given[i][g] = @WIDEN_GIVEN@;
-                    if (cell.below_bias) given[i][g] = @WIDEN_BELOW_BIAS@;
-                    if (cell.bias) own[i][g] = @WIDEN_BIAS@;
+                    if (cell.given) coming[i][g] = @WIDEN_GIVEN@;
+                    if (cell.below_bias) coming[i][g] = @WIDEN_BELOW_BIAS@;
                 }
             }
+        };
+        ask(0);
+        for (int walked = 0; walked < STEPS; ++walked) {
+            const int step = direction ? STEPS - 1 - walked : walked;
+#pragma unroll
+            for (int i = 0; i < OWN; ++i) {
+                const int point = i * THREADS + thread, row = first + point / UNITS, unit = first_unit + point % UNITS;
+#pragma unroll
+                for (int g = 0; g < GATES; ++g) {
+                    const int at = g * HIDDEN + unit;
+                    const bool is_one = point < POINTS && row < BATCH && unit < HIDDEN;
+                    given[i][g] = coming[i][g];
+                    own[i][g] = is_one && cell.bias ? @WIDEN_BIAS@ : 0.0f;
+                }
+            }
+            ask(walked + 1);
+            clear();
 @BELOW@
             if (!ALONE && walked > 0) take(which, direction ? step + 1 : step - 1, first, own_h);
             __syncthreads();
-            multiply(own_weight, own_h, own_sums);
+            multiply(own_weight, own_h);
+            fold(own_sums);
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < OWN; ++i) {
@@ -183,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
 #pragma unroll
                     for (int w = 0; w < K_WARPS; ++w) {
                         own[i][g] += own_sums[w * TILE * ROWS + at];
-                        if (stacked) given[i][g] += below_sums[w * TILE * ROWS + at];
+                        if (APART && stacked) given[i][g] += below_sums[w * TILE * ROWS + at];
                     }
                 }
 @STEP@

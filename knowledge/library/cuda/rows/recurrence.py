@@ -72,8 +72,11 @@ _BELOW = """\
             if (stacked) {
                 take(which - DIRECTIONS, step, first, below_h);
                 __syncthreads();
-                multiply(below_weight, below_h, below_sums);
+                multiply(below_weight, below_h);@APART@
             }"""
+_APART = """
+                fold(below_sums);
+                clear();"""
 _HOMES = {"registers": _IN_REGISTERS, "shared": _IN_SHARED, "memory": _IN_MEMORY}
 
 
@@ -189,7 +192,9 @@ class _Recurrence:
             "CELLS": cells,
             "WEIGHTS": self._weights(),
             "UNROLL": "#pragma unroll" if self.home == "registers" else "#pragma unroll 1",
-            "BELOW": _BELOW if shape.products > 1 else "",
+            "BELOW": _BELOW.replace("@APART@", _APART if shape.sums > 1 else "") if shape.products > 1 else "",
+            "APART": str(shape.sums > 1).lower(),
+            "AT_ONCE": min(4 if shape.threads > 256 else 8, -(-shape.tile * -(-hidden // 4) // shape.threads)),
             "STEP": indent(_STEP[kernel.cell], 4),
             "STORE": indent(self._stores(), 4),
         }
@@ -203,7 +208,7 @@ class _Recurrence:
         shape = self.shape
         _, steps, batch, hidden = self.kernel.shape
         source = fill(read_library_text("cuda/rows/recurrence.cu"), {k: str(v) for k, v in self._holes().items()})
-        vectors = shape.cells * steps * batch * -(-hidden // 4)
+        vectors = shape.cells * steps * batch * -(-hidden // 4) if shape.hands_over else 1
         exchanged = launches.workspace(0)
         blocks = min(_CLEARING_BLOCKS, -(-vectors // _CLEARING_THREADS))
         clear = Launch(f"{self.name}_clear", (blocks, 1, 1), (_CLEARING_THREADS, 1, 1), (exchanged, vectors))
@@ -218,7 +223,7 @@ class _Recurrence:
         )
         return PrintedKernel(
             functions=source,
-            call=launches.encode([clear, walk]),
+            call=launches.encode([clear, walk] if shape.hands_over else [walk]),
             template="recurrence",
             choices=self._choices(),
             tunables=self.tunables,
@@ -226,7 +231,7 @@ class _Recurrence:
             d_algo=2,
             d_sync=3,
             workspace_bytes=vectors * 16,
-            launches=2,
+            launches=1 + shape.hands_over,
             shared=(read_library_text("cuda/rows/exchange.cuh"),),
         )
 

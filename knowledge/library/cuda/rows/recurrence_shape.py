@@ -53,6 +53,16 @@ class WalkShape:
         return 1 + (len(self.kernel.layers) > 1)
 
     @property
+    def sums(self) -> int:
+        """Of products that a step keeps apart: a gated unit weighs only what comes of its own states."""
+        return self.products if self.kernel.cell == "gru" else 1
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a block needs states of another one."""
+        return self.splits > 1 or self.products > 1
+
+    @property
     def cells(self) -> int:
         return len(self.kernel.layers) * self.kernel.shape[0]
 
@@ -106,8 +116,9 @@ class WalkShape:
         return 32 // part.k_lanes * (self.threads // 32 // part.k_warps) * part.rows
 
     def shared_bytes(self, home: str) -> int:
-        states = self.tile * self.pitch + self.part.k_warps * self.tile * self.rows
-        return 4 * self.products * (states + (self.rows * self.pitch if home == "shared" else 0))
+        sums = self.sums * self.part.k_warps * self.tile * self.rows
+        weights = self.rows * self.pitch if home == "shared" else 0
+        return 4 * (self.products * (self.tile * self.pitch + weights) + sums)
 
     @cached_property
     def homes(self) -> tuple[str, ...]:

@@ -97,6 +97,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "lstm_in_shared": lambda: recurrence("lstm", 4, 3, 17, 2, weights="shared"),
     "lstm_in_memory": lambda: recurrence("lstm", 4, 3, 17, 2, weights="memory"),
     "lstm_in_one_block": lambda: recurrence("lstm", 4, 3, 8, units=8),
+    "gru_apart_in_one_block": lambda: recurrence("gru", 4, 5, 8, 3, tile=2, units=8),
     "one_step": lambda: recurrence("lstm", 1, 1, 5),
     "gru": lambda: recurrence("gru", 5, 3, 13),
     "gru_of_three_layers": lambda: recurrence("gru", 6, 2, 11, 3),
