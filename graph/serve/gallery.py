@@ -62,11 +62,16 @@ class _Known:
 
 
 class Gallery:
-    """Safe for threads; several readers of one run share what is gathered."""
+    """Safe for threads; several readers share what is gathered."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, _Known] = {}
+        self._listing = threading.Lock()
+        self._list: RunsFacts | None = None
+        self._lines: dict[str, tuple[str, RunLine]] = {}  # of each run, as of a change
+        self._listed_at = 0.0
+        self._listed_s = 0.0
 
     def open(self, name: str, *, reading: bool = True) -> RunDirectory:
         """A run by its whole name. Raises UsageError: a name is never a path."""
@@ -92,22 +97,36 @@ class Gallery:
             return known.shown
 
     def runs(self) -> RunsFacts:
-        """The list, the newest run first."""
-        lines = []
+        """The list, the newest run first; a little old where there are many."""
+        with self._listing:
+            if self._list is None or time.monotonic() - self._listed_at >= max(LEAST_S, self._listed_s / SHARE):
+                began = time.thread_time()
+                self._list = self._gather_list()
+                self._listed_at, self._listed_s = time.monotonic(), time.thread_time() - began
+            return self._list
+
+    def _gather_list(self) -> RunsFacts:
+        found = []
         for run in list_runs(self.folder):
-            summary = summarise(run)
-            lines.append(
-                RunLine(
-                    run.id,
-                    run.get("created"),
-                    summary.task,
-                    summary.device,
-                    summary.verdict,
-                    summary.evaluations,
-                    summary.speedup,
-                    summary.brain,
-                )
-            )
+            change = f"{change_of(run)} {run.is_active}"
+            known = self._lines.get(run.id)
+            if known is None or known[0] != change:
+                known = self._lines[run.id] = (change, _line_of(run))
+            found.append(known[1])
             run.close()
-        change = hashlib.sha256(repr(lines).encode()).hexdigest()
-        return RunsFacts("runs", self.folder.resolve().name, change, lines)
+        change = hashlib.sha256(repr(found).encode()).hexdigest()
+        return RunsFacts("runs", self.folder.resolve().name, change, found)
+
+
+def _line_of(run: RunDirectory) -> RunLine:
+    told = summarise(run)
+    return RunLine(
+        run.id,
+        run.get("created"),
+        told.task,
+        told.device,
+        told.verdict,
+        told.evaluations,
+        told.speedup,
+        told.brain,
+    )
