@@ -65,6 +65,7 @@ WIDE_ROWS: Ways = [
     {"cluster": 16, "team": 1024, "staging": "shared"},
     {"order": "behind", "team": 256},
     {"order": "behind", "team": 512},
+    {"in_flight": 8},
 ]
 ROWS: Ways = [
     {},
@@ -91,10 +92,12 @@ LONG_ROWS: Ways = [
     {"order": "behind", "team": 256},
     {"order": "behind", "team": 512},
     {"order": "behind", "team": 256, "splits": 128},
+    {"in_flight": 8},
 ]
 COLUMNS: Ways = [
     {},
-    *({"columns": c, "team": t} for c, t in ((32, 8), (32, 16), (64, 8), (64, 16), (128, 4), (128, 8))),
+    *({"columns": c, "team": t} for c, t in ((32, 8), (32, 16), (64, 8), (128, 8))),
+    *({"columns": c, "team": t, "in_flight": 8} for c, t in ((32, 8), (32, 16), (32, 32), (64, 8), (128, 8))),
 ]
 TASKS: dict[int, Ways] = {
     23: WIDE_ROWS,

@@ -39,6 +39,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     - "columns": neighbouring rows of a block (rows that lie across memory)
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
+    - "in_flight": vectors that a thread loads before it uses the first, where the row is read again
     - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind"
     - "cluster": blocks that hold a row together, and read it once
     A value that is not legal for this kernel gives way to the default.
@@ -97,6 +98,7 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
         "splits": shape.splits,
         "cluster": shape.cluster,
         "order": ORDERS[shape.paced],
+        "in_flight": shape.in_flight,
     }
     return values[name]
 

@@ -59,7 +59,9 @@ CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
 ORDERS = ("launches", "behind")
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
-STREAM_ROUNDS = 4  # vectors in flight where the row is streamed
+IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
+USUALLY_IN_FLIGHT = 4
+MOST_IN_FLIGHT = 32  # their elements
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class RowShape:
     cluster: int = 1  # blocks that hold a row together
     paced: bool = False  # a row's second reading follows its first in the same launch
     resident: int = 1  # blocks that run at a time
+    in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
     @property
     def rows_per_block(self) -> int:
@@ -229,6 +232,7 @@ class Chooser:
         if splits > 1:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
+        in_flight = self._in_flight(vector) if staging == "stream" else USUALLY_IN_FLIGHT
         steps = streamed if staging == "stream" else staged
         return RowShape(
             self.column,
@@ -246,6 +250,7 @@ class Chooser:
             1 if staging == "stream" else cluster,
             paced and splits > 1,
             self.device.cores * 2048 // threads,
+            in_flight,
         )
 
     def _online(self, default: str) -> bool:
@@ -349,6 +354,12 @@ class Chooser:
         meaning = "behind: in one launch a row is read again while the second cache holds it; launches: one a reading"
         self.tunables.append(tunable("order", ORDERS, ORDERS[0], "algorithm", meaning))
         return pick(self.choices, "order", ORDERS, ORDERS[0]) == "behind"
+
+    def _in_flight(self, vector: int) -> int:
+        legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]
+        meaning = "vectors that a thread loads before it uses the first"
+        self.tunables.append(tunable("in_flight", legal, USUALLY_IN_FLIGHT, "memory", meaning))
+        return number(self.choices, "in_flight", legal, USUALLY_IN_FLIGHT)
 
     def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
         loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT, register
-from foundry.knowledge.library.cuda.rows.row_shape import STREAM_ROUNDS, RowShape
+from foundry.knowledge.library.cuda.rows.row_shape import RowShape
 from foundry.knowledge.library.cuda.rows.stages import Accumulator, EmitPass, ReducePass, Step
 from foundry.knowledge.library.cuda.space import (
     Known,
@@ -272,10 +272,10 @@ class RowText:
         stop = end or str(shape.length)
         stride = shape.team * shape.vector
         lines = ["{", f"{self.index} at = {start};"]
-        if shape.length > stride * STREAM_ROUNDS:
+        if shape.length > stride * shape.in_flight:
             lines += [
-                f"for (; at + {stride * (STREAM_ROUNDS - 1)} < {stop}; at += {stride * STREAM_ROUNDS}) {{",
-                *self._round(step, STREAM_ROUNDS),
+                f"for (; at + {stride * (shape.in_flight - 1)} < {stop}; at += {stride * shape.in_flight}) {{",
+                *self._round(step, shape.in_flight),
                 "}",
             ]
         return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]

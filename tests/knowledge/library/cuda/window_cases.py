@@ -152,7 +152,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "norm_behind": lambda: layer_norm(3, 1 << 15, 3.0, order="behind", splits=16, team=256),
     "norm_warp": lambda: layer_norm(9, 128),
     "norm_block": lambda: layer_norm(2, 1536),
-    "norm_stream": lambda: layer_norm(3, 2050, 300.0, staging="stream", team=64),
+    "norm_stream": lambda: layer_norm(3, 2050, 300.0, staging="stream", team=64, in_flight=8),
     "norm_split": lambda: layer_norm(2, 8192, 300.0, splits=8, team=64),
     "group_norm": lambda: group_norm(2, 3, 4, 20),
     "batch_moments": lambda: batch_moments(5, 3, 33),
