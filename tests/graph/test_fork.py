@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from foundry.agents.models.models import one_model
+from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.cli import app
 from foundry.graph.app import make_graph
 from foundry.graph.fork import Change, fork
@@ -103,6 +105,27 @@ async def test_a_finished_search_goes_on_with_more_budget(make_request: MakeRequ
     summary = await resume(path, parts=parts())
     assert source.evaluations + 8 <= summary.evaluations <= source.evaluations + 13
     assert decided(Path(source.run)).items() <= decided(path).items()
+
+
+async def test_another_model_thinks_in_a_fork(make_request: MakeRequest, parts: Any, library: Any) -> None:
+    """What the first one thought stays as it was, also in a replay."""
+
+    class Named(type(parts())):  # type: ignore[misc]
+        opened: tuple[str, ...] = ()
+
+        def brain(self, request: SolveRequest, *_: Any) -> PlaybookBrain:
+            self.opened += (request.models.title,)
+            return PlaybookBrain(library())
+
+    source = Path((await solve(make_request(6, islands=1), parts=parts())).run)
+    change = Change(models=one_model("other-1", "http://127.0.0.1:9/v1"), limits=RunLimits(evaluations=2))
+    path, own = fork(source, "c4", change, parts()), Named()
+    await resume(path, parts=own)
+    assert own.opened == ("other-1",)
+    run = RunDirectory.inspect(path)
+    assert (run.get("brain"), run.request.models.title) == ("other-1", "other-1")
+    run.close()
+    assert (await replay(path, Named())).differences == ()
 
 
 async def test_what_cannot_be_forked_is_said_and_leaves_nothing(make_request: MakeRequest, parts: Any) -> None:
