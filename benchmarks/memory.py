@@ -61,6 +61,8 @@ WIDE_ROWS: Ways = [
     {"cluster": 8, "team": 1024},
     {"cluster": 8, "team": 1024, "softmax": "online"},
     {"cluster": 8, "team": 512},
+    {"cluster": 8, "team": 1024, "passes": "one"},
+    {"cluster": 16, "team": 512, "passes": "one", "staging": "shared"},
     {"cluster": 16, "team": 512, "staging": "shared"},
     {"cluster": 16, "team": 1024, "staging": "shared"},
     {"order": "behind", "team": 256},
@@ -85,6 +87,8 @@ MIDDLE_ROWS: Ways = [
     {"cluster": 4, "team": 512, "staging": "shared"},
     {"cluster": 8, "team": 256},
     {"cluster": 8, "team": 512},
+    {"cluster": 4, "team": 256, "passes": "one"},
+    {"cluster": 8, "team": 256, "passes": "one"},
     {"order": "behind", "team": 256},
 ]
 LONG_ROWS: Ways = [
@@ -104,7 +108,7 @@ TASKS: dict[int, Ways] = {
     34: WIDE_ROWS,
     38: ROWS,
     39: ROWS,
-    24: [*WIDE_ROWS[:3], WIDE_ROWS[4], WIDE_ROWS[-2]],
+    24: [*WIDE_ROWS[:3], *WIDE_ROWS[4:7], WIDE_ROWS[-3]],
     35: LONG_ROWS,
     40: LONG_ROWS,
     41: POOLS,

@@ -56,6 +56,7 @@ CLUSTERS = (2, 4, 8, 16)
 CLUSTER_TEAMS = (256, 512, 1024)
 CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
 CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
+PASSES = ("two", "one")
 ORDERS = ("launches", "behind")
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
@@ -83,6 +84,7 @@ class RowShape:
     cluster: int = 1  # blocks that hold a row together
     paced: bool = False  # a row's second reading follows its first in the same launch
     resident: int = 1  # blocks that run at a time
+    one_pass: bool = False  # a cluster finds mean and deviation together
     in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
     @property
@@ -223,6 +225,10 @@ class Chooser:
         vector = self._vector()
         read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
         cluster = self._cluster(kept, vector) if read_again else 1
+        one_pass = cluster > 1 and self._one_pass()
+        if one_pass:
+            staged = streamed
+            kept = tuple(cached(staged, outer))
         state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
         team = self._team(vector, bool(kept), state_bytes, cluster)
         threads = self._threads(team, state_bytes)
@@ -247,10 +253,11 @@ class Chooser:
             splits,
             tuple(steps),
             () if staging == "stream" else kept,
-            1 if staging == "stream" else cluster,
-            paced and splits > 1,
-            self.device.cores * 2048 // threads,
-            in_flight,
+            cluster=1 if staging == "stream" else cluster,
+            paced=paced and splits > 1,
+            resident=self.device.cores * 2048 // threads,
+            one_pass=one_pass,
+            in_flight=in_flight,
         )
 
     def _online(self, default: str) -> bool:
@@ -290,6 +297,15 @@ class Chooser:
             meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
             self.tunables.append(tunable("cluster", legal, 1, "algorithm", meaning))
         return number(self.choices, "cluster", legal, 1)
+
+    def _one_pass(self) -> bool:
+        """Whether mean and deviation are found together, which saves the blocks of a cluster an exchange."""
+        kinds = {stage.op for stage in self.kernel.stages if isinstance(stage, Reduction)}
+        if not kinds & {"moments", "logsumexp"}:
+            return False
+        meaning = "one: mean and deviation, or largest and sum, together, an exchange less; two: less arithmetic"
+        self.tunables.append(tunable("passes", PASSES, PASSES[0], "algorithm", meaning))
+        return pick(self.choices, "passes", PASSES, PASSES[0]) == "one"
 
     def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int) -> int:
         values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
