@@ -93,7 +93,7 @@ class ChatModelBrain:
         self.ledger = ledger
         self.fallback = fallback or PlaybookBrain()
         asks = tape is None or tape.options.asks
-        endpoint = Endpoint(base_url or OPENAI_URL)
+        endpoint = Endpoint(base_url or OPENAI_URL, None, provider or "")  # a recording answers: nobody is asked
         if asks:
             endpoint = endpoint_of(model, base_url, options.key_env, provider)
         self.client = ChatClient(
