@@ -101,19 +101,37 @@ function search(words) {
   drawAll();
 }
 
-// A chart that is drawn anew when its width, the search or the data change.
+// A chart, drawn when it comes near the screen, and anew when its width, the search or the data change.
 function chart(label, draw) {
   const holder = el("figure", { role: "group", "aria-label": label, class: "chart" });
-  page.drawn.set(holder, draw);
+  page.drawn.set(holder, { draw, isNear: false, isStale: true });
+  nearby.observe(holder);
   return holder;
 }
 
-function drawAll() {
-  for (const [holder, draw] of page.drawn) {
+const nearby = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    const known = page.drawn.get(target);
+    if (!known) continue;
+    known.isNear = isIntersecting;
+    if (isIntersecting && known.isStale) drawOne(target, known);
+  }
+}, { rootMargin: "600px" });
+
+function drawOne(holder, known) {
+  known.isStale = false;
+  holder.replaceChildren(...[known.draw(Math.max(280, holder.clientWidth - 2))].flat());
+}
+
+function drawAll({ far = false } = {}) {
+  for (const [holder, known] of page.drawn) {
+    known.isStale = true;
     if (!holder.isConnected) page.drawn.delete(holder);
-    else holder.replaceChildren(...[draw(Math.max(280, holder.clientWidth - 2))].flat());
+    else if (known.isNear || far) drawOne(holder, known);
   }
 }
+
+addEventListener("beforeprint", () => drawAll({ far: true }));
 
 function dialogOf(title, ...children) {
   const close = el("button", { type: "button", onclick: () => made.close() }, "Close");
@@ -194,7 +212,9 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-let width = 0;
+let width = null; // the first report is of what is drawn already
 new ResizeObserver(([{ contentRect }]) => {
-  if (Math.abs(contentRect.width - width) > 4) { width = contentRect.width; drawAll(); }
+  const before = width;
+  width = contentRect.width;
+  if (before !== null && Math.abs(width - before) > 4) drawAll();
 }).observe(document.getElementById("main"));

@@ -26,7 +26,8 @@ async function refresh() {
   }
   const box = document.getElementById("search");
   box.value = kept.words;
-  if (kept.words) search(kept.words); else drawAll();
+  if (kept.words) search(kept.words);
+  drawAll({ far: true }); // so that the page is as long as it was
   if (kept.focus) document.getElementById(kept.focus)?.focus({ preventScroll: true });
   else if (kept.row) [...document.querySelectorAll("main .row")].find((one) => one.textContent === kept.row)?.focus({ preventScroll: true });
   scrollTo(0, kept.top);
