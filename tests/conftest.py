@@ -30,6 +30,7 @@ THE_SOLVED_RUN = (  # what reads the fixture `solved`, a run of a minute
     "tests/cli/test_chat_and_trace.py",
     "tests/cli/test_knowledge.py",
     "tests/cli/test_verify.py",
+    "tests/cli/test_pages.py",
     "tests/cli/test_bad_input.py::test_a_run_that_is_missing_or_corrupt",
 )
 FIRST = (
@@ -90,6 +91,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest groups first, the museum's single exhibits last, so that no worker waits for the other at the end."""
+    strays = {item.nodeid.partition("[")[0] for item in items if "solved" in getattr(item, "fixturenames", ())}
+    strays = {nodeid for nodeid in strays if group_of(nodeid) != FIRST[0]}
+    if strays:
+        raise pytest.UsageError(f"name in THE_SOLVED_RUN what reads it, or a second worker makes it again: {strays}")
 
     def rank(item: pytest.Item) -> tuple[int, bool, bool]:
         group = group_of(item.nodeid)
@@ -130,7 +135,8 @@ class KeptZygote(Zygote):
 def share(zygote: Zygote, patch: pytest.MonkeyPatch) -> None:
     """Who would start a warm process, in this process, works with the tests' own."""
     patch.setattr(workbench, "open_workbench", partial(workbench.open_workbench, zygote=zygote))
-    patch.setattr(Zygote, "begin", lambda **_: KeptZygote(zygote))
+    for way in ("begin", "start"):
+        patch.setattr(Zygote, way, lambda **_: KeptZygote(zygote))
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def test_the_grader_catches_what_is_planted_into_the_librarys_kernel(tmp_path: Path) -> None:
+def test_the_grader_catches_what_is_planted_into_the_librarys_kernel(shared_zygote: None, tmp_path: Path) -> None:
     report = self_test(written(tmp_path), target="cpu", faults=10)
     assert report.count("caught") == 10 and report.count("missed") == 0, report.to_json()["faults"]
     assert report.rate == 1.0 and len(report.findings) == 10
@@ -55,7 +55,9 @@ def test_the_grader_catches_what_is_planted_into_the_librarys_kernel(tmp_path: P
     }
 
 
-def test_a_candidate_of_the_users_own_is_mutated_in_its_source(tmp_path: Path, original: Original) -> None:
+def test_a_candidate_of_the_users_own_is_mutated_in_its_source(
+    shared_zygote: None, tmp_path: Path, original: Original
+) -> None:
     report = self_test(written(tmp_path), original.text, target="cpu", faults=4)
     assert report.kernel == "the candidate's source" and len(report.findings) == 4
     assert report.count("missed") == 0 and report.count("caught") >= 2, report.to_json()["faults"]
