@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,7 +44,6 @@ def show_trace(
     as_json: Annotated[bool, typer.Option("--json", help="Every event as a line of JSON.")] = False,
 ) -> None:
     """Show what a run did: nodes, experts and tool calls with their times."""
-    from foundry.graph.run.events import EventLog
     from foundry.graph.run.run_directory import RunDirectory, find_run
     from foundry.graph.trace.selection import Selection
     from foundry.graph.views import trace
@@ -59,22 +58,32 @@ def show_trace(
     try:
         if diff or (candidate and not (picked or prompts or as_json or export)):
             typer.echo("\n".join(trace.diff(opened, diff) if diff else trace.story(opened, candidate)))
-            return
-        wanted = Selection(picked.experts, picked.islands, candidate, kinds, failures, slowest, costliest)
-        events = EventLog(opened.database, reading=True).read()
-        found = wanted.of_run(opened).select(events) if wanted else events
-        if export:
-            _export(opened, found, choose("--export", export, ("otel",)), out, to, prompts)
-        elif prompts:
-            _show_prompts(opened, found)
-        elif as_json:
-            typer.echo("\n".join(json.dumps(asdict(event)) for event in found))
-        elif wanted:
-            _show_lines(opened, found)
+        elif export:
+            events = _select(opened, replace(picked, candidate=candidate))
+            _export(opened, events, choose("--export", export, ("otel",)), out, to, prompts)
         else:
-            _show_tree(opened, events, depth, steps)
+            _show(opened, replace(picked, candidate=candidate), depth, steps, prompts=prompts, as_json=as_json)
     finally:
         opened.close()
+
+
+def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
+    from foundry.graph.run.events import EventLog
+
+    events = EventLog(run.database, reading=True).read()
+    return wanted.of_run(run).select(events) if wanted else events
+
+
+def _show(run: RunDirectory, wanted: Selection, depth: int, steps: int, *, prompts: bool, as_json: bool) -> None:
+    events = _select(run, wanted)
+    if prompts:
+        _show_prompts(run, events)
+    elif as_json:
+        typer.echo("\n".join(json.dumps(asdict(event)) for event in events))
+    elif wanted:
+        _show_lines(run, events)
+    else:
+        _show_tree(run, events, depth, steps)
 
 
 def _choose_kind(word: str) -> EventKind:

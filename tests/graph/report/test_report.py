@@ -14,6 +14,7 @@ from tests.graph.finished import HOSTILE
 from foundry.graph.bench.page import write_page, write_page_again
 from foundry.graph.bench.results import ResultFile, TaskResult
 from foundry.graph.report.facts import run_facts
+from foundry.graph.report.page import HERE, LIBRARIES
 from foundry.graph.report.write import write_report
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.knowledge.errors import UsageError
@@ -108,3 +109,12 @@ def test_a_bench_has_a_page_with_the_pages_of_its_runs(tmp_path: Path) -> None:
     assert write_page_again(tmp_path / "bench", tmp_path / "again.html").read_text() == path.read_text()
     with pytest.raises(UsageError, match="no result"):
         write_page_again(tmp_path)
+
+
+def test_the_libraries_are_as_they_were_published() -> None:
+    """What is inlined into every page is what its licence file names, to the byte, and nothing in it ends a script."""
+    for name in LIBRARIES:
+        raw = (HERE / name).read_bytes()
+        told = (HERE / "vendor/LICENSES.txt").read_text().split(f"{Path(name).name}: ")[1]
+        assert f"sha256 {hashlib.sha256(raw).hexdigest()}" in told.split("\n\n")[0], name
+        assert b"</script" not in raw and b"<!--" not in raw
