@@ -10,7 +10,7 @@ from foundry.agents.obedience import Obedience, applies
 from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Baseline, Evaluation, Rival
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import Hit, MoveLift
+from foundry.knowledge.experience.record import Hit, Known, MoveLift
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph
 from foundry.knowledge.task import Task
@@ -69,6 +69,7 @@ class Brief:
     directives: tuple[Directive, ...] = ()
     hints: tuple[Hint, ...] = ()  # the archive's gradients at the parent's cell, the strongest first
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0
+    known: tuple[Known, ...] = ()  # what was measured, in this run and of kernels like these elsewhere
     elites: tuple[Evaluation, ...] = ()  # of this island and migrants, best first: partners for crossover
     tried: frozenset[str] = frozenset()
     tune_s: float = 0.0  # what the tuner may take for a structure; 0: it is not asked

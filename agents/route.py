@@ -14,6 +14,7 @@ from foundry.knowledge.thought import Aspect, Diagnosis, ExpertName, Role
 
 # How an island's role weights the moves made there, and with them the experts who make them.
 ROLES: dict[Role, Mapping[Aspect, float]] = {
+    "any": {},
     "fusion": {"fusion": 3, "rewrite": 2, "algorithm": 1.5, "tile": 0.7, "vector": 0.7, "memory": 0.8, "parallel": 0.7},
     "memory": {
         "memory": 2.5,

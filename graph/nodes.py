@@ -18,7 +18,7 @@ from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import Archive, cell_of, insert
+from foundry.graph.search.archive import ONE_CELL, Archive, cell_of, insert
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, localise, query, winners
 from foundry.graph.search.orders import added_islands, answer_untaken, no_orders
@@ -334,13 +334,13 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
     for name in state.get("seeds", []):
         evaluation = services.evaluation(name, "screen")
         value = merit([evaluation])
-        cell = cell_of(evaluation.coordinates) if evaluation.coordinates else "000"
+        cell = cell_of(evaluation.coordinates, services.request.without)
         population[name] = (cell, value)
         if evaluation.coordinates is not None and value >= CORRECT:
-            archive, _ = insert(archive, name, evaluation.coordinates, value)
+            archive, _ = insert(archive, name, cell, value)
     if not population:
-        archive, _ = insert(archive, REFERENCE, Coordinates(0, 0, 0), CORRECT)
-        population = {REFERENCE: ("000", CORRECT)}
+        archive, _ = insert(archive, REFERENCE, ONE_CELL, CORRECT)
+        population = {REFERENCE: (ONE_CELL, CORRECT)}
     return IslandReport(
         generation=0,
         archive=archive,
@@ -359,6 +359,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
     start = first_reports(state, services)
     inputs = []
     usual, added = services.request.island_count, state.get("added", [])
+    off = services.request.without
     for number in range(usual + len(added)):
         earlier = state.get("islands", {}).get(str(number), start)
         archive = earlier["archive"]
@@ -366,7 +367,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
             IslandState(
                 run=str(services.run.path),
                 island=number,
-                role=earlier["orders"]["role"] or _added_role(number - usual, added) or role_of(number, round_),
+                role=earlier["orders"]["role"] or _added_role(number - usual, added) or role_of(number, round_, off),
                 round=round_,
                 generation=earlier["generation"],
                 step=step_name(number, earlier["generation"]),

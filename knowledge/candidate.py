@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from foundry.knowledge.device import TargetName
@@ -109,11 +110,17 @@ class Recipe:
         """Whether a product is asked for in another precision than the fastest, which is every printer's default."""
         return any("precision" in chosen for chosen in self.choices.values())
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        known = asdict(self)
-        if self.authored is None:
-            del known["authored"]
+        known: dict[str, object] = {
+            "target": self.target,
+            "materialise": self.materialise,
+            "rewrites": self.rewrites,
+            "choices": self.choices,
+            "ieee_only": self.ieee_only,
+        }
+        if self.authored is not None:
+            known["authored"] = asdict(self.authored)
         return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -11,7 +11,7 @@ from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.limits import Limiter
 
 ExpertName = str  # of agents/*.py: "tiling", "fusion", "diagnostician", "auditor"; a fifth is one more file
-Role = Literal["fusion", "memory", "parameters", "algorithm"]
+Role = Literal["any", "fusion", "memory", "parameters", "algorithm"]  # "any": it prefers nothing
 Failure = Literal[
     "compile_error",
     "launch_failure",

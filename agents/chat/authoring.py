@@ -17,7 +17,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.authored.planning import NAME
 from foundry.knowledge.library.lower import print_plan
-from foundry.knowledge.library.moves import canonical
+from foundry.knowledge.library.moves import outline
 from foundry.knowledge.thought import Edit, apply_edits
 
 NO_GRAPH = "the task could not be captured, so no buffers are known to launch with: give a whole file as `source`"
@@ -45,7 +45,7 @@ def authored_recipe(answer: ProposalAnswer, brief: Brief) -> Recipe | None:
     ieee_only = brief.task.options.policy == "strict"
     recipe = Recipe(brief.device.target, choices=choices, ieee_only=ieee_only, authored=kernel)
     try:
-        recipe = canonical(recipe, brief.graph, brief.device)
+        recipe = outline(recipe, brief.graph, brief.device).recipe
         for graph in brief.further_graphs:
             print_plan(graph, recipe, brief.device)
     except CannotLower as error:

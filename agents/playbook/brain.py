@@ -19,6 +19,8 @@ from foundry.agents.experts.diagnostician import Suspect, suspects
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.obedience import Obedience
 from foundry.agents.playbook.diagnosis import diagnose
+from foundry.agents.playbook.estimates import Estimates
+from foundry.agents.playbook.leaps import Leaps
 from foundry.agents.playbook.ranking import Ranked, rank
 from foundry.agents.playbook.words import Draft, proposal_of
 from foundry.agents.situation import Situation
@@ -27,8 +29,9 @@ from foundry.agents.tuning import tuning_step
 from foundry.knowledge.candidate import Judgement, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.experience.record import Known
 from foundry.knowledge.library import moves as kernel_library
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Move, Proposal
 
@@ -36,6 +39,7 @@ TEMPERATURE = 0.45  # of the log-scores: a move with half the score is drawn a f
 STAGNATING_TEMPERATURE = 1.2
 FAR_WEIGHT = 0.5  # of a value more than one step away: its neighbours say more about it than nothing does
 DRAWS = 24  # tries at a combined or random step before the ranked list is walked in order
+OF_OTHERS = 0.4  # the weight of moves that are another expert's, within a larger step
 PAIR_DEPTH = 12  # the ranked walk pairs the best so many moves once all single moves are tried
 
 
@@ -44,7 +48,7 @@ class MoveLibrary(Protocol):
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]: ...
     def apply(self, recipe: Recipe, move: Move) -> Recipe: ...
-    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe: ...
+    def outline(self, recipe: Recipe, graph: OpGraph, device: Device) -> Outline: ...
 
 
 class PlaybookBrain:
@@ -54,6 +58,7 @@ class PlaybookBrain:
 
     def __init__(self, library: MoveLibrary | None = None) -> None:
         self.library: MoveLibrary = library or kernel_library
+        self._learnt: tuple[tuple[int, ...], Estimates] | None = None
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
         return diagnose(brief)
@@ -65,9 +70,18 @@ class PlaybookBrain:
         found = brief.diagnosis or diagnose(brief)
         if found.failure is None and (sweep := tuning_step(expert, brief)):
             return sweep
-        search = _Search(experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library)
+        search = _Search(
+            experts()[expert], Situation(brief, found), brief.lowered, brief.obedience, self.library, self._learn
+        )
         draft = search.repair(found.failure) if found.failure else search.improve()
         return proposal_of(draft, experts()[expert], search.situation) if draft else None
+
+    def _learn(self, known: Sequence[Known]) -> Estimates:
+        """What the measurements say, kept for the next step, which often knows the same."""
+        mark = tuple(map(id, known))
+        if self._learnt is None or self._learnt[0] != mark:
+            self._learnt = mark, Estimates(known)
+        return self._learnt[1]
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
         return Judgement()  # the ruling has looked at every number that the playbook could look at
@@ -85,6 +99,7 @@ class _Search:
     lowered: Lowered
     obedience: Obedience
     library: MoveLibrary
+    learn: Callable[[Sequence[Known]], Estimates]
 
     @cached_property
     def stream(self) -> random.Random:
@@ -118,11 +133,36 @@ class _Search:
         wish = self._draft(())
         if self.obeyed and wish:
             return wish
+        if self.situation.brief.known and (draft := self._leap()):
+            return draft
         for draw in self._draws():
             draft = draw()
             if draft:
                 return draft
         return next((draft for draft in self._in_order() if draft), None)
+
+    def _leap(self) -> Draft | None:
+        """The step that promises most by what was measured."""
+        structural = [item for item in self.judged(self.library.moves(self.lowered)) if item.move.kind != "set"]
+        parent = Outline(self.lowered.recipe, self.lowered.kernels)
+        brief = self.situation.brief
+        leaps = Leaps(brief, parent, structural, self, self.stream, self.learn(brief.known))
+        return next((draft for moves in leaps.ranked() if (draft := self._draft(moves))), None)
+
+    def judged(self, moves: Sequence[Move]) -> list[Ranked]:
+        """The moves that the user does not forbid, whoever's they are, ranked by this expert."""
+        return rank(self._legal(moves), self.expert, self.situation, of_others=OF_OTHERS)
+
+    def outlined(self, recipe: Recipe) -> Outline:
+        graph = self.situation.brief.graph
+        if graph is None:
+            raise CannotLower("there is no graph")
+        return self.library.outline(recipe, graph, self.situation.brief.device)
+
+    def applied(self, recipe: Recipe, moves: Sequence[Move]) -> Recipe:
+        for move in moves:
+            recipe = self.library.apply(recipe, move)
+        return recipe
 
     def repair(self, failure: str) -> Draft | None:
         """Undo the most suspicious untried choice, then pairs of them."""
@@ -205,10 +245,9 @@ class _Search:
     ) -> Draft | None:
         """The recipe after the user's moves and the chosen ones; None if it equals the parent's, was tried before, or
         cannot be lowered."""
-        recipe = self.lowered.recipe
         asked = [move for move, _ in self.obeyed]
-        for move in (*asked, *(item.move for item in chosen), *(item.move for item in undone)):
-            recipe = self.library.apply(recipe, move)
+        moves = (*asked, *(item.move for item in chosen), *(item.move for item in undone))
+        recipe = self.applied(self.lowered.recipe, moves)
         fresh = fresh_recipe(recipe, self.situation.brief, self.library)
         return Draft(fresh, self.obeyed, self.obedience.holds(), chosen, undone, partner) if fresh else None
 
@@ -219,7 +258,7 @@ def fresh_recipe(recipe: Recipe, brief: Brief, library: MoveLibrary) -> Recipe |
     if recipe.digest in known or brief.graph is None:
         return None
     try:
-        found = library.canonical(recipe, brief.graph, brief.device)
+        found = library.outline(recipe, brief.graph, brief.device).recipe
     except CannotLower:
         return None
     return None if found.digest in known else found

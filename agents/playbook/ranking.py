@@ -29,6 +29,9 @@ COORDINATES: dict[str, tuple[Aspect, ...]] = {
 }
 
 
+NO_OPINION = Opinion(1.0)
+
+
 @dataclass(frozen=True)
 class Ranked:
     """A move with its score (1 is neutral), the expert's opinion, and the lift that earlier runs measured."""
@@ -39,17 +42,20 @@ class Ranked:
     lift: MoveLift | None = None
 
 
-def rank(moves: Sequence[Move], expert: Expert, situation: Situation) -> list[Ranked]:
-    """The expert's moves, best first; equal scores keep the library's order."""
-    ranked = [_score(move, expert, situation) for move in moves if move.aspect in expert.aspects]
+def rank(moves: Sequence[Move], expert: Expert, situation: Situation, *, of_others: float = 0.0) -> list[Ranked]:
+    """The expert's moves, best first; equal scores keep the library's order. `of_others`: the weight of moves of other
+    experts' aspects."""
+    ranked = [_score(move, expert, situation, of_others) for move in moves]
     return sorted((item for item in ranked if item.score > 0), key=lambda item: -item.score)
 
 
-def _score(move: Move, expert: Expert, situation: Situation) -> Ranked:
+def _score(move: Move, expert: Expert, situation: Situation, of_others: float) -> Ranked:
+    if not (liked := expert.aspects.get(move.aspect, of_others)):
+        return Ranked(move, 0.0, NO_OPINION)
     opinion = expert.opinion(move, situation)
     lift = next((item for item in situation.brief.lifts if item.move == move.key and item.tries > 0), None)
     factors = (
-        expert.aspects[move.aspect],
+        liked,
         opinion.weight,
         cards()[situation.limiter].weight(move.aspect) if situation.limiter else 1.0,
         ROLES[situation.brief.role].get(move.aspect, 1.0),

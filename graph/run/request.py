@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,6 +14,8 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
 from foundry.knowledge.thought import Role
 
+# Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
+Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates"]
 EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
@@ -139,6 +142,7 @@ class SolveRequest:
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
+    without: tuple[Mechanism, ...] = ()
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:
@@ -180,6 +184,6 @@ class SolveRequest:
         return self.max_minutes + self.plan.total_minutes - self.plan.minutes
 
 
-def role_of(island: int, round_: int) -> Role:
+def role_of(island: int, round_: int, without: Sequence[Mechanism] = ()) -> Role:
     """Roles rotate by one each round, so that every population is seen through every role."""
-    return ROLES[(island + round_) % len(ROLES)]
+    return "any" if "roles" in without else ROLES[(island + round_) % len(ROLES)]

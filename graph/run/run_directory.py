@@ -357,6 +357,23 @@ class RunDirectory:
         )
         return [(decode(Evaluation, body), stage) for body, stage in rows]
 
+    def measured(self, mark: Mark) -> dict[str, Stage]:
+        """The candidates that were recorded when the mark was taken, each with its highest stage then."""
+        rows = self.database.run(
+            f"SELECT candidate, stage FROM evaluations WHERE rowid <= ? ORDER BY {LATEST_FIRST} DESC, rowid",
+            (mark.evaluation,),
+        )
+        return {candidate: stage for candidate, stage in rows}
+
+    def pending(self, mark: Mark) -> list[Candidate]:
+        """The candidates that had been decided on, and not measured, when the mark was taken."""
+        rows = self.database.run(
+            "SELECT body FROM decisions WHERE rowid <= ? AND candidate NOT IN"
+            " (SELECT candidate FROM evaluations WHERE rowid <= ?) ORDER BY rowid",
+            mark,
+        )
+        return [decode(Decision, row[0]).candidate for row in rows]
+
     def evaluation_count(self) -> int:
         """Candidates this run evaluated; the reference itself (c0) is none."""
         rows = self.database.run("SELECT COUNT(DISTINCT candidate) FROM evaluations WHERE candidate != ?", (REFERENCE,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +19,7 @@ from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
 from foundry.knowledge.codec import encode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
+from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
@@ -63,6 +63,7 @@ class Recalled:
 
     hits: tuple[Hit, ...] = ()
     lifts: tuple[MoveLift, ...] = ()
+    known: tuple[Known, ...] = ()
 
 
 @dataclass
@@ -84,6 +85,8 @@ class Services:
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
     briefs: dict[int, Brief] = field(default_factory=dict)  # each island's latest
+    known: dict[str, Known | None] = field(default_factory=dict)  # by candidate and stage, for the estimates
+    others: tuple[Known, ...] | None = None  # what earlier runs measured of kernels like these, once asked
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
     def refuse_model(self) -> None:
@@ -196,6 +199,19 @@ class Services:
             return found
 
         return await self.journal.record(key, "outside", Recalled, ask)
+
+    async def recall_known(self, query: Query, templates: Collection[str]) -> Recalled:
+        """What earlier runs measured of kernels of these templates, asked once in a run."""
+
+        async def ask() -> Recalled:
+            store = self.store
+            if store is None:
+                return Recalled()
+            found = await asyncio.to_thread(store.known, query, templates)
+            self.log.note("retrieval", "known", configurations=len(found), runs=len({item.run for item in found}))
+            return Recalled(known=tuple(found))
+
+        return await self.journal.record("recall/known", "outside", Recalled, ask)
 
     async def learn(self, records: Sequence[ExperienceRecord]) -> None:
         """Adds lessons to the shared store; a replay teaches nothing."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from typing_extensions import TypedDict
 
+from foundry.graph.run.request import Mechanism
 from foundry.knowledge.candidate import Coordinates
 
 Gain = Literal["new cell", "better elite", ""]
@@ -18,17 +20,19 @@ class Elite(TypedDict):
     merit: float
 
 
+ONE_CELL = "000"
 Archive = dict[str, Elite]  # cell name -> elite
 
 
-def cell_of(coordinates: Coordinates) -> str:
-    """`"120"`: d_mem, d_algo, d_sync."""
+def cell_of(coordinates: Coordinates | None, without: Sequence[Mechanism] = ()) -> str:
+    """`"120"`: d_mem, d_algo, d_sync. All share one cell in a run without archive."""
+    if coordinates is None or "archive" in without:
+        return ONE_CELL
     return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}"
 
 
-def insert(archive: Archive, candidate: str, coordinates: Coordinates, value: float) -> tuple[Archive, Gain]:
+def insert(archive: Archive, candidate: str, cell: str, value: float) -> tuple[Archive, Gain]:
     """A new archive with the candidate in its cell when it beats the elite there, and what that gained."""
-    cell = cell_of(coordinates)
     elite = archive.get(cell)
     if elite is None:
         return {**archive, cell: Elite(candidate=candidate, merit=value)}, "new cell"

@@ -10,11 +10,12 @@ from foundry.agents.brief import Attempt, Brief, Example
 from foundry.agents.words.standing import FIRST
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
-from foundry.graph.search.archive import candidate_number, cell_of
+from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of
 from foundry.graph.search.gradients import hints
+from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import IslandState
-from foundry.knowledge.candidate import REFERENCE
+from foundry.knowledge.candidate import REFERENCE, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.ruling import objection
@@ -69,6 +70,8 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
 async def _build_brief(state: IslandState, services: Services) -> Brief:
     stages = state["outside"]["stages"]
     parent = services.evaluation(state["parent"], stages.get(state["parent"]))
+    if "profiler" in services.request.without:
+        parent = replace(parent, profile=None, build=replace(parent.build, resources=Resources()))
     lowered: Lowered | None = None
     if parent.candidate.recipe is not None:
         with contextlib.suppress(CannotLower):
@@ -77,7 +80,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
     elites = sorted(
         state["archive"].values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"]))
     )
-    cell = state["population"][state["parent"]][0] if state["parent"] in state["population"] else "000"
+    cell = state["population"][state["parent"]][0] if state["parent"] in state["population"] else ONE_CELL
     idle = state.get("idle", 0)
     return Brief(
         task=services.task,
@@ -96,6 +99,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         directives=tuple(item for item in services.directives() if item.id in state["directives"]),
         hints=hints(cell, state["transitions"], state["archive"]),
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
+        known=await known_kernels(Mark(*state["outside"]["mark"]), services),
         elites=tuple(
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
         ),

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterable
+from dataclasses import replace
 
-from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.run.services import Library
-from foundry.knowledge.candidate import Recipe
+from foundry.agents.playbook.leaps import known_of
+from foundry.graph.run.run_directory import Mark, RunDirectory
+from foundry.graph.run.services import Library, Services
+from foundry.graph.search.archive import candidate_number
+from foundry.graph.search.lessons import query
+from foundry.knowledge.candidate import REFERENCE, Recipe, Stage
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.experience.record import Known
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.merit import estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
+SEEDS = 3  # whose templates are looked up
+MOST_KNOWN = 160  # of the run's candidates, the latest: more take longer to think about than to measure
 MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused and rewritten, hardly on the choices
 
 
@@ -25,6 +34,50 @@ def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
         written = recipe.authored.digest if recipe.authored else ""
         found.setdefault((frozenset(recipe.materialise), frozenset(recipe.rewrites), written), recipe)
     return list(found.values())[:MOST_STRUCTURES]
+
+
+async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
+    """What the run had measured when the mark was taken, in the order of the candidates' ids, and what earlier runs
+    measured of kernels like these."""
+    if "estimates" in services.request.without:
+        return ()
+    history = services.recorded or services.run
+    stages = history.measured(mark)
+    found = []
+    for name in sorted(stages.keys() - {REFERENCE}, key=candidate_number)[-MOST_KNOWN:]:
+        key = f"{name}/{stages[name]}"
+        if key not in services.known:
+            services.known[key] = await _known(name, stages[name], services)
+        found.append(services.known[key])
+    for candidate in history.pending(mark):
+        if candidate.recipe is not None:
+            lowered = await services.lower(candidate.recipe)
+            found.append(replace(known_of(lowered.kernels, lowered.structure), pending=True))
+    return (*(item for item in found if item is not None), *await recall_known(services))
+
+
+async def recall_known(services: Services) -> tuple[Known, ...]:
+    """What earlier runs measured of kernels of the templates that this graph's first candidates have; asked once."""
+    if services.others is None:
+        templates, graphs = set(), await services.graphs()
+        with contextlib.suppress(CannotLower):
+            for recipe in services.library.seeds(graphs[0], services.device)[:SEEDS]:
+                templates |= {kernel.template for kernel in (await services.lower(recipe)).kernels}
+        services.others = (await services.recall_known(query(graphs[0], services.device), templates)).known
+    return services.others
+
+
+async def _known(name: str, stage: Stage, services: Services) -> Known | None:
+    """A candidate as the estimates see it, None for one that the library does not print."""
+    records = services.records(name, stage)
+    recipe = records[-1].candidate.recipe
+    if recipe is None:
+        return None
+    lowered, estimate = await services.lower(recipe), estimate_of(records)
+    where = known_of(lowered.kernels, lowered.structure)
+    if estimate is None or math.isinf(estimate.deviation):
+        return replace(where, failed=True)
+    return replace(where, log_speedup=estimate.log_speedup, deviation=estimate.deviation)
 
 
 def read_known_kernels(run: RunDirectory, library: Library) -> tuple[list[Lowered], OpGraph | None]:

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from foundry.agents.playbook.leaps import known_of
 from foundry.knowledge.candidate import Choice, Evaluation, Recipe
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import WHOLE_KERNEL, ExperienceRecord, Hit, Query
+from foundry.knowledge.experience.record import WHOLE_KERNEL, ExperienceRecord, Hit, KernelChoices, Query
 from foundry.knowledge.experience.store import record_id, shape_class
 from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.merit import Estimate, estimate_of
@@ -114,9 +115,15 @@ def lessons(
             lineage=latest.candidate.parents,
             text=f"{task} on {device.name}: {_deed(key, share, rationale)} {_effect(before, after, latest)}.",
             share=share,
+            kernels=_portable_kernels(kernels),
         )
         for key, share in filed.items()
     ]
+
+
+def _portable_kernels(kernels: Sequence[KernelSummary]) -> tuple[KernelChoices, ...]:
+    shown = known_of(kernels, "").kernels
+    return tuple(replace(kernel, name=f"#{index}") for index, kernel in enumerate(shown))
 
 
 def _deed(key: str, share: float, rationale: str) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from foundry.graph.run.inbox import find_wanted_state
-from foundry.graph.run.request import role_of
+from foundry.graph.run.request import Mechanism, role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import Gain, cell_of, insert
+from foundry.graph.search.archive import ONE_CELL, Gain, cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.gradients import Transition, choose_parent, remember
 from foundry.graph.search.lessons import lessons, shares
@@ -18,7 +18,7 @@ from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
 from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
-from foundry.knowledge.candidate import REFERENCE, Candidate, Coordinates, Evaluation
+from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, WRONG, merit
 from foundry.knowledge.ruling import rule
@@ -83,7 +83,7 @@ async def select(state: IslandState, services: Services) -> Update:
 
 def _role(state: IslandState, orders: UserOrders, generation: int, services: Services) -> Role:
     """The role that a user gave the island, else the round's; what is not the round's is told."""
-    usual = role_of(state["island"], state.get("round", 0))
+    usual = role_of(state["island"], state.get("round", 0), services.request.without)
     role = orders["role"] or (usual if state["orders"]["role"] else state["role"])
     if role != state["role"] or (generation == 1 and role != usual):
         services.log.note_once("note", "role", role=role)
@@ -245,7 +245,7 @@ async def learn(state: IslandState, services: Services) -> Update:
         services.run.add_evaluation(evaluation, "full", step)
         records.append(evaluation)
     value = merit(records)
-    name_kernel, gain = _place(state, evaluation, value)
+    name_kernel, gain = _place(state, evaluation, value, services.request.without)
     services.log.note_once(
         "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
     )
@@ -262,19 +262,21 @@ async def learn(state: IslandState, services: Services) -> Update:
     }
 
 
-def _place(state: IslandState, evaluation: Evaluation, value: float) -> tuple[Update, Gain]:
+def _place(
+    state: IslandState, evaluation: Evaluation, value: float, without: Sequence[Mechanism]
+) -> tuple[Update, Gain]:
     """The candidate in the population and, when it is correct, in the archive and the transitions."""
     name, parent = evaluation.candidate.id, state["parent"]
-    before = state["population"].get(parent, ("000", WRONG))
+    before = state["population"].get(parent, (ONE_CELL, WRONG))
     if evaluation.coordinates is None or value < CORRECT:
         return {"population": _keep_best({**state["population"], name: (before[0], value)})}, ""
-    archive, gain = insert(state["archive"], name, evaluation.coordinates, value)
-    cell = cell_of(evaluation.coordinates)
+    cell = cell_of(evaluation.coordinates, without)
+    archive, gain = insert(state["archive"], name, cell, value)
     transition: Transition = (before[0], cell, before[1], value)
     return {
         "population": _keep_best({**state["population"], name: (cell, value)}),
         "archive": archive,
-        "transitions": remember(state["transitions"], transition),
+        "transitions": [] if "gradients" in without else remember(state["transitions"], transition),
     }, gain
 
 
@@ -342,14 +344,15 @@ async def migrate(state: IslandState, services: Services) -> Update:
         if elite["candidate"] == name:
             publish(services.run.database, Migrant(name, state["island"], elite["merit"], cell))
     stream = services.stream(f"{step}:migrate")
+    if "migration" in services.request.without:
+        return {"idle": idle}
     if idle < services.effort.stagnation or stream.random() >= PROBABILITY:
         return {"idle": idle}
     rows = services.journal.plain(f"{step}/abroad", "outside", lambda: _find_migrants(state, services))
     taken = choose([Migrant(*row) for row in rows], stream)
     archive, population = state["archive"], dict(state["population"])
     for migrant in taken:
-        levels = [int(level) for level in migrant.cell]
-        archive, gain = insert(archive, migrant.candidate, Coordinates(*levels), migrant.merit)
+        archive, gain = insert(archive, migrant.candidate, migrant.cell, migrant.merit)
         population[migrant.candidate] = (migrant.cell, migrant.merit)
         services.log.note_once(
             "migration", migrant.candidate, origin=migrant.island, merit=round(migrant.merit, 4), gain=gain

@@ -54,13 +54,15 @@ class ScanIndex:
     kind = "scan"
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[ExperienceRecord, list[float]]] = {}
+        self._rows: dict[str, tuple[ExperienceRecord, Any]] = {}  # with its vector
         self._seq = 0
 
     def sync(self, journal: LessonJournal) -> int:
+        import numpy as np
+
         rows = journal.after(self._seq)
         for seq, record in rows:
-            self._rows[record.id] = (record, embed(index_text(record)))
+            self._rows[record.id] = (record, np.array(embed(index_text(record))))
             self._seq = seq
         for gone in journal.forgotten() & self._rows.keys():
             del self._rows[gone]
@@ -72,12 +74,13 @@ class ScanIndex:
         return self.sync(journal)
 
     def near(self, text: str, target: str, k: int) -> list[tuple[ExperienceRecord, float]]:
-        wanted = embed(text)
-        scored = [
-            (record, sum(a * b for a, b in zip(wanted, vector, strict=True)))
-            for record, vector in self._rows.values()
-            if record.target == target
-        ]
+        import numpy as np
+
+        rows = [row for row in self._rows.values() if row[0].target == target]
+        if not rows:
+            return []
+        cosines = np.array([vector for _, vector in rows]) @ np.array(embed(text))
+        scored = [(record, float(cosine)) for (record, _), cosine in zip(rows, cosines, strict=True)]
         return sorted(scored, key=lambda pair: (-pair[1], pair[0].id))[:k]
 
     def close(self) -> None:

@@ -127,6 +127,10 @@ class LessonJournal:
         """Live records of one graph structure on one kind of target, newest first."""
         return self._select("graph_signature = ? AND target = ? ORDER BY seq DESC", [graph_signature, target])
 
+    def measured(self, target: str, limit: int) -> list[ExperienceRecord]:
+        """Live records of one kind of target, the newest first, at most so many."""
+        return [record for _, record in self._select("target = ? ORDER BY seq DESC LIMIT ?", [target, limit])]
+
     def tallies(self, graph_signature: str, target: str) -> list[Tally]:
         """What each move brought on one graph structure and one kind of target, over all its live records."""
         rows = self._rows(

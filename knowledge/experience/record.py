@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import TargetName
 
 SEED = "seed"  # filed in place of a move: a first candidate, or the winner of a run
 WHOLE_KERNEL = "source"  # a model wrote the file
 NO_MOVES = frozenset({SEED, WHOLE_KERNEL})
 FAILED_LIFT = 0.8  # a step whose child failed counts as a 20 % loss
+
+
+@dataclass(frozen=True)
+class KernelChoices:
+    """A kernel of a measured configuration: what it is printed with. `place` names the work that it does within its
+    graph, `share` is its part of the bytes that all of them move."""
+
+    name: str
+    template: str
+    place: str
+    share: float
+    choices: Mapping[str, Choice]
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class ExperienceRecord:
     lineage: tuple[str, ...] = ()
     text: str = ""  # a sentence a human can read
     share: float = 1.0  # of the step's effect that is credited to this move
+    kernels: tuple[KernelChoices, ...] = ()  # of the child, named by position as in the recipe
 
     @property
     def lift(self) -> float | None:
@@ -58,6 +72,21 @@ class ExperienceRecord:
         if self.outcome != "correct":
             return self.share * math.log(FAILED_LIFT)
         return math.log(self.lift) if self.lift else None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A configuration whose time is known, or that it fails. `run` names what it was measured beside, "" this run
+    itself; `nearness` is 1 for this graph, less for others. One that is `pending` is being measured."""
+
+    run: str
+    structure: str
+    kernels: tuple[KernelChoices, ...]
+    log_speedup: float
+    deviation: float
+    nearness: float = 1.0
+    failed: bool = False
+    pending: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
 from foundry.knowledge.experience.journal import LessonJournal, Tally
-from foundry.knowledge.experience.record import ExperienceRecord, Hit, MoveLift, Query
+from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
 from foundry.knowledge.home import foundry_home
 
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
 READ_BEYOND = 64  # records beyond the journal's own of a graph that are asked what a move brought, at most
+READ_KNOWN = 4000  # records, the newest, that are looked through for what was measured
+OF_A_RUN, MOST_KNOWN = 40, 160  # configurations
 CITED = 4  # records that stand for a move
 
 
@@ -89,6 +91,18 @@ class ExperienceStore:
                 found.setdefault(record.move, []).append((hit.nearness, alone))
         lifts = [_move_lift(move, tallies) for move, tallies in found.items()]
         return sorted(lifts, key=lambda item: (-(item.lift**item.confidence), item.move))
+
+    def known(self, query: Query, templates: Collection[str]) -> list[Known]:
+        """What was measured of kernels of these templates: of each run so many, the nearest runs first. How near
+        says how much of it holds for the query's graph: the same graph, then the same size, then any."""
+        runs: dict[str, dict[str, Known]] = {}
+        for record in self._journal.measured(query.target, READ_KNOWN):
+            if any(kernel.template in templates for kernel in record.kernels):
+                found = runs.setdefault(record.run, {})
+                if len(found) < OF_A_RUN:
+                    found.setdefault(record.source_digest, _as_known(record, query))
+        ranked = sorted(runs.values(), key=lambda found: -max(item.nearness for item in found.values()))
+        return [item for found in ranked for item in found.values()][:MOST_KNOWN]
 
     def _beyond(self, query: Query, k: int) -> list[Hit]:
         """What only the index finds: other graphs with some of the operators, and what another machine learnt of this
@@ -181,6 +195,20 @@ def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tup
     if query.limiter and limiter != query.limiter:
         nearness *= 0.9
     return nearness, why
+
+
+def _as_known(record: ExperienceRecord, query: Query) -> Known:
+    nearness = 0.95 if record.graph_signature == query.graph_signature else 0.6
+    if record.shape_class != query.shape_class:
+        nearness -= 0.2
+    if record.device != query.device:
+        nearness *= 0.5
+    if record.outcome != "correct" or not record.child_speedup:
+        return Known(record.run, "", record.kernels, 0.0, 0.0, nearness, failed=True)
+    low, high = record.child_ci95 or (record.child_speedup, record.child_speedup)
+    deviation = (math.log(high) - math.log(low)) / 4 if 0 < low <= high < math.inf else 0.1
+    structure = " ".join(kernel.place for kernel in record.kernels)
+    return Known(record.run, structure, record.kernels, math.log(record.child_speedup), deviation, nearness)
 
 
 def _rank(hit: Hit) -> tuple[float, float, float, str]:

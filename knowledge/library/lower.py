@@ -13,7 +13,7 @@ from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import is_prepared, tail_of
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.library.rules import pointwise, shape
@@ -54,26 +54,31 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         raise CannotLower("every operator would be a call of PyTorch")
     entries = [Entry(item.plan, item.kernels) for item in printed]
     source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
-    summaries = tuple(_summary(kernel, text, first.plan) for kernel, text in pairs)
-    complete = complete_recipe(recipe, first)
+    found = outline_of(recipe, first)
     texts = [text for item in printed for _, text in item.kernel_pairs()]
     labels = [label for item in printed for label in item.plan.labels]
     labels += [label for text in texts for label in text.labels]
     return Lowered(
-        recipe=complete,
+        recipe=found.recipe,
         source=source,
-        kernels=summaries,
+        kernels=found.kernels,
         fused=first.plan.fused,
         materialised=first.plan.materialised,
-        rewrites_applied=complete.rewrites,
-        rewrites_open=tuple(name for name in first.plan.rewrites if name not in complete.rewrites),
+        rewrites_applied=first.plan.applied,
+        rewrites_open=tuple(name for name in first.plan.rewrites if name not in first.plan.applied),
         labels=tuple(dict.fromkeys(labels)),
         coordinates=Coordinates(
             max(text.d_mem for text in texts), max(text.d_algo for text in texts), max(text.d_sync for text in texts)
         ),
-        flops=(first.plan.graph or graphs[0]).flops or sum(summary.flops for summary in summaries),
+        flops=(first.plan.graph or graphs[0]).flops or sum(summary.flops for summary in found.kernels),
         traffic_bytes=compulsory_bytes(first.plan),
     )
+
+
+def outline_of(recipe: Recipe, printed: Printed) -> Outline:
+    """What a plan's kernels are, and the recipe that names all their choices."""
+    summaries = tuple(_summary(kernel, text, printed.plan) for kernel, text in printed.kernel_pairs())
+    return Outline(complete_recipe(recipe, printed), summaries)
 
 
 def complete_recipe(recipe: Recipe, printed: Printed) -> Recipe:

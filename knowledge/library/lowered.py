@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.candidate import Coordinates, Recipe
@@ -35,14 +36,29 @@ class Lowered:
 
     @property
     def structure(self) -> str:
-        """Names what the tuner leaves as it is: which kernels there are, and in which precision each computes."""
-        precisions = [
-            (kernel.name, item.name, kernel.choices.get(item.name, item.default))
-            for kernel in self.kernels
-            for item in kernel.tunables
-            if item.aspect == "precision"
-        ]
-        recipe = self.recipe
-        written = recipe.authored.digest if recipe.authored else ""
-        parts = (recipe.target, self.materialised, self.rewrites_applied, recipe.ieee_only, precisions, written)
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        return structure_of(self.recipe, self.kernels)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A candidate without its file: the complete recipe and its kernels."""
+
+    recipe: Recipe
+    kernels: tuple[KernelSummary, ...]
+
+    @property
+    def structure(self) -> str:
+        return structure_of(self.recipe, self.kernels)
+
+
+def structure_of(recipe: Recipe, kernels: Sequence[KernelSummary]) -> str:
+    """Names what the tuner leaves as it is: which kernels there are, and in which precision each computes."""
+    precisions = [
+        (kernel.name, item.name, kernel.choices.get(item.name, item.default))
+        for kernel in kernels
+        for item in kernel.tunables
+        if item.aspect == "precision"
+    ]
+    written = recipe.authored.digest if recipe.authored else ""
+    parts = (recipe.target, recipe.materialise, recipe.rewrites, recipe.ieee_only, precisions, written)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

@@ -11,8 +11,8 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.algebra.rewrites import REASONS
 from foundry.knowledge.library.fusion.state import ANYWHERE
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lower import complete_recipe, print_plan
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.lower import outline_of, print_plan
+from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.thought import Move
 
@@ -133,7 +133,7 @@ def apply(recipe: Recipe, move: Move) -> Recipe:
     return replace(recipe, rewrites=tuple(name for name in recipe.rewrites if name != move.name))
 
 
-def canonical(recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
-    """The recipe that stands for all recipes of the same candidate, as in `Lowered.recipe`. They differ in choices for
-    kernels that a change of structure has removed. Raises CannotLower."""
-    return complete_recipe(recipe, print_plan(graph, recipe, device))
+def outline(recipe: Recipe, graph: OpGraph, device: Device) -> Outline:
+    """What a recipe leads to, without its file. Its recipe stands for all recipes of the same candidate, as in
+    `Lowered.recipe`; they differ in choices for kernels that a change of structure has removed. Raises CannotLower."""
+    return outline_of(recipe, print_plan(graph, recipe, device))

@@ -26,7 +26,7 @@ from foundry.knowledge.candidate import (
 )
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Move
@@ -105,8 +105,9 @@ class ToyLibrary:
         found += [Move("rewrite", "rewrite", name, reason="exact") for name in lowered.rewrites_open]
         return tuple(found)
 
-    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
-        return self.lower(recipe).recipe
+    def outline(self, recipe: Recipe, graph: OpGraph, device: Device) -> Outline:
+        found = self.lower(recipe)
+        return Outline(found.recipe, found.kernels)
 
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
         if move.kind == "set" and move.value is not None:

@@ -38,7 +38,7 @@ from foundry.knowledge.candidate import (
 from foundry.knowledge.device import Ceilings, Device
 from foundry.knowledge.experience.store import ExperienceStore
 from foundry.knowledge.library.ir.kernels import KernelSummary, Tunable
-from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.lowered import Lowered, Outline
 from foundry.knowledge.opgraph import Op, OpGraph, Ref, TensorSpec, Value
 from foundry.knowledge.task import Policy, Task
 from foundry.knowledge.thought import Move
@@ -109,8 +109,9 @@ class FakeLibrary:
         found += [Move("unwrite", "rewrite", name, reason="two passes") for name in lowered.rewrites_applied]
         return tuple(found)
 
-    def canonical(self, recipe: Recipe, graph: OpGraph, device: Device) -> Recipe:
-        return self.lower([graph], recipe, task_source="", device=device).recipe
+    def outline(self, recipe: Recipe, graph: OpGraph, device: Device) -> Outline:
+        found = self.lower([graph], recipe, task_source="", device=device)
+        return Outline(found.recipe, found.kernels)
 
     def apply(self, recipe: Recipe, move: Move) -> Recipe:
         if move.kind == "rewrite":

@@ -11,14 +11,14 @@ from foundry.knowledge.candidate import Coordinates
 
 
 def test_a_cell_keeps_its_best_and_a_tie_keeps_the_older() -> None:
-    cell = Coordinates(1, 2, 0)
+    cell = cell_of(Coordinates(1, 2, 0))
     archive, gain = insert({}, "c1", cell, 2.0)
-    assert gain == "new cell" and cell_of(cell) == "120"
+    assert gain == "new cell" and cell == "120"
     archive, gain = insert(archive, "c2", cell, 2.0)
     assert gain == "" and archive["120"]["candidate"] == "c1"
     archive, gain = insert(archive, "c3", cell, 2.1)
     assert gain == "better elite" and archive["120"]["candidate"] == "c3"
-    archive, _ = insert(archive, "c4", Coordinates(0, 0, 0), 5.0)
+    archive, _ = insert(archive, "c4", "000", 5.0)
     assert len(archive) == 2
     top = best(archive)
     assert top is not None and top["candidate"] == "c4"

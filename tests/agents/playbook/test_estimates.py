@@ -1,0 +1,64 @@
+"""What the measurements of a run, and of runs on other graphs, say about configurations that were not measured."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+from foundry.agents.playbook.estimates import Estimates
+from foundry.knowledge.experience.record import KernelChoices, Known
+
+TILES, STAGES, MODES = (16, 32, 64, 128), (2, 3, 4), ("near", "far", "both")
+SPACE = list(itertools.product(TILES, STAGES, MODES))
+
+
+def effect(tile: int, stages: int, mode: str) -> float:
+    """The logarithm of a speedup: tile 64 and three stages are best, and "far" costs."""
+    return -0.2 * abs(TILES.index(tile) - 2) - 0.1 * abs(stages - 3) - 0.3 * (mode == "far")
+
+
+def kernel(point: tuple[int, int, str], template: str = "row") -> KernelChoices:
+    tile, stages, mode = point
+    return KernelChoices("k0", template, f"{template}:sum", 1.0, {"tile": tile, "stages": stages, "mode": mode})
+
+
+def measured(
+    points: Sequence[tuple[int, int, str]], run: str = "", nearness: float = 1.0, shift: float = 0.0
+) -> list[Known]:
+    return [Known(run, "one", (kernel(point),), effect(*point) + shift, 0.02, nearness) for point in points]
+
+
+WANTED = [Known("", "one", (kernel(point),), 0.0, 0.0) for point in SPACE]
+
+
+def found(known: Sequence[Known]) -> float:
+    """How far from the best the configuration is that is expected to be the best."""
+    mean = Estimates(known).of(WANTED).mean
+    return effect(64, 3, "near") - effect(*SPACE[int(mean.argmax())])
+
+
+def test_few_measurements_lead_to_the_best_of_many() -> None:
+    points = random.Random(1).sample(SPACE, 10)
+    assert found(measured(points)) <= 0.1 < min(effect(64, 3, "near") - effect(*point) for point in points) + 0.11
+    estimates = Estimates(measured(points))
+    known, unknown = (estimates.of([item]) for item in (measured(points)[0], measured([(16, 2, "far")])[0]))
+    assert known.deviation[0] < 0.05 < unknown.deviation[0]
+
+
+def test_other_runs_complete_what_is_not_known_here_and_are_ignored_where_they_disagree() -> None:
+    own = measured([(16, 2, "far"), (16, 3, "far"), (16, 2, "near"), (32, 2, "far"), (16, 4, "both")], shift=1.0)
+    others = measured(random.Random(2).sample(SPACE, 20), "r1", 0.6)
+    assert found([*own, *others]) == 0.0 < found(own)
+    upside_down = [replace(item, log_speedup=-item.log_speedup) for item in others]
+    assert found([*own, *upside_down]) <= found(own) + 0.1
+    strangers = [replace(item, kernels=(replace(item.kernels[0], template="gemm"),)) for item in others]
+    assert abs(found([*own, *strangers]) - found(own)) < 0.11
+
+
+def test_what_fails_is_expected_to_fail_again() -> None:
+    points = [point for point in SPACE if point[0] != 128][:12]
+    broken = [Known("", "one", (kernel((128, stages, "near")),), 0.0, 0.0, failed=True) for stages in (2, 3)]
+    mean = Estimates([*measured(points), *broken]).of([WANTED[SPACE.index((128, 4, "near"))], WANTED[0]]).mean
+    assert mean[0] < mean[1]
