@@ -256,7 +256,7 @@ def run_all(landscapes: Sequence[Landscape], asked: argparse.Namespace) -> list[
     with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
         waiting = [
             pool.submit(work, item, names, seed, asked.evaluations)
-            for seed in range(asked.seeds + 1)
+            for seed in (*range(1, asked.seeds + 1), 0)
             for item in landscapes
         ]
         for number, future in enumerate(waiting, 1):
