@@ -27,7 +27,7 @@ def anthropic(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def session(toy: Any, server: Any, **more: Any) -> Session:
     server_root = type("Server", (), {"url": server.url.removesuffix("/v1")})
-    options = replace(SHORT, key_env="SCRIPTED_KEY")
+    options = replace(SHORT, key_env="SCRIPTED_KEY", request_s=60.0)
     return Session(toy, server_root, provider="anthropic", options=options, **more)
 
 
