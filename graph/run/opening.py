@@ -228,6 +228,13 @@ def _task_of(run: RunDirectory) -> Task:
     return task if policy is None else replace(task, options=replace(task.options, policy=policy))
 
 
+def _open_journal(run: RunDirectory, recorded: RunDirectory | None) -> Journal:
+    """The run's journal, which answers from `recorded` what that knows."""
+    thoughts = bool(run.request.models) and not (recorded and run.request.tape.replay)  # else they are thought again
+    thoughts = thoughts or run.get(MIXED) == "yes"
+    return Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
+
+
 async def open_services(
     run: RunDirectory,
     parts: Parts,
@@ -245,9 +252,7 @@ async def open_services(
     if recorded is None:
         device = _device_here(run, device, parts.device(request))
     log = EventLog(run.database, on_event, began=began)
-    thoughts = bool(request.models) and not (recorded and request.tape.replay)  # else they are thought again
-    thoughts = thoughts or run.get(MIXED) == "yes"
-    journal = Journal(run.database, Journal(recorded.database) if recorded else None, thoughts=thoughts)
+    journal = _open_journal(run, recorded)
     ledger = Ledger(request, run, log)
     scratch = run.path.resolve() / "scratch"
     workbench = None

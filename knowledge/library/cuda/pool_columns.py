@@ -57,6 +57,7 @@ class _Columns:
         self.usual_steps = 4 if self.space.rank > 1 else 1
         self.steps = number(choices, "steps", STEPS, self.usual_steps)
         self.taps = math.prod(kernel.kernel[:-1])
+        self.rows = math.prod(self.space.out_sizes[:-1])
         self.batch = max(n for n in range(1, min(self.taps, _BATCH) + 1) if self.taps % n == 0 or n == _BATCH)
         self._divide()
 
@@ -130,21 +131,9 @@ class _Columns:
         lines = [*self.space.window(self.space.rank - 1), *self.space.divisor()]
         return [*lines, *self.space.stores({"acc": "(best / divisor)"})]
 
-    def print(self) -> PrintedKernel:
-        kernel, space = self.kernel, self.space
-        name = launches.KERNEL_PREFIX + identifier(kernel.name)
-        reads, writes = buffers_of([*space.found, *space.after], kernel.stores)
-        signature, arguments = parameters(self.plan, reads, writes)
-        maximum = kernel.op == "max"
-        rows = math.prod(space.out_sizes[:-1])
-        begin, shift = self._begin()
-        declared = [f"{vector_type(leaf.dtype, self.vector)} v{i}[BATCH];" for i, leaf in enumerate(self.wide)]
-        values: dict[str, object] = {
-            "OP": "Maximum" if maximum else "Average",
-            "NAME": name,
-            "PARAMETERS": signature,
-            "TYPE": space.type,
-            "INDEX": space.index,
+    def _sizes(self) -> dict[str, object]:
+        kernel = self.kernel
+        return {
             "THREADS": self.threads,
             "LANES": self.lanes,
             "TEAMS": self.teams,
@@ -152,47 +141,61 @@ class _Columns:
             "TAPS": self.taps,
             "BATCH": self.batch,
             "WIDTH": self.width,
-            "COMBINE": "pool::larger(x, y)" if maximum else "x + y",
-            "IDENTITY": "lowest<T>()" if maximum else "(T)0",
             "PARTS": self.parts,
             "OUTPUTS": self.outputs,
-            "BEGIN_IN": begin,
             "STEPS": self.steps,
-            "ROWS": rows,
-            "ROW": indent(self._row(), 2),
+            "ROWS": self.rows,
             "SIZE": kernel.input_size[-1],
+            "OUT": kernel.output_size[-1],
+            "UNROLL": min(kernel.kernel[-1], _UNROLLED),
+            "WINDOW": kernel.kernel[-1],
+            "STRIDE": kernel.stride[-1],
+            "DILATION": kernel.dilation[-1],
+        }
+
+    def _texts(self) -> dict[str, object]:
+        space, maximum = self.space, self.kernel.op == "max"
+        begin, shift = self._begin()
+        declared = [f"{vector_type(leaf.dtype, self.vector)} v{i}[BATCH];" for i, leaf in enumerate(self.wide)]
+        return {
+            "OP": "Maximum" if maximum else "Average",
+            "TYPE": space.type,
+            "INDEX": space.index,
+            "COMBINE": "pool::larger(x, y)" if maximum else "x + y",
+            "IDENTITY": "lowest<T>()" if maximum else "(T)0",
+            "BEGIN_IN": begin,
+            "SHIFT": shift,
+            "ROW": indent(self._row(), 2),
             "DECLARE": indent(declared, 5),
             "TAP": indent(self._tap(), 6),
             "LOAD": indent(self._loads(), 6),
             "VALUE": indent(self._values(), 6),
             "BARRIER": "__syncwarp();" if self.lanes <= 32 else "__syncthreads();",
             "LAST": f"p{space.rank - 1}",
-            "OUT": kernel.output_size[-1],
-            "UNROLL": min(kernel.kernel[-1], _UNROLLED),
-            "WINDOW": kernel.kernel[-1],
-            "STRIDE": kernel.stride[-1],
-            "SHIFT": shift,
-            "DILATION": kernel.dilation[-1],
             "STORE": indent(self._stores(), 4),
         }
+
+    def _tunables(self) -> tuple[Tunable, ...]:
+        rows = "rows of outputs that a block takes one after the other"
+        return (
+            self.path,
+            tunable("threads", THREADS, 256, "parallel", "threads of a block"),
+            tunable("steps", STEPS, self.usual_steps, "parallel", rows),
+        )
+
+    def print(self) -> PrintedKernel:
+        name = launches.KERNEL_PREFIX + identifier(self.kernel.name)
+        reads, writes = buffers_of([*self.space.found, *self.space.after], self.kernel.stores)
+        signature, arguments = parameters(self.plan, reads, writes)
+        values = {"NAME": name, "PARAMETERS": signature, **self._sizes(), **self._texts()}
         source = fill(read_library_text("cuda/pool_columns.cu"), {key: str(value) for key, value in values.items()})
-        blocks = math.ceil(rows / (self.teams * self.steps)) * self.parts
+        blocks = math.ceil(self.rows / (self.teams * self.steps)) * self.parts
         return PrintedKernel(
             functions=source,
             call=launches.encode([Launch(name, (blocks, 1, 1), (self.threads, 1, 1), tuple(arguments))]),
             template="pool",
             choices={"path": "columns", "threads": self.threads, "steps": self.steps},
-            tunables=(
-                self.path,
-                tunable("threads", THREADS, 256, "parallel", "threads of a block"),
-                tunable(
-                    "steps",
-                    STEPS,
-                    self.usual_steps,
-                    "parallel",
-                    "rows of outputs that a block takes one after the other",
-                ),
-            ),
+            tunables=self._tunables(),
             d_mem=2,
             d_algo=2,
             d_sync=2 if self.lanes > 32 else 1,
