@@ -49,7 +49,7 @@ def read_records(run: RunDirectory) -> list[ModelRecord]:
         if not name:
             continue
         was = found.get(name, ModelRecord(name))
-        if event.data["purpose"] == "propose":
+        if event.data["purpose"] == "propose" and event.data["requests"]:
             asked[name].add(event.step)
         found[name] = replace(
             was,
