@@ -61,10 +61,6 @@ WIDE_ROWS: Ways = [
     {"cluster": 8, "team": 1024},
     {"cluster": 8, "team": 1024, "softmax": "online"},
     {"cluster": 8, "team": 512},
-    {"cluster": 8, "team": 1024, "passes": "one"},
-    {"cluster": 16, "team": 512, "passes": "one", "staging": "shared"},
-    {"cluster": 16, "team": 512, "staging": "shared"},
-    {"cluster": 16, "team": 1024, "staging": "shared"},
     {"order": "behind", "team": 256},
     {"order": "behind", "team": 512},
     {"in_flight": 8},
@@ -87,8 +83,6 @@ MIDDLE_ROWS: Ways = [
     {"cluster": 4, "team": 512, "staging": "shared"},
     {"cluster": 8, "team": 256},
     {"cluster": 8, "team": 512},
-    {"cluster": 4, "team": 256, "passes": "one"},
-    {"cluster": 8, "team": 256, "passes": "one"},
     {"order": "behind", "team": 256},
 ]
 LONG_ROWS: Ways = [

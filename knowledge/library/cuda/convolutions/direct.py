@@ -297,7 +297,8 @@ class _Direct:
         keep = not shape.staged and unrolled and kept * self.space.item_bytes // 4 <= _MOST_KEPT
         window = len(starts) * _vector(self.space, shape.outputs)
         held = len(lines.positions) * window
-        together = shape.staged and unrolled and held * self.space.item_bytes // 4 <= _MOST_TOGETHER
+        several = shape.staged and shape.rows > _steps(self.space)[0]
+        together = several and unrolled and held * self.space.item_bytes // 4 <= _MOST_TOGETHER
         return {
             "PIECES": len(starts),
             "PIECE": _table(starts),

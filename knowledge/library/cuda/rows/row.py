@@ -14,7 +14,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.rows.paced import PacedRow
-from foundry.knowledge.library.cuda.rows.row_shape import ORDERS, PASSES, Chooser, RowShape, stage_exprs, stage_stores
+from foundry.knowledge.library.cuda.rows.row_shape import ORDERS, Chooser, RowShape, stage_exprs, stage_stores
 from foundry.knowledge.library.cuda.rows.row_text import RowText
 from foundry.knowledge.library.cuda.rows.stages import EmitPass, ReducePass, Step
 from foundry.knowledge.library.cuda.space import buffers_of, identifier, indent, leaves, parameters
@@ -39,7 +39,6 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     - "columns": neighbouring rows of a block (rows that lie across memory)
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
-    - "passes": whether a cluster finds mean and deviation in "one" pass or in "two"
     - "in_flight": vectors that a thread loads before it uses the first, where the row is read again
     - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind"
     - "cluster": blocks that hold a row together, and read it once
@@ -100,7 +99,6 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
         "cluster": shape.cluster,
         "order": ORDERS[shape.paced],
         "in_flight": shape.in_flight,
-        "passes": PASSES[shape.one_pass],
     }
     return values[name]
 

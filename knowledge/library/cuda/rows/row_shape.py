@@ -52,13 +52,15 @@ COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
 REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
 STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
-CLUSTERS = (2, 4, 8, 16)
+CLUSTERS = (2, 4, 8)
+CLUSTER_USUAL = 66 * 1024  # bytes of a row that a block of a cluster has by default
+CLUSTER_USUAL_NARROW = 110 * 1024  # and where elements are loaded one by one
 CLUSTER_TEAMS = (256, 512, 1024)
 CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
 CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
-PASSES = ("two", "one")
 ORDERS = ("launches", "behind")
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
+PACED_USUAL = (4 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
 IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
 USUALLY_IN_FLIGHT = 4
@@ -84,7 +86,6 @@ class RowShape:
     cluster: int = 1  # blocks that hold a row together
     paced: bool = False  # a row's second reading follows its first in the same launch
     resident: int = 1  # blocks that run at a time
-    one_pass: bool = False  # a cluster finds mean and deviation together
     in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
     @property
@@ -225,20 +226,20 @@ class Chooser:
         vector = self._vector()
         read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
         cluster = self._cluster(kept, vector) if read_again else 1
-        one_pass = cluster > 1 and self._one_pass()
-        if one_pass:
-            staged = streamed
-            kept = tuple(cached(staged, outer))
         state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
-        team = self._team(vector, bool(kept), state_bytes, cluster)
-        threads = self._threads(team, state_bytes)
+        paced = cluster == 1 and self._paced(streamed)
+        wide = self._has_wide_columns(bool(kept))
+        team = self._team(vector, bool(kept), state_bytes, cluster, 256 if paced else 8 if wide else 0)
+        threads = self._threads(team, state_bytes, 128 if wide else 32)
         staging = self._staging(kept, vector, team, threads, cluster)
-        paced = cluster == 1 and self._paced(streamed, team)
+        paced = paced and team > 32
         splits = self._splits(team, threads, vector, paced) if cluster == 1 else 1
         if splits > 1:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
-        in_flight = self._in_flight(vector) if staging == "stream" else USUALLY_IN_FLIGHT
+        in_flight = (
+            self._in_flight(vector, 8 if wide else USUALLY_IN_FLIGHT) if staging == "stream" else USUALLY_IN_FLIGHT
+        )
         steps = streamed if staging == "stream" else staged
         return RowShape(
             self.column,
@@ -256,7 +257,6 @@ class Chooser:
             cluster=1 if staging == "stream" else cluster,
             paced=paced and splits > 1,
             resident=self.device.cores * 2048 // threads,
-            one_pass=one_pass,
             in_flight=in_flight,
         )
 
@@ -295,19 +295,24 @@ class Chooser:
             legal += [c for c in CLUSTERS if c * CLUSTER_LEAST <= row_bytes <= c * limit and self.length >= c * vector]
         if len(legal) > 1:
             meaning = "neighbouring blocks that hold a row together in shared memory or registers, and read it once"
-            self.tunables.append(tunable("cluster", legal, 1, "algorithm", meaning))
-        return number(self.choices, "cluster", legal, 1)
+            usual = self._usual_cluster(legal, vector, row_bytes)
+            self.tunables.append(tunable("cluster", legal, usual, "algorithm", meaning))
+            return number(self.choices, "cluster", legal, usual)
+        return 1
 
-    def _one_pass(self) -> bool:
-        """Whether mean and deviation are found together, which saves the blocks of a cluster an exchange."""
-        kinds = {stage.op for stage in self.kernel.stages if isinstance(stage, Reduction)}
-        if not kinds & {"moments", "logsumexp"}:
-            return False
-        meaning = "one: mean and deviation, or largest and sum, together, an exchange less; two: less arithmetic"
-        self.tunables.append(tunable("passes", PASSES, PASSES[0], "algorithm", meaning))
-        return pick(self.choices, "passes", PASSES, PASSES[0]) == "one"
+    def _usual_cluster(self, legal: Sequence[int], vector: int, row_bytes: float) -> int:
+        """Clusters where a row fits no block, and blocks have so little of it that several share a multiprocessor: one
+        alone reads nothing while it waits and stores."""
+        alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED
+        most = CLUSTER_USUAL if vector > 1 else CLUSTER_USUAL_NARROW
+        fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
+        return 1 if alone or not fitting else fitting[0]
 
-    def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int) -> int:
+    def _has_wide_columns(self, staged: bool) -> bool:
+        """Whether rows across memory, read once, are so many that a block may take 128 of them side by side."""
+        return self.column and not staged and self.rows >= 256 * self.device.cores and self.length >= 1024
+
+    def _team(self, vector: int, staged: bool, state_bytes: int, cluster: int, usual: int) -> int:
         values = COLUMN_TEAMS if self.column else CLUSTER_TEAMS if cluster > 1 else ROW_TEAMS
         pieces = math.ceil(self.length / (vector * cluster))
         resident = self.device.cores * 2048
@@ -322,7 +327,9 @@ class Chooser:
                 default = _power_below(pieces / 2, values) if pieces > 64 else default
                 while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * per_thread:
                     default //= 2
-        default = 512 if cluster > 1 else default
+        if cluster > 1:
+            default = 256 if cluster == 8 else 512
+        default = usual or default
         legal = [v for v in values if v <= max(values[0], pieces)]
         if self.column:  # partial states stand in static shared memory, one a thread and reduction
             legal = [v for v in legal if v * 32 * state_bytes <= STATIC_SHARED] or [1]
@@ -330,11 +337,12 @@ class Chooser:
         self.tunables.append(tunable("team", legal, default, "parallel", "threads that share a row"))
         return number(self.choices, "team", legal, default)
 
-    def _threads(self, team: int, state_bytes: int) -> int:
+    def _threads(self, team: int, state_bytes: int, columns: int) -> int:
         if self.column:
             legal = [c for c in COLUMNS if c * team <= 1024 and c * team * state_bytes <= STATIC_SHARED] or [32]
-            self.tunables.append(tunable("columns", legal, 32, "parallel", "neighbouring rows a block walks together"))
-            return team * number(self.choices, "columns", legal, 32)
+            usual = _power_below(columns, legal)
+            self.tunables.append(tunable("columns", legal, usual, "parallel", "neighbouring rows of a block"))
+            return team * number(self.choices, "columns", legal, usual)
         if team > 32:
             return team
         self.tunables.append(tunable("threads", BLOCKS, 256, "parallel", "threads of a block, several rows each"))
@@ -354,28 +362,34 @@ class Chooser:
         if not legal:
             return "stream"
         crowded = rounds * vector * words > limit / 1.5
+        crowded = crowded or (cluster > 1 and vector == 1)  # many loads of one element each
         default = "shared" if crowded and "shared" in legal else legal[0]
         if len(legal) > 1:
             meaning = "where a row waits between its passes; stream reads it again from the caches"
             self.tunables.append(tunable("staging", legal, default, "memory", meaning))
         return str(pick(self.choices, "staging", legal, default))
 
-    def _paced(self, steps: Sequence[Step], team: int) -> bool:
+    def _paced(self, steps: Sequence[Step]) -> bool:
         """Whether a row's second reading follows its first in the same launch."""
         reductions = sum(isinstance(step, ReducePass) for step in steps)
         emits = any(isinstance(step, EmitPass) for step in steps)
         large = self.length * 4 >= PACED_LEAST and self.rows > 1
-        if self.column or team <= 32 or reductions != 1 or not emits or not large:
+        if self.column or reductions != 1 or not emits or not large:
             return False
         meaning = "behind: in one launch a row is read again while the second cache holds it; launches: one a reading"
-        self.tunables.append(tunable("order", ORDERS, ORDERS[0], "algorithm", meaning))
-        return pick(self.choices, "order", ORDERS, ORDERS[0]) == "behind"
+        usual = ORDERS[self._is_behind_by_default()]
+        self.tunables.append(tunable("order", ORDERS, usual, "algorithm", meaning))
+        return pick(self.choices, "order", ORDERS, usual) == "behind"
 
-    def _in_flight(self, vector: int) -> int:
+    def _is_behind_by_default(self) -> bool:
+        """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
+        return PACED_USUAL[0] <= self.length * 4 <= PACED_USUAL[1] and self.rows * 2 > self.device.cores
+
+    def _in_flight(self, vector: int, usual: int) -> int:
         legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]
         meaning = "vectors that a thread loads before it uses the first"
-        self.tunables.append(tunable("in_flight", legal, USUALLY_IN_FLIGHT, "memory", meaning))
-        return number(self.choices, "in_flight", legal, USUALLY_IN_FLIGHT)
+        self.tunables.append(tunable("in_flight", legal, usual, "memory", meaning))
+        return number(self.choices, "in_flight", legal, usual)
 
     def _splits(self, team: int, threads: int, vector: int, paced: bool) -> int:
         loops = [step for step in self.kernel.stages if isinstance(step, Reduction)]

@@ -150,7 +150,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "norm_cluster": lambda: layer_norm(2, 9004, 300.0, cluster=2, team=256),
     "softmax_behind": lambda: softmax(9, 33001, order="behind", team=256, splits=4),
     "norm_behind": lambda: layer_norm(3, 1 << 15, 3.0, order="behind", splits=16, team=256),
-    "norm_cluster_one_pass": lambda: layer_norm(2, 9004, 3.0, cluster=2, team=256, passes="one"),
     "norm_warp": lambda: layer_norm(9, 128),
     "norm_block": lambda: layer_norm(2, 1536),
     "norm_stream": lambda: layer_norm(3, 2050, 300.0, staging="stream", team=64, in_flight=8),
