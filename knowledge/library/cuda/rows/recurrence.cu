@@ -121,16 +121,23 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, 1) @NAME@(@PARAMETERS@, 
         for (int begin = thread; begin < vectors; begin += THREADS * AT_ONCE) {
             float4 x[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int v = begin + i * THREADS;
-                if (v < vectors) x[i] = exchange::read(from + 4 * v);
+            for (int i = 0; i < AT_ONCE; ++i)
+                if (begin + i * THREADS < vectors) x[i] = exchange::read(from + 4 * (begin + i * THREADS));
+            // Looked for again all at once: one after the other, each would take its own way through the second cache.
+            for (bool is_missing = true; is_missing;) {
+                is_missing = false;
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    const int v = begin + i * THREADS;
+                    if (v >= vectors || exchange::are_there(x[i])) continue;
+                    x[i] = exchange::read(from + 4 * v);
+                    is_missing = true;
+                }
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int v = begin + i * THREADS;
-                if (v >= vectors) continue;
-                while (!exchange::are_there(x[i])) x[i] = exchange::read(from + 4 * v);
-                *reinterpret_cast<float4*>(states + v / ROW * PITCH + v % ROW * 4) = x[i];
+                if (v < vectors) *reinterpret_cast<float4*>(states + v / ROW * PITCH + v % ROW * 4) = x[i];
             }
         }
     };

@@ -194,7 +194,7 @@ class _Recurrence:
             "UNROLL": "#pragma unroll" if self.home == "registers" else "#pragma unroll 1",
             "BELOW": _BELOW.replace("@APART@", _APART if shape.sums > 1 else "") if shape.products > 1 else "",
             "APART": str(shape.sums > 1).lower(),
-            "AT_ONCE": min(4 if shape.threads > 256 else 8, -(-shape.tile * -(-hidden // 4) // shape.threads)),
+            "AT_ONCE": shape.at_once,
             "STEP": indent(_STEP[kernel.cell], 4),
             "STORE": indent(self._stores(), 4),
         }

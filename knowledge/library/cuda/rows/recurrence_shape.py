@@ -22,6 +22,8 @@ HOMES = ("registers", "shared", "memory")
 _REGISTERS = {128: 255, 256: 255, 512: 128}
 _OTHER_REGISTERS = 64  # of a thread: addresses, what is taken and given, gates
 _HANDOVER_CYCLES = 1800  # from a state's last addition to its first one in another block
+_AT_ONCE = 4
+_WAY_CYCLES = 700  # to the second cache and back
 _MEMORY_BYTES_PER_CYCLE = 24  # of one multiprocessor from the second cache
 
 
@@ -61,6 +63,11 @@ class WalkShape:
     def hands_over(self) -> bool:
         """Whether a block needs states of another one."""
         return self.splits > 1 or self.products > 1
+
+    @property
+    def at_once(self) -> int:
+        """Vectors of four states that a thread asks for before it looks at one."""
+        return min(_AT_ONCE, math.ceil(self.tile * math.ceil(self.kernel.shape[3] / 4) / self.threads))
 
     @property
     def cells(self) -> int:
@@ -135,6 +142,8 @@ class WalkShape:
         """Of a step of all sequences, guessed."""
         rounds = math.ceil(self.kernel.shape[2] / (self.tile * self.slices))
         step = self._product_cycles(self.part) + (_HANDOVER_CYCLES if self.splits > 1 else 0)
+        ways = math.ceil(self.tile * self.kernel.shape[3] / 4 / (self.threads * self.at_once))
+        step += _WAY_CYCLES * (ways - 1) * self.products
         if self.homes[0] == "memory":
             weights = self.products * GATES[self.kernel.cell] * self.units * self.kernel.shape[3] * 4
             step += weights / _MEMORY_BYTES_PER_CYCLE
