@@ -76,21 +76,28 @@ extern "C" void run(float* x, void* stream) {
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("runtime", "extra", "words"),
     [
-        ("", ""),
-        ("cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work or settings"),
-        ("cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20);", "calls cudaDeviceSetLimit"),
-        ('system("true");', "calls system, which asks the operating system"),
-        ('if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which asks the operating system"),
+        ("static", "", ""),
+        ("static", "cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work"),
+        ("static", "cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20);", "calls cudaDeviceSetLimit"),
+        ("static", 'system("true");', "calls system, which asks the operating system"),
+        ("static", 'if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which asks the operating system"),
+        ("shared", "void* more = nullptr; cudaMallocAsync(&more, 64, 0); cudaFreeAsync(more, 0);", ""),
+        ("shared", "cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work"),
     ],
 )
-def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(tmp_path: Path, extra: str, words: str) -> None:
+def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(
+    tmp_path: Path, runtime: str, extra: str, words: str
+) -> None:
     library = tmp_path / "kernel.so"
-    command = ["nvcc", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-x", "cu", "-", "-o", str(library)]
-    subprocess.run(command, input=CUDA_KERNEL.replace("@EXTRA@", extra), text=True, check=True, capture_output=True)
-    gate = symbol_gates(library)[0]
-    assert gate.passed == (not words) and words in gate.evidence
+    command = ["nvcc", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-x", "cu", "-o", str(library)]
+    source = CUDA_KERNEL.replace("@EXTRA@", extra)
+    command += ["-cudart", runtime, "-"]
+    subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+    symbols, libraries = symbol_gates(library)
+    assert symbols.passed == (not words) and words in symbols.evidence
+    assert libraries.passed, libraries.evidence
 
 
 def test_a_library_that_cannot_be_read_fails(tmp_path: Path) -> None:

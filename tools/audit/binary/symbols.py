@@ -133,6 +133,9 @@ _DEVICE = re.compile(
 # source that takes such a name.
 _CUDA_RUNTIME = re.compile(r"libcudart_static_[0-9a-f]{40}")
 _OF_CUDA_RUNTIME = re.compile(rf"{_CUDA_RUNTIME.pattern}|(?:__)?cuda[A-Z]\w+")
+# The same runtime, linked as a library of its own: torch's load_inline does so, and nvcc with -cudart shared.
+_CUDA_LIBRARY = re.compile(r"libcudart\.so[.\d]*")
+_CUDA_CALLS = re.compile(r"(?:__)?cuda[A-Z]\w+")
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
 _END = "end-of-the-machine-code"
@@ -165,14 +168,18 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     if not imports.symbols:
         strange.append(Reason(ReasonKind.ASKS_NOTHING, ""))
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
-    foreign = [name for name in imports.libraries if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name))]
+    foreign = [
+        name
+        for name in imports.libraries
+        if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name) or _CUDA_LIBRARY.fullmatch(name))
+    ]
     good = f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries"
     return [
         make_gate("symbols", strange, good),
         make_gate(
             "libraries",
             [Reason(ReasonKind.LINKED, name) for name in foreign],
-            "the library links nothing but the system's own",
+            "the library links nothing but the system's own and CUDA's runtime",
         ),
     ]
 
@@ -181,6 +188,9 @@ def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
     """What speaks against the names that a library asks for."""
     names = [symbol.split("@")[0] for symbol in imports.symbols]
     judgements = {name: _judge(name, torch_binding) for name in names}
+    if any(map(_CUDA_LIBRARY.fullmatch, imports.libraries)):
+        calls = filter(_CUDA_CALLS.fullmatch, names)
+        judgements |= {name: Reason(ReasonKind.DEVICE, name) if _DEVICE.fullmatch(name) else None for name in calls}
     judgements.update((name, _judge_own(name)) for name in imports.own if name not in judgements)
     joined = _joins_its_threads(imports)
     return {
