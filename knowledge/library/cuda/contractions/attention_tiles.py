@@ -274,8 +274,9 @@ def _default_mma(space: AttentionSpace, precision: str, device: Device) -> MmaAt
 
 
 def _default_turns(space: AttentionSpace, precision: str, device: Device) -> TurnsAttention:
-    """As measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two; a mask always in
-    tiles; and for few rows, where keys and values are what takes the time, as much of them on its way as fits."""
+    """As measured on an H200: three warpgroups where their registers hold tiles of 128 keys, else two, and three leave
+    out what causal rows do not see; a mask always in tiles; and for few rows, where keys and values are what takes the
+    time, as much of them on its way as fits."""
     kernel, mask = space.kernel, boxes(space, "mask")
     head, value_head = _padded(kernel.head, 16), _padded(kernel.value_head, 64)
     if 64 < kernel.value_head <= 96:
@@ -288,6 +289,8 @@ def _default_turns(space: AttentionSpace, precision: str, device: Device) -> Tur
     sizes = [keys for keys in _VALUES["turns"]["keys"] if keys <= most]
     tried = [replace(first, keys=keys, shared_mask=way) for keys in sizes for way in (0, 1)]
     found = max(tried, key=lambda t: (t.is_legal(device.arch), t.shared_mask, t.keys))
+    if kernel.causal and kernel.mask is None and warps == 12:
+        found = replace(found, pass_by=1)
     if kernel.rows <= 64:
         found = max((replace(found, stages=n) for n in (2, 3, 4)), key=lambda t: (t.is_legal(device.arch), t.stages))
     return found

@@ -64,7 +64,7 @@ def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable
     """Every tile of `threads` times `rounds` vectors is a block."""
     vector = space.widest()
     threads = number(choices, "threads", LOOK_BACK_THREADS, 256)
-    default = max(1, min(8, _HELD // vector))
+    default = max(1, min(8, 2 * _HELD // vector))
     rounds = number(choices, "rounds", ROUNDS, default)
     tiles = math.ceil(space.length / (threads * rounds * vector))
     groups = math.ceil(tiles / 32)
