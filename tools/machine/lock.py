@@ -68,9 +68,10 @@ class DeviceLock:
     """A lock on one physical device, across processes and asyncio tasks: many readers (compile, verify), one writer
     (time).
 
-    It has two files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
-    stream of compilations cannot keep it waiting for ever. Locks vanish with the process that holds them. `use`: what
-    was done with this object.
+    It has three files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
+    stream of compilations cannot keep it waiting for ever. Readers do not come to the gate while a writer waits: the
+    device is emptied once for all timings that are ready, and not for each of them. Locks vanish with the process that
+    holds them. `use`: what was done with this object.
     """
 
     def __init__(self, device: Device, home: Path | None = None) -> None:
@@ -80,6 +81,7 @@ class DeviceLock:
         self._is_cpu = device.target == "cpu"
         self._gate = folder / f"{name}.gate"
         self._room = folder / f"{name}.lock"
+        self._wish = folder / f"{name}.wish"  # shared by the writers that wait
         self._queue: asyncio.Lock | None = None
         self._threads = threading.Lock()
         self.use = UseOfLock()
@@ -131,27 +133,22 @@ class DeviceLock:
             os.close(room)
 
     def _enter(self, room: int, kind: int, is_over: Callable[[], bool]) -> None:
-        with self._threads, self._open_gate() as gate:
-            _wait_for(gate, fcntl.LOCK_EX, is_over)
-            _wait_for(room, kind, is_over)
+        with _opened(self._wish) as wish:
+            _wait_for(wish, _wished(kind), is_over)
+            if kind == fcntl.LOCK_SH:
+                fcntl.flock(wish, fcntl.LOCK_UN)
+            with self._threads, _opened(self._gate) as gate:
+                _wait_for(gate, fcntl.LOCK_EX, is_over)
+                _wait_for(room, kind, is_over)
 
     def _is_wanted(self) -> bool:
         """Whether somebody stands in the gate: only who wants to be alone stays there."""
-        with self._open_gate() as gate:
+        with _opened(self._gate) as gate:
             try:
                 fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return True
         return False
-
-    @contextlib.contextmanager
-    def _open_gate(self) -> Iterator[int]:
-        """The gate's file; closing it gives up the lock."""
-        gate = os.open(self._gate, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            yield gate
-        finally:
-            os.close(gate)
 
     @contextlib.asynccontextmanager
     async def _held(self, kind: int) -> AsyncIterator[None]:
@@ -160,14 +157,33 @@ class DeviceLock:
         asked = time.monotonic()
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            async with self._queue:  # first come, first served in this process
-                with self._open_gate() as gate:
-                    await _acquire(gate, fcntl.LOCK_EX)
-                    await _acquire(room, kind)
+            with _opened(self._wish) as wish:
+                await _acquire(wish, _wished(kind))
+                if kind == fcntl.LOCK_SH:
+                    fcntl.flock(wish, fcntl.LOCK_UN)
+                async with self._queue:  # first come, first served in this process
+                    with _opened(self._gate) as gate:
+                        await _acquire(gate, fcntl.LOCK_EX)
+                        await _acquire(room, kind)
             with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
                 yield
         finally:
             os.close(room)
+
+
+def _wished(kind: int) -> int:
+    """How the file of the writers that wait is locked: by all of them together, by a reader for an instant."""
+    return fcntl.LOCK_SH if kind == fcntl.LOCK_EX else fcntl.LOCK_EX
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A file to lock; closing it gives up the lock."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 async def _acquire(handle: int, kind: int) -> None:

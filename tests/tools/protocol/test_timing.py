@@ -206,6 +206,31 @@ def test_who_shares_the_gpu_lets_a_timing_in_between_two_steps(tmp_path: Path) -
         assert on_cpu.pause is None  # what waits there would still spin on the cores
 
 
+async def test_timings_that_are_ready_follow_each_other_before_anybody_shares_again(tmp_path: Path) -> None:
+    """The device is emptied for them once: each emptying takes as long as the slowest of those who share it."""
+    locks, order = [DeviceLock(DEVICE, tmp_path) for _ in range(3)], list[str]()
+
+    async def hold(lock: DeviceLock, name: str) -> None:
+        async with lock.shared() if name == "shares" else lock.exclusive():
+            order.append(name)
+
+    def writers_that_wait() -> int:
+        (wish,) = (tmp_path / "locks").glob("*.wish")
+        locked = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        return sum(words[3] == "READ" and words[5].endswith(f":{wish.stat().st_ino}") for words in locked)
+
+    async with locks[0].shared():
+        begun = [asyncio.ensure_future(hold(locks[number], "alone")) for number in (0, 1)]
+        for _ in range(5000):
+            if writers_that_wait() == 2:
+                break
+            await asyncio.sleep(0.002)
+        begun.append(asyncio.ensure_future(hold(locks[2], "shares")))
+        await asyncio.sleep(0.02)
+    await asyncio.gather(*begun)
+    assert order == ["alone", "alone", "shares"]
+
+
 async def test_a_cancelled_wait_lets_the_lock_go(tmp_path: Path) -> None:
     lock = DeviceLock(DEVICE, tmp_path)
 
