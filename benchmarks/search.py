@@ -371,6 +371,8 @@ def table(results: Sequence[Result]) -> list[str]:
         lines.append(f"{title}: {counts[0]} tasks, {counts[1]} searches of each variant")
         for name in names:
             own = [item for item in chosen if item.variant == name]
+            if not own:
+                continue
             reached = mean(item.evaluations <= len(item.curve) for item in own)
             line = (
                 f"| {name} | {mean(item.evaluations for item in own):.1f} | {100 * reached:.0f} % |"
