@@ -4,8 +4,8 @@ python benchmarks/search.py run FILE... --seeds 5 --out benchmarks/results/searc
 python benchmarks/search.py table benchmarks/results/search.json
 
 Every variant searches the same tasks from the same random starts (seed 0: from the library's own default), with the
-same noise of each timing, so that differences are paired. Half of the tasks are held out: the search was settled before
-they were recorded.
+same noise of each timing, so that differences are paired. Some tasks are held out: nothing was
+tuned on them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.lowered import Lowered
 
 EVALUATIONS = 48
-# Recorded when the search was settled: nothing was tuned on them.
+# Nothing was tuned on them.
 HELD_OUT = frozenset(
     ("product_wide", "convolution_early", "convolution_late", "chain_long", "chain_short", "columns_largest")
 )
