@@ -277,7 +277,7 @@ def test_the_known_cpu_kernels_are_real(name: str, tmp_path: Path) -> None:
 
 
 def test_a_called_helper_of_the_header_counts_and_the_rest_of_it_does_not() -> None:
-    header = next(text for text in runtime_headers(".cuh") if "reduce_lanes" in text)
+    header = next(text for text in runtime_headers(".cuh") if "DEVICE S reduce_lanes(S state)" in text)
     plain = "__global__ void k(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }"
     team = plain.replace("= x[threadIdx.x]", "= reduce_lanes<32>(x[threadIdx.x])")
     assert read_coordinates(candidate(header + plain), Build(True, 0.1)).d_sync == 0

@@ -24,7 +24,8 @@ def get_inputs():
 
 async def test_threads_that_share_a_buffer_are_found_in_short_calls(tmp_path: Path) -> None:
     """Half of the rows take some 25 us: a thread that must be woken for them comes when the other one is done, and 1 of
-    100 calls is wrong. In a user's process, whose threads wait awake, nearly all are."""
+    100 calls is wrong. In a user's process, whose threads wait awake, nearly all are. Beside other work the two may
+    miss each other in a whole verification, but hardly in three."""
     path = tmp_path / "softmax.py"
     path.write_text(TASK)
     task, device = read_task(path), describe("cpu")
@@ -34,8 +35,8 @@ async def test_threads_that_share_a_buffer_are_found_in_short_calls(tmp_path: Pa
         (racy,) = [found.make() for found in on_source.faults(original) if "stage their rows" in str(found.fault)]
         build = target_of(device).build(racy)
         assert build.ok
-        verdict = await bench.verify(racy, build, "full")
-        assert not verdict.correct
+        verdicts = [await bench.verify(f"{racy}\n# {number}\n", build, "full") for number in range(3)]
+        assert not all(verdict.correct for verdict in verdicts)
         right = await bench.verify(original.text, target_of(device).build(original.text), "full")
         assert right.correct
     finally:

@@ -13,7 +13,7 @@ template <class T> DEVICE const T* peer(const T* mine, int rank) {  // the same 
 #endif
 
 // Every thread of a block brings its block's state, and gets that of all blocks. `slot` lies in dynamic shared memory.
-template <int BLOCKS, class S> DEVICE S merge(S state, S* slot) {
+template <int BLOCKS, class S> DEVICE S merge_blocks(S state, S* slot) {
     if (threadIdx.x == 0) *slot = state;
     arrive();
     wait();

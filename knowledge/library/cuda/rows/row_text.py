@@ -371,7 +371,7 @@ class RowText:
         place = self.shared_bytes()
         self._exchanged += math.ceil(item.state_bytes / 16) * 16
         slot = f"reinterpret_cast<{item.state}*>(staged + {place})"
-        return [f"{state} = cluster::merge<{self.shape.cluster}>({state}, {slot});"]
+        return [f"{state} = cluster::merge_blocks<{self.shape.cluster}>({state}, {slot});"]
 
     def alias(self, item: Accumulator) -> str:
         """A name without commas for a state's type, as macro arguments need."""
