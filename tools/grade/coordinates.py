@@ -49,12 +49,13 @@ def native_code(text: str) -> str:
 
 
 def _called_of_header(code: str) -> list[str]:
-    """Functions of the run-time headers that the code calls by name, and those that they call."""
+    """Functions of the run-time headers that the code calls by name, and those that they call. A call of an object's
+    method is none: a header's function of that name, in whatever header, is another."""
     functions = _header_functions("__global__" in code)
     called: dict[str, str] = {}
     pending = [code]
     while pending:
-        names = set(re.findall(r"\b(\w+)\s*(?:<[^<>;()]*>\s*)?\(", pending.pop()))
+        names = set(re.findall(r"(?<!\.)(?<!->)\b(\w+)\s*(?:<[^<>;()]*>\s*)?\(", pending.pop()))
         for name in names & functions.keys() - called.keys():
             called[name] = functions[name]
             pending.append(functions[name])

@@ -17,6 +17,7 @@ from foundry.knowledge.task import Policy
 from foundry.tools.audit.policies import policy_gates, practices
 from foundry.tools.audit.text.native import runtime_headers
 from foundry.tools.audit.text.source import CandidateSource, read_source
+from foundry.tools.grade import coordinates
 from foundry.tools.grade.coordinates import read_coordinates
 from foundry.tools.grade.roofline import launches, profile
 
@@ -282,3 +283,17 @@ def test_a_called_helper_of_the_header_counts_and_the_rest_of_it_does_not() -> N
     team = plain.replace("= x[threadIdx.x]", "= reduce_lanes<32>(x[threadIdx.x])")
     assert read_coordinates(candidate(header + plain), Build(True, 0.1)).d_sync == 0
     assert read_coordinates(candidate(header + team), Build(True, 0.1)).d_sync == 2
+
+
+def test_a_method_is_no_helper_of_the_same_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header for clusters had a function `merge`, and every state that was merged counted as one of the device's."""
+    header = "DEVICE void merge(float* x) { atomicAdd(x, 1.0f); }"
+    monkeypatch.setattr(coordinates, "runtime_headers", lambda suffix: [header])
+    coordinates._header_functions.cache_clear()
+    calls = "__global__ void k(float* x, State s, State* t) { @CALL@; }"
+    found = {
+        call: read_coordinates(candidate(calls.replace("@CALL@", call)), Build(True, 0.1)).d_sync
+        for call in ("merge(x)", "s.merge(x)", "t->merge(x)")
+    }
+    coordinates._header_functions.cache_clear()
+    assert found == {"merge(x)": 3, "s.merge(x)": 0, "t->merge(x)": 0}
