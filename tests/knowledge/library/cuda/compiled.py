@@ -11,6 +11,7 @@ from tests.knowledge.library.cuda.emulated import SIXTEEN
 
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.module import FLAGS
+from foundry.knowledge.library.ir.kernels import PrintedKernel
 from foundry.knowledge.library.printers import print_kernel
 from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
@@ -18,16 +19,21 @@ from foundry.tools.targets.cuda import parse_ptxas
 
 def spills_of(cases: Mapping[str, Case], folder: Path) -> dict[str, float]:
     """Bytes that each kernel spills."""
+    printed = {name: print_kernel(case.kernel, case.plan(), H200, case.choices) for name, case in cases.items()}
+    return compile_unit(printed, folder)
+
+
+def compile_unit(printed: Mapping[str, PrintedKernel], folder: Path) -> dict[str, float]:
+    """Compiles printed kernels as one unit; bytes that each of its functions spills."""
     parts = [SIXTEEN, runtime_header()]
-    for name, case in cases.items():
-        printed = print_kernel(case.kernel, case.plan(), H200, case.choices)
-        parts += [text for text in printed.shared if text not in parts]
-        parts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
+    for name, text in printed.items():
+        parts += [shared for shared in text.shared if shared not in parts]
+        parts.append(text.functions.replace("foundry_", f"foundry_{name}_"))
     source = folder / "all.cu"
     source.write_text("\n".join(parts))
     command = ["nvcc", *FLAGS, "-arch=sm_90a", str(source), "-o", str(folder / "all.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, first_error(done.stderr)
     kernels = parse_ptxas(done.stdout + done.stderr)
-    assert len(kernels) >= len(cases)
+    assert len(kernels) >= len(printed)
     return {name: facts["spill_bytes"] for name, facts in kernels.items()}

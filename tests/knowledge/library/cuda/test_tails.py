@@ -17,6 +17,7 @@ import pytest
 import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200
+from tests.knowledge.library.cuda.compiled import compile_unit
 from tests.knowledge.library.cuda.emulated import CHILD, SIXTEEN, storage
 from tests.knowledge.library.cuda.tail_cases import CONVOLUTIONS, PRODUCTS, TailCase
 from tests.knowledge.library.lowering import as_module, graph_of
@@ -26,15 +27,12 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.convolutions import channels_last
 from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode
-from foundry.knowledge.library.cuda.module import FLAGS
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.fusion import tails
 from foundry.knowledge.library.ir.access import tail_of
 from foundry.knowledge.library.ir.kernels import ConvKernel, GemmKernel, Kernel, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
-from foundry.tools.targets.base import first_error
-from foundry.tools.targets.cuda import parse_ptxas
 from foundry.tools.task.loading import flatten
 
 MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
@@ -146,19 +144,8 @@ def test_emulated(part: int, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
 def test_compiles_without_spills(tmp_path: Path) -> None:
     """What the emulator accepts, nvcc must too."""
-    parts = [SIXTEEN, runtime_header()]
-    for name, make in _EVERY.items():
-        for step, text in steps_of(make(), H200)[1]:
-            parts += [shared for shared in text.shared if shared not in parts]
-            parts.append(text.functions.replace("foundry_", f"foundry_{name}_{step.name}_"))
-    source = tmp_path / "all.cu"
-    source.write_text("\n".join(parts))
-    command = ["nvcc", *FLAGS, "-arch=sm_90a", str(source), "-o", str(tmp_path / "all.cubin")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, first_error(done.stderr)
-    kernels = parse_ptxas(done.stdout + done.stderr)
-    spilled = {name: facts["spill_bytes"] for name, facts in kernels.items() if facts["spill_bytes"] > 256}
-    assert len(kernels) > len(_EVERY)
+    printed = {f"{name}_{step.name}": text for name, make in _EVERY.items() for step, text in steps_of(make(), H200)[1]}
+    spilled = {name: count for name, count in compile_unit(printed, tmp_path).items() if count > 256}
     assert not spilled
 
 
