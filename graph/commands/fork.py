@@ -62,14 +62,14 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Show where two runs parted, what was said otherwise, and what it brought."""
-    from foundry.graph.parting import lines_of, part
+    from foundry.graph.comparison import compare_runs, lines_of
     from foundry.graph.run.run_directory import RunDirectory, find_run
 
     with (
         closing(RunDirectory.inspect(find_run(runs, one))) as first,
         closing(RunDirectory.inspect(find_run(runs, other))) as second,
     ):
-        found = part(first, second)
+        found = compare_runs(first, second)
     if as_json:
         print_json({**asdict(found), "gain": found.gain, "is_sure": found.is_sure})
     else:

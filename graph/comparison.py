@@ -24,7 +24,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Parting:
+class Comparison:
     """`common` are the decisions that both took before `step`; "" while neither differs from the other."""
 
     relation: str
@@ -47,7 +47,7 @@ class Parting:
         return bool(ours and theirs and (ours[1] < theirs[0] or theirs[1] < ours[0]))
 
 
-def part(one: RunDirectory, other: RunDirectory) -> Parting:
+def compare_runs(one: RunDirectory, other: RunDirectory) -> Comparison:
     """Compares two runs of one task step by step. Raises UsageError for runs of different tasks."""
     if one.get("task") != other.get("task"):
         raise UsageError(
@@ -65,7 +65,7 @@ def part(one: RunDirectory, other: RunDirectory) -> Parting:
         for run, told, steps, history in zip((one, other), heard, (first, second), histories, strict=True)
     )
     best = _best_of({first[step].candidate.id for step in common}, histories[0])
-    return Parting(_relation(one, other), step, len(common), best, ours, theirs)
+    return Comparison(_relation(one, other), step, len(common), best, ours, theirs)
 
 
 def _best_of(names: set[str], history: History) -> str:
@@ -75,7 +75,7 @@ def _best_of(names: set[str], history: History) -> str:
     return f"{best} {known[best]:.2f}x" if best else ""
 
 
-def lines_of(found: Parting) -> list[str]:
+def lines_of(found: Comparison) -> list[str]:
     """The comparison in words, a small table first."""
     rows = [("", found.one.name, found.other.name)]
     rows += [(what, cell(found.one), cell(found.other)) for what, cell in _ROWS]
@@ -84,7 +84,7 @@ def lines_of(found: Parting) -> list[str]:
     return [*table, *_words(found)]
 
 
-def _words(found: Parting) -> Iterator[str]:
+def _words(found: Comparison) -> Iterator[str]:
     yield found.relation
     if found.common:
         best = f", the best of them {found.best_common}" if found.best_common else ""
