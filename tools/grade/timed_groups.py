@@ -18,6 +18,7 @@ from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, UNDISTURBED
 from foundry.tools.protocol.statistics import (
+    MIN_GROUPS,
     Ratio,
     ScreenHistory,
     centre,
@@ -107,8 +108,11 @@ class Groups:
             self._slowed.append(slowed)
 
     def is_enough(self) -> bool:
+        """Whether to stop. Groups that speak against the candidate are followed by as many as an objection needs."""
         if self._is_hopeless():
             return True
+        if self._is_suspect() and self.count < MIN_GROUPS:
+            return False
         return self._effort.is_enough(self._pairs, self.seconds)
 
     def timing(self) -> Timing:
@@ -142,13 +146,22 @@ class Groups:
             return False
         return min(second for group in self._pairs for _, second in group) > GIVE_UP_FACTOR * self._incumbent_ms
 
+    def _is_suspect(self) -> bool:
+        """Whether most groups so far show work out of turn."""
+        return bool(self._out_of_turn) and len(self._out_of_turn) >= AGREEING * self.count
+
     def _objection(self) -> tuple[str, str]:
-        """(gate, evidence) if most groups show that the candidate works out of turn, or that it slows the reference."""
-        least = AGREEING * len(self._pairs)
-        if len(self._out_of_turn) >= least:
+        """(gate, evidence) if most groups show that the candidate works out of turn, or that it slows the reference.
+
+        One or two groups convict nobody: on a machine that other programs share, a process can use half as much CPU
+        time again for the same commands.
+        """
+        if self.count < MIN_GROUPS:
+            return "", ""
+        if self._is_suspect():
             return OUT_OF_TURN, self._out_of_turn[-1]
         slowed = signed_rank([math.log(factor) for factor in self._slowed if factor > 0.0])
-        if slowed.low > CLEARLY_SLOWED:  # never from a screen: its groups are too few to have an interval
+        if slowed.low > CLEARLY_SLOWED:
             took = f"{slowed.ratio:.2f} times as long (95 % interval {slowed.low:.2f} to {slowed.high:.2f})"
             when = "before the candidate was loaded or after its process had ended"
             return UNDISTURBED, f"beside the candidate PyTorch took {took} as {when}"

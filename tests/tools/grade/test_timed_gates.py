@@ -208,6 +208,22 @@ def test_work_out_of_turn_must_show_in_most_groups() -> None:
     assert (often.timing().gate, often.timing().problem) == (OUT_OF_TURN, "used 2 ms")
 
 
+def test_a_screen_convicts_nobody_by_two_groups() -> None:
+    """One noisy group, of a screen that had given up on a slow kernel, called an honest softmax a cheat."""
+    slow, busy, hiding = (
+        Groups("screen", "cpu", ScreenHistory(), 0.5),
+        *(Groups("screen", "cpu", ScreenHistory()) for _ in range(2)),
+    )
+    slow.add(an_answer(0, out_of_turn="used 2 ms"))
+    assert slow.is_enough() and slow.timing().problem == ""
+    for number in range(6):
+        for groups, works in ((busy, number < 2), (hiding, number != 3)):
+            if not groups.is_enough():
+                groups.add(an_answer(number, out_of_turn="used 2 ms" if works else ""))
+    assert busy.count == 3 and busy.timing().problem == "" and busy.timing().speedup > 0
+    assert hiding.count == 6 and hiding.timing().gate == OUT_OF_TURN
+
+
 def test_two_speeds_are_remarked() -> None:
     groups = Groups("full", "cpu", ScreenHistory())
     for number in range(6):
