@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-import builtins
-import keyword
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.file.assemble import Body, Entry
+from foundry.knowledge.library.file.python_text import (
+    argument_text,
+    call_text,
+    find_tensors,
+    inputs_of,
+    is_parameter,
+    labels_of,
+    parameter_keys,
+    place_temporaries,
+    results_text,
+    tuple_text,
+    variable,
+)
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.access import is_prepared, step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Kernel, Plan, PrintedKernel, TorchCall
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT
-from foundry.knowledge.opgraph import ITEM_BYTES, DType, Ref, contiguous_strides
+from foundry.knowledge.opgraph import DType, contiguous_strides
 
 COMPILER = "g++"
 # -O3 without -ffast-math: NaN and infinities keep their meaning. Neither errno nor floating-point traps are used.
@@ -23,15 +34,13 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC"),
 )
 _ALIGN = 64
-_DTYPE_NAMES = frozenset(ITEM_BYTES) | {"complex64", "complex128"}
-_TORCH_NAMES = _DTYPE_NAMES | {"contiguous_format", "channels_last", "channels_last_3d", "preserve_format", "strided"}
 
 Step = Kernel | TorchCall
 
 
 def cpu_module(entries: Sequence[Entry]) -> Body:
     """C++ source and holes of `module.py.txt`; each entry is one captured shape."""
-    parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
+    parameters = list(dict.fromkeys(key for entry in entries for key in parameter_keys(entry.plan)))
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     source = "\n".join([read_library_text("cpu/runtime.h"), *shared, *[part.source for part in parts], _THREADS])
@@ -41,7 +50,7 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
         "FORWARDS": "\n\n\n".join([f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]),
         "DISPATCH": _dispatch([entry.plan for entry in entries]),
     }
-    shapes = [{b.source: list(b.shape) for b in _inputs(entry.plan)} for entry in entries]
+    shapes = [{b.source: list(b.shape) for b in inputs_of(entry.plan)} for entry in entries]
     about: dict[str, object] = {
         "target": "cpu",
         "compiler": COMPILER,
@@ -49,7 +58,7 @@ def cpu_module(entries: Sequence[Entry]) -> Body:
         "entry": "foundry_forward",
         "functions": functions,
         "shapes": shapes,
-        "labels": sorted({label for entry in entries for label in _labels(entry)}),
+        "labels": sorted({label for entry in entries for label in labels_of(entry)}),
     }
     return Body(about=about, source=source, compiler=COMPILER, holes=holes)
 
@@ -60,38 +69,16 @@ extern "C" void foundry_threads(void* count) { omp_set_num_threads((int)(intptr_
 """
 
 
-def _labels(entry: Entry) -> Iterator[str]:
-    yield from entry.plan.labels
-    for kernel in entry.kernels:
-        yield from kernel.labels if kernel else ()
-
-
-def _inputs(plan: Plan) -> list[Buffer]:
-    return sorted((b for b in plan.buffers.values() if b.role == "input"), key=lambda b: int(b.source))
-
-
-def _parameter_keys(plan: Plan) -> list[str]:
-    return [*[b.source for b in plan.buffers.values() if _is_parameter(b)], *plan.write_backs]
-
-
-def _is_parameter(buffer: Buffer) -> bool:
-    return buffer.role in ("parameter", "constant") and buffer.data is None
-
-
 def _dispatch(plans: Sequence[Plan]) -> str:
     lines = []
     for index, plan in enumerate(plans[:-1]):
-        tests = [f"leaves[{b.source}].shape == {_shape(b.shape)}" for b in _inputs(plan) if b.shape] or ["True"]
+        tests = [f"leaves[{b.source}].shape == {tuple_text(b.shape)}" for b in inputs_of(plan) if b.shape] or ["True"]
         lines += [
             f"        if {' and '.join(tests)}:",
             f"            return _forward_{index}(leaves, parameters, state)",
         ]
     lines.append(f"        return _forward_{len(plans) - 1}(leaves, parameters, state)")
     return "\n".join(lines)
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 @dataclass(frozen=True)
@@ -111,8 +98,10 @@ class _EntryText:
         self._suffix = "" if alone else f"_{index}"
         self._slots = {key: position for position, key in enumerate(parameters)}
         self._traffic = [step_buffers(step) for step in self._plan.steps]
-        self._visible = self._python_buffers()
-        self._offsets, self._scratch_bytes = self._place_temporaries()
+        self._visible = find_tensors(self._plan, self._traffic)
+        workspace_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
+        placed = place_temporaries(self._plan, self._traffic, self._visible, workspace_bytes, _ALIGN)
+        self._offsets, self._scratch_bytes = placed
         self._prepared = self._prepared_sizes()
         self._early = {at for at, step in enumerate(self._plan.steps) if is_prepared(step, self._plan.buffers)}
         self._derived = [name for name, buffer in self._plan.buffers.items() if buffer.role == "prepared"]
@@ -125,45 +114,6 @@ class _EntryText:
         self.forward = self._forward()
 
     # -- what is where
-
-    def _python_buffers(self) -> set[str]:
-        """Buffers that Python allocates: outputs, what PyTorch calls touch, what is written back."""
-        found = {name for name, buffer in self._plan.buffers.items() if buffer.role == "output"}
-        found |= {view.buffer for view in self._plan.outputs if view.buffer}
-        found |= set(self._plan.write_backs.values())
-        for step, (reads, writes) in zip(self._plan.steps, self._traffic, strict=True):
-            if isinstance(step, TorchCall):
-                found |= {*reads, *writes}
-        return found
-
-    def _place_temporaries(self) -> tuple[dict[str, int], int]:
-        """Byte offsets of temporaries in scratch memory, reusing what is dead; and the bytes used (first fit)."""
-        last: dict[str, int] = {}
-        first: dict[str, int] = {}
-        for position, (reads, writes) in enumerate(self._traffic):
-            for name in (*reads, *writes):
-                first.setdefault(name, position)
-                last[name] = position
-        placed: list[tuple[int, int, int]] = []  # begin, end, last use
-        offsets: dict[str, int] = {}
-        kernel_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
-        base = _round_up(kernel_bytes)
-        total = base
-        for name in sorted(first, key=lambda item: first[item]):
-            buffer = self._plan.buffers[name]
-            if buffer.role != "temporary" or name in self._visible:
-                continue
-            size = _round_up(_span(buffer) * ITEM_BYTES[buffer.dtype])
-            alive = sorted((begin, end) for begin, end, use in placed if use >= first[name])
-            start = base
-            for begin, end in alive:
-                if start + size <= begin:
-                    break
-                start = max(start, end)
-            offsets[name] = start
-            placed.append((start, start + size, last[name]))
-            total = max(total, start + size)
-        return offsets, total
 
     def _prepared_sizes(self) -> dict[str, int]:
         return {name: size for kernel in self._kernels if kernel for name, size in kernel.prepared_sizes.items()}
@@ -258,7 +208,7 @@ class _EntryText:
         text = "\n".join(code for kernel in self._kernels if kernel for code in kernel.prepare.values())
         used = set(re.findall(r"\bb_(\w+)", text))
         used |= {name for position in self._early for name in self._traffic[position][0]}
-        return [name for name, buffer in self._plan.buffers.items() if name in used and _is_parameter(buffer)]
+        return [name for name, buffer in self._plan.buffers.items() if name in used and is_parameter(buffer)]
 
     def _prepare_pointers(self) -> int:
         return len(self._prepare_inputs()) + len(self._held) + 1 if self._prepares else 0
@@ -281,32 +231,32 @@ class _EntryText:
 
     def _forward(self) -> str:
         lines = [f"_only(leaves[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
-        for buffer in _inputs(self._plan):
+        for buffer in inputs_of(self._plan):
             leaf = f"leaves[{buffer.source}], 'input {buffer.source}'"
-            lines.append(f"{_variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")
+            lines.append(f"{variable(buffer.name)} = _checked({leaf}, {_geometry(buffer)})")
         for buffer in self._plan.buffers.values():
-            if _is_parameter(buffer):
+            if is_parameter(buffer):
                 lines.append(
-                    f"{_variable(buffer.name)} = _checked(parameters[{self._slots[buffer.source]}], {buffer.source!r}, "
+                    f"{variable(buffer.name)} = _checked(parameters[{self._slots[buffer.source]}], {buffer.source!r}, "
                     f"{_geometry(buffer)})"
                 )
             elif buffer.data is not None and buffer.name in self._visible:
-                data = f"torch.tensor({list(buffer.data)!r}, dtype=torch.{buffer.dtype})"
-                lines.append(f"{_variable(buffer.name)} = {data}.view({_shape(buffer.shape)})")
+                data = f"torch.tensor({argument_text(list(buffer.data), {})}, dtype=torch.{buffer.dtype})"
+                lines.append(f"{variable(buffer.name)} = {data}.view({tuple_text(buffer.shape)})")
         lines += self._prepare_lines()
         lines.append(f"scratch = _scratch({max(self._scratch_bytes, 1)})")
         lines += self._step_lines()
         lines += [
-            f"parameters[{self._slots[key]}].copy_({_variable(name)})" for key, name in self._plan.write_backs.items()
+            f"parameters[{self._slots[key]}].copy_({variable(name)})" for key, name in self._plan.write_backs.items()
         ]
-        lines.append(f"return {self._results()}")
+        lines.append(f"return {results_text(self._plan)}")
         body = "\n".join(f"    {line}" for line in lines)
         return f"@torch.no_grad()\ndef _forward_{self._index}(leaves, parameters, state):\n{body}"
 
     def _prepare_lines(self) -> list[str]:
         if not self._prepares:
             return []
-        used = list(map(_variable, self._prepare_inputs()))
+        used = list(map(variable, self._prepare_inputs()))
         versions = "".join(f"{name}.data_ptr(), {name}._version, " for name in used)
         slot = f"'prepared{self._suffix}'"
         made = [_empty(self._plan.buffers[name]) for name in self._derived]
@@ -323,7 +273,7 @@ class _EntryText:
             f"        _Pointers({pointers}*[part.data_ptr() for part in held[1]], scratch.data_ptr())",
             "    )",
             f"    state[{slot}] = held",
-            f"{', '.join(map(_variable, self._held))}, = held[1]",
+            f"{', '.join(map(variable, self._held))}, = held[1]",
         ]
 
     def _step_lines(self) -> list[str]:
@@ -338,82 +288,29 @@ class _EntryText:
                 segment = segments[position]
                 for name in segment.buffers:
                     if name not in made and name not in self._prepared:
-                        lines.append(f"{_variable(name)} = {_empty(self._plan.buffers[name])}")
+                        lines.append(f"{variable(name)} = {_empty(self._plan.buffers[name])}")
                         made.add(name)
-                pointers = [f"{name}.data_ptr()" for name in map(_variable, segment.buffers)]
+                pointers = [f"{name}.data_ptr()" for name in map(variable, segment.buffers)]
                 lines.append(f"_LIBRARY.{segment.function}(_Pointers({', '.join([*pointers, 'scratch.data_ptr()'])}))")
         return lines
 
     def _torch_call(self, step: TorchCall) -> list[str]:
-        arguments = [_python(argument) for argument in step.args]
-        arguments += [f"{name}={_python(value)}" for name, value in step.kwargs.items()]
-        call = f"torch.ops.{step.target}({', '.join(arguments)})"
-        lines = [f"{', '.join(map(_variable, step.results))} = {call}"]
+        lines = [call_text(step, {})]
         for name in step.results:
             buffer = self._plan.buffers.get(name)
             if buffer is not None:
-                variable = _variable(name)
-                lines.append(f"{variable} = _checked({variable}, {name!r}, {_geometry(buffer)})")
+                lines.append(f"{variable(name)} = _checked({variable(name)}, {name!r}, {_geometry(buffer)})")
         return lines
-
-    def _results(self) -> str:
-        items = []
-        for view in self._plan.outputs:
-            if not view.buffer:
-                items.append(repr(view.literal))
-                continue
-            buffer = self._plan.buffers[view.buffer]
-            same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
-            geometry = f"{_shape(view.shape)}, {_shape(view.strides)}, {view.offset}"
-            name = _variable(view.buffer)
-            items.append(name if same else f"{name}.as_strided({geometry})")
-        if self._plan.output_kind == "tensor":
-            return items[0]
-        if self._plan.output_kind == "list":
-            return f"[{', '.join(items)}]"
-        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
-
-
-_RESERVED = frozenset({"torch", "leaves", "parameters", "state", "scratch", "versions", "held", "part"})
-
-
-def _variable(name: str) -> str:
-    """A buffer's name in the candidate's Python."""
-    taken = keyword.iskeyword(name) or name in _RESERVED or name.startswith("_") or hasattr(builtins, name)
-    return f"{name.lstrip('_')}_" if taken else name
 
 
 def _geometry(buffer: Buffer) -> str:
-    return f"{_shape(buffer.shape)}, {_shape(buffer.strides)}, torch.{buffer.dtype}"
+    return f"{tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, torch.{buffer.dtype}"
 
 
 def _empty(buffer: Buffer) -> str:
     if buffer.strides == contiguous_strides(buffer.shape):
-        return f"torch.empty({_shape(buffer.shape)}, dtype=torch.{buffer.dtype})"
-    return f"torch.empty_strided({_shape(buffer.shape)}, {_shape(buffer.strides)}, dtype=torch.{buffer.dtype})"
-
-
-def _python(argument: object) -> str:
-    """An operator's argument as Python source."""
-    if isinstance(argument, Ref):
-        return _variable(argument.ref)
-    if isinstance(argument, list | tuple):
-        return f"[{', '.join(_python(item) for item in argument)}]"
-    if isinstance(argument, str):
-        name = argument.removeprefix("torch.")
-        return f"torch.{name}" if name in _TORCH_NAMES else repr(argument)
-    if isinstance(argument, float):
-        return f"float({argument!r})" if argument != argument or abs(argument) == float("inf") else repr(argument)
-    return repr(argument)
-
-
-def _span(buffer: Buffer) -> int:
-    """Elements from the first to the last one of a buffer with strides."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
-
-
-def _round_up(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+        return f"torch.empty({tuple_text(buffer.shape)}, dtype=torch.{buffer.dtype})"
+    return f"torch.empty_strided({tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, dtype=torch.{buffer.dtype})"
 
 
 def _half_bits(value: float, dtype: DType) -> str:

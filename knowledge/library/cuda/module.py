@@ -6,11 +6,8 @@ pointers into slots, allocate outputs and one scratch block, run the launches, r
 
 from __future__ import annotations
 
-import builtins
-import keyword
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from foundry.knowledge.device import Device
@@ -18,40 +15,38 @@ from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import KERNEL_PREFIX, Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.cuda.sharing import share_texts
 from foundry.knowledge.library.file.assemble import Body, Entry
+from foundry.knowledge.library.file.python_text import (
+    argument_text,
+    call_text,
+    find_tensors,
+    inputs_of,
+    is_parameter,
+    labels_of,
+    parameter_keys,
+    place_temporaries,
+    results_text,
+    round_up,
+    span_bytes,
+    tuple_text,
+    variable,
+)
 from foundry.knowledge.library.ir.access import is_prepared, step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
-from foundry.knowledge.opgraph import ITEM_BYTES, Ref, contiguous_strides
+from foundry.knowledge.opgraph import contiguous_strides
 
 COMPILER = "nvcc"
 # No fast-math forms: NaN and infinities keep their meaning. 177 and 550: unused index variables of generated loops.
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
 _ALIGN = 256
+_DEVICES = {"cpu": "device", "cuda": "device"}  # a device that an operator is given: the one of the call
 _WORKSPACE = "workspace+"
 _PREPARED = "prepared+"
 _MAP_TYPES = {"bool": 0, "float16": 6, "float32": 7, "bfloat16": 9}  # CUtensorMapDataType
-_RESERVED = frozenset(
-    {
-        "torch",
-        "inputs",
-        "parameters",
-        "state",
-        "table",
-        "slots",
-        "scratch",
-        "base",
-        "device",
-        "held",
-        "versions",
-        "changed",
-        "memory",
-    }
-)
-_TORCH_NAMES = frozenset(ITEM_BYTES) | {"contiguous_format", "channels_last", "preserve_format", "strided"}
 
 
 def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     """CUDA source and holes of `module.py.txt`; each entry is one captured shape."""
-    parameters = list(dict.fromkeys(key for entry in entries for key in _parameter_keys(entry.plan)))
+    parameters = list(dict.fromkeys(key for entry in entries for key in parameter_keys(entry.plan)))
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     kernels = "\n".join([*shared, *[part.source for part in parts]])
@@ -66,8 +61,8 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
         "entry": "foundry_forward",
         "arch": device.arch + feature,
         "launches": {launch.kernel: _launch_fact(launch) for part in parts for launch in part.launches},
-        "shapes": [{b.source: list(b.shape) for b in _inputs(entry.plan)} for entry in entries],
-        "labels": sorted({label for entry in entries for label in _labels(entry)}),
+        "shapes": [{b.source: list(b.shape) for b in inputs_of(entry.plan)} for entry in entries],
+        "labels": sorted({label for entry in entries for label in labels_of(entry)}),
     }
     holes = {"FORWARDS": "\n\n\n".join([*forwards, f"_BY_SHAPE = [\n{dispatch},\n]"])}
     return Body(about=about, source=f"{sixteen}{runtime_header()}\n{kernels}", compiler=COMPILER, holes=holes)
@@ -75,12 +70,6 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
 
 def _launch_fact(launch: Launch) -> dict[str, object]:
     return {"grid": list(launch.grid), "block": list(launch.block), "shared_bytes": launch.shared_bytes}
-
-
-def _labels(entry: Entry) -> Iterator[str]:
-    yield from entry.plan.labels
-    for kernel in entry.kernels:
-        yield from kernel.labels if kernel else ()
 
 
 def _moved(argument: Argument, by: int) -> Argument:
@@ -92,60 +81,17 @@ def _moved(argument: Argument, by: int) -> Argument:
     return argument
 
 
-def _inputs(plan: Plan) -> list[Buffer]:
-    return sorted((b for b in plan.buffers.values() if b.role == "input"), key=lambda b: int(b.source))
-
-
-def _is_parameter(buffer: Buffer) -> bool:
-    return buffer.role in ("parameter", "constant") and buffer.data is None
-
-
-def _parameter_keys(plan: Plan) -> list[str]:
-    return [*[b.source for b in plan.buffers.values() if _is_parameter(b)], *plan.write_backs]
-
-
-def _tuple(values: Sequence[object]) -> str:
-    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"
-
-
 def _shapes(plan: Plan) -> str:
     """Number and shape of each input the plan reads (a single number may come as one, without a shape), as Python
     text."""
-    return _tuple([f"({buffer.source}, {_tuple(buffer.shape)})" for buffer in _inputs(plan) if buffer.shape])
-
-
-def _variable(name: str) -> str:
-    """A buffer's name in the candidate's Python."""
-    taken = keyword.iskeyword(name) or name in _RESERVED or name.startswith("_") or hasattr(builtins, name)
-    return f"{name.lstrip('_')}_" if taken else name
+    return tuple_text([f"({buffer.source}, {tuple_text(buffer.shape)})" for buffer in inputs_of(plan) if buffer.shape])
 
 
 def _empty(buffer: Buffer) -> str:
     tail = f"dtype=torch.{buffer.dtype}, device=device)"
     if buffer.strides == contiguous_strides(buffer.shape):
-        return f"torch.empty({_tuple(buffer.shape)}, {tail}"
-    return f"torch.empty_strided({_tuple(buffer.shape)}, {_tuple(buffer.strides)}, {tail}"
-
-
-def _span(buffer: Buffer) -> int:
-    """Elements from the first to the last one of a buffer with strides."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(buffer.shape, buffer.strides, strict=True))
-
-
-def _python(argument: object) -> str:
-    """An operator's argument as Python source."""
-    if isinstance(argument, Ref):
-        return _variable(argument.ref)
-    if isinstance(argument, list | tuple):
-        return f"[{', '.join(_python(item) for item in argument)}]"
-    if isinstance(argument, str):
-        name = argument.removeprefix("torch.")
-        if name in ("cpu", "cuda") or name.startswith("cuda:"):
-            return "device"
-        return f"torch.{name}" if name in _TORCH_NAMES else repr(argument)
-    if isinstance(argument, float) and not math.isfinite(argument):
-        return f"float('{argument!r}')"
-    return repr(argument)
+        return f"torch.empty({tuple_text(buffer.shape)}, {tail}"
+    return f"torch.empty_strided({tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, {tail}"
 
 
 class _EntryText:
@@ -157,9 +103,10 @@ class _EntryText:
         self._alone = alone
         self._position = {key: position for position, key in enumerate(parameters)}
         self._traffic = [step_buffers(step) for step in self._plan.steps]
-        self._visible = self._python_buffers()
+        self._visible = find_tensors(self._plan, self._traffic)
         self._workspace_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
-        self._offsets, self._scratch_bytes = self._place_temporaries()
+        placed = place_temporaries(self._plan, self._traffic, self._visible, self._workspace_bytes, _ALIGN)
+        self._offsets, self._scratch_bytes = placed
         self._slots: dict[str, int] = {}
         self._constants: dict[int, int] = {}
         self.launches: list[Launch] = []
@@ -186,12 +133,12 @@ class _EntryText:
         for position, kernel in enumerate(self._kernels):
             if kernel is not None:
                 found[position] = [self._renamed(launch, self._prepared_bytes) for launch in decode(kernel.call)]
-                self._prepared_bytes += _aligned(kernel.prepared_bytes)
+                self._prepared_bytes += round_up(kernel.prepared_bytes, _ALIGN)
         self._derived: dict[str, int] = {}
         for name, buffer in self._plan.buffers.items():
             if buffer.role == "prepared":
                 self._derived[name] = self._prepared_bytes
-                self._prepared_bytes += _aligned(_span(buffer) * ITEM_BYTES[buffer.dtype])
+                self._prepared_bytes += span_bytes(buffer, _ALIGN)
         return found
 
     def _rename(self, text: str) -> str:
@@ -206,7 +153,7 @@ class _EntryText:
         slots = [self._slot(argument) for argument in launch.args]
         sizes = f"{launch.grid}, {launch.block}, {launch.shared_bytes}"
         together = f", {launch.cluster}" if launch.cluster != 1 else ""
-        return f"({launch.kernel!r}, {sizes}, {_tuple(slots)}{together})"
+        return f"({launch.kernel!r}, {sizes}, {tuple_text(slots)}{together})"
 
     def _slot(self, argument: Argument) -> object:
         """Where the launch finds an argument: the number of its slot; of a tensor map the slot of its memory, the
@@ -223,41 +170,6 @@ class _EntryText:
 
     # -- what is where
 
-    def _python_buffers(self) -> set[str]:
-        """Buffers that are tensors of their own: outputs, what PyTorch calls touch, what is written back."""
-        found = {name for name, buffer in self._plan.buffers.items() if buffer.role == "output"}
-        found |= {view.buffer for view in self._plan.outputs if view.buffer}
-        found |= set(self._plan.write_backs.values())
-        for step, (reads, writes) in zip(self._plan.steps, self._traffic, strict=True):
-            if isinstance(step, TorchCall):
-                found |= {*reads, *writes}
-        return found
-
-    def _place_temporaries(self) -> tuple[dict[str, int], int]:
-        """Byte offsets of temporaries in the scratch block behind the workspace, reusing what is dead (first fit)."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for position, (reads, writes) in enumerate(self._traffic):
-            for name in (*reads, *writes):
-                first.setdefault(name, position)
-                last[name] = position
-        base = _aligned(self._workspace_bytes)
-        placed: list[tuple[int, int, int]] = []  # begin, end, last use
-        offsets: dict[str, int] = {}
-        for name in sorted(first, key=lambda item: first[item]):
-            buffer = self._plan.buffers[name]
-            if buffer.role != "temporary" or name in self._visible:
-                continue
-            size = _aligned(_span(buffer) * ITEM_BYTES[buffer.dtype])
-            start = base
-            for begin, end in sorted((b, e) for b, e, use in placed if use >= first[name]):
-                if start + size <= begin:
-                    break
-                start = max(start, end)
-            offsets[name] = start
-            placed.append((start, start + size, last[name]))
-        return offsets, max([base, *[end for _, end, _ in placed]])
-
     # -- Python
 
     def _forward(self) -> str:
@@ -269,7 +181,7 @@ class _EntryText:
             "device = torch.device('cuda', torch.cuda.current_device())",
         ]
         lines += [f"_only(inputs[{key}], 'input {key}', {value!r})" for key, value in self._plan.fixed.items()]
-        for buffer in _inputs(self._plan):
+        for buffer in inputs_of(self._plan):
             source = f"inputs[{buffer.source}], 'input {buffer.source}'"
             lines += self._check(buffer, source)
         lines += self._parameter_lines()
@@ -282,10 +194,9 @@ class _EntryText:
         lines += self._prepare_lines()
         lines += self._step_lines()
         lines += [
-            f"parameters[{self._position[key]}].copy_({_variable(name)})"
-            for key, name in self._plan.write_backs.items()
+            f"parameters[{self._position[key]}].copy_({variable(name)})" for key, name in self._plan.write_backs.items()
         ]
-        lines.append(f"return {self._results()}")
+        lines.append(f"return {results_text(self._plan)}")
         body = "\n".join(f"    {line}" for line in lines)
         launches = "\n".join(f"    {literal}," for literal in self._table)
         head = f"_LAUNCHES_{index} = [\n{launches}\n]"
@@ -302,8 +213,8 @@ class _EntryText:
         given = [item for launch in self.launches[: self._preparing] for item in launch.args]
         memories = dict.fromkeys(item.memory if isinstance(item, TensorMap) else item for item in given)
         buffers = [self._plan.buffers[name] for name in memories if name in self._plan.buffers]
-        used = [buffer.name for buffer in buffers if _is_parameter(buffer)]
-        versions = "".join(f", {name}.data_ptr(), {name}._version" for name in map(_variable, used))
+        used = [buffer.name for buffer in buffers if is_parameter(buffer)]
+        versions = "".join(f", {name}.data_ptr(), {name}._version" for name in map(variable, used))
         slot = f"('prepared', {self._index}, device)"
         places = {f"{_PREPARED}{at}": at for at in self._offsets_of(_PREPARED)} | self._derived
         return [
@@ -320,18 +231,18 @@ class _EntryText:
         ]
 
     def _check(self, buffer: Buffer, source: str) -> list[str]:
-        name = _variable(buffer.name)
-        facts = f"{_tuple(buffer.shape)}, {_tuple(buffer.strides)}, torch.{buffer.dtype}"
+        name = variable(buffer.name)
+        facts = f"{tuple_text(buffer.shape)}, {tuple_text(buffer.strides)}, torch.{buffer.dtype}"
         lines = [f"{name} = _checked({source}, {facts})"]
         return [*lines, *self._point(buffer.name)]
 
     def _point(self, name: str) -> list[str]:
-        return [f"slots[{self._slots[name]}] = {_variable(name)}.data_ptr()"] if name in self._slots else []
+        return [f"slots[{self._slots[name]}] = {variable(name)}.data_ptr()"] if name in self._slots else []
 
     def _parameter_lines(self) -> list[str]:
         lines = []
         for buffer in self._plan.buffers.values():
-            if _is_parameter(buffer):
+            if is_parameter(buffer):
                 source = f"parameters[{self._position[buffer.source]}], {buffer.source!r}"
                 lines += self._check(buffer, source)
         return lines
@@ -341,11 +252,13 @@ class _EntryText:
         for buffer in self._plan.buffers.values():
             if buffer.data is None or (buffer.name not in self._slots and buffer.name not in self._visible):
                 continue
-            name, key = _variable(buffer.name), f"({buffer.name!r}, {self._index}, device)"
+            name, key = variable(buffer.name), f"({buffer.name!r}, {self._index}, device)"
             lines.append(f"{name} = state.get({key})")
             lines.append(f"if {name} is None:")
-            made = f"torch.tensor({_python(list(buffer.data))}, dtype=torch.{buffer.dtype}, device=device)"
-            lines.append(f"    {name} = state[{key}] = {made}.view({_tuple(buffer.shape)})")
+            made = (
+                f"torch.tensor({argument_text(list(buffer.data), _DEVICES)}, dtype=torch.{buffer.dtype}, device=device)"
+            )
+            lines.append(f"    {name} = state[{key}] = {made}.view({tuple_text(buffer.shape)})")
             lines += self._point(buffer.name)
         return lines
 
@@ -364,7 +277,7 @@ class _EntryText:
                 continue
             for name in dict.fromkeys([*self._traffic[position][0], *self._traffic[position][1]]):
                 if name in self._visible and name not in made:
-                    lines += [f"{_variable(name)} = {_empty(self._plan.buffers[name])}", *self._point(name)]
+                    lines += [f"{variable(name)} = {_empty(self._plan.buffers[name])}", *self._point(name)]
                     made.add(name)
             end = self._spans[position][1]
         if end > begin:
@@ -372,32 +285,9 @@ class _EntryText:
         return lines
 
     def _torch_call(self, step: TorchCall) -> list[str]:
-        arguments = [_python(argument) for argument in step.args]
-        arguments += [f"{name}={_python(value)}" for name, value in step.kwargs.items()]
-        lines = [f"{', '.join(map(_variable, step.results))} = torch.ops.{step.target}({', '.join(arguments)})"]
+        lines = [call_text(step, _DEVICES)]
         for name in step.results:
             buffer = self._plan.buffers.get(name)
             if buffer is not None:
-                lines += self._check(buffer, f"{_variable(name)}, {name!r}")
+                lines += self._check(buffer, f"{variable(name)}, {name!r}")
         return lines
-
-    def _results(self) -> str:
-        items = []
-        for view in self._plan.outputs:
-            if not view.buffer:
-                items.append(repr(view.literal))
-                continue
-            buffer = self._plan.buffers[view.buffer]
-            same = (view.shape, view.strides, view.offset) == (buffer.shape, buffer.strides, 0)
-            geometry = f"{_tuple(view.shape)}, {_tuple(view.strides)}, {view.offset}"
-            name = _variable(view.buffer)
-            items.append(name if same else f"{name}.as_strided({geometry})")
-        if self._plan.output_kind == "tensor":
-            return items[0]
-        if self._plan.output_kind == "list":
-            return f"[{', '.join(items)}]"
-        return _tuple(items)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN

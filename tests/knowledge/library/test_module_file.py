@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import torch
 from foundry.knowledge import library
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.file.assemble import Entry, split_task
+from foundry.knowledge.library.file.python_text import call_text
 from foundry.knowledge.library.file.texts import ENDINGS, library_texts
 from foundry.knowledge.library.ir.kernels import (
     Apply,
@@ -335,3 +337,16 @@ def test_every_text_of_the_library_is_found_wherever_it_lies() -> None:
     there = {str(path.relative_to(root)) for path in root.rglob("*") if path.name.endswith(ENDINGS)}
     assert len(there) > 10 and set(library_texts()) == there
     assert any(name.endswith("runtime.h") for name in there) and any(name.endswith("runtime.cuh") for name in there)
+
+
+def test_infinities_stand_in_a_call_of_pytorch_as_python() -> None:
+    """`float(inf)` is no Python: a candidate that clamps at infinity by PyTorch did not load."""
+    call = TorchCall("y", "aten.nan_to_num.default", ([math.inf, -math.inf, 0.5],), {"nan": math.nan}, ("y",))
+    found: dict[str, Any] = {}
+    exec(call_text(call, {}).replace("torch.ops.aten.nan_to_num.default", "tell"), {"tell": tell}, found)
+    ((values,), options) = found["y"]
+    assert values == [math.inf, -math.inf, 0.5] and math.isnan(options["nan"])
+
+
+def tell(*values: object, **options: object) -> tuple[tuple[object, ...], dict[str, object]]:
+    return values, options
