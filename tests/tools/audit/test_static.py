@@ -20,7 +20,7 @@ from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
 from foundry.tools.audit import audit, needs_watching, provenance_gates
 from foundry.tools.audit.acts.conduct import conduct_gates
-from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
 from foundry.tools.audit.text.definitions import definition_gates
 from foundry.tools.audit.text.forbidden import Suspicion
 from foundry.tools.audit.text.leads import leads_of
@@ -461,3 +461,11 @@ def test_files_of_the_grader_are_guarded_wherever_they_lie() -> None:
         seen = {"events": [("import", "open", f"{module.__file__} r", 1)]}
         gates = conduct_gates(seen, "fair", on_cpu=True)
         assert any("a file of the grader" in gate.evidence for gate in gates if not gate.passed), module.__file__
+
+
+def test_an_output_that_the_callers_stream_did_not_wait_for_convicts() -> None:
+    gate = stream_gate({"changed": [1], "held": True})
+    assert not gate.passed and "output 1 was written after what the caller's stream did next" in gate.evidence
+    assert not stream_gate({"changed": [0], "held": False}).passed, "other bytes are a fact, whoever held the device"
+    assert stream_gate({"changed": [], "held": True}).passed
+    assert "proves little" in stream_gate({"changed": [], "held": False}).evidence

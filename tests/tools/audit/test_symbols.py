@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import ReasonKind
 from foundry.tools.audit import symbol_gates
+from foundry.tools.audit.binary.convicting import CONVICTING, convicts, is_lead
 from foundry.tools.audit.binary.elf import read_code, read_imports
 from foundry.tools.audit.binary.symbols import instruction_gate
 
+TESTS = Path(__file__).resolve().parents[2]
 KERNEL = """\
 #include <cmath>
 // every file, thread and socket word in a comment is harmless: fopen( std::thread cublasSgemm
@@ -76,19 +78,35 @@ extern "C" void run(float* x, void* stream) {
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize(
-    ("runtime", "extra", "words"),
+    ("runtime", "extra", "passes", "words"),
     [
-        ("static", "", ""),
-        ("static", "cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work"),
-        ("static", "cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 1 << 20);", "calls cudaDeviceSetLimit"),
-        ("static", 'system("true");', "calls system, which asks the operating system"),
-        ("static", 'if (getenv("X")) fopen("/tmp/x", "r");', "calls fopen, which asks the operating system"),
-        ("shared", "void* more = nullptr; cudaMallocAsync(&more, 64, 0); cudaFreeAsync(more, 0);", ""),
-        ("shared", "cudaStream_t other; cudaStreamCreate(&other);", "calls cudaStreamCreate, which leaves work"),
+        ("static", "cudaStream_t other; cudaStreamCreate(&other);", True, "seen in runs: cudaStreamCreate"),
+        ("static", "cudaDeviceSetLimit(cudaLimitStackSize, 4096);", True, "seen in runs: cudaDeviceSetLimit"),
+        (
+            "static",
+            "cudaStreamAttrValue a = {}; cudaStreamSetAttribute((cudaStream_t)stream, "
+            "cudaStreamAttributeAccessPolicyWindow, &a);",
+            False,
+            "calls cudaStreamSetAttribute, which leaves work or settings behind",
+        ),
+        ("static", 'system("true");', False, "calls system, which asks the operating system"),
+        ("static", 'if (getenv("X")) fopen("/tmp/x", "r");', False, "calls fopen, which asks the operating system"),
+        (
+            "shared",
+            "void* more = nullptr; cudaMallocAsync(&more, 64, 0); cudaFreeAsync(more, 0);",
+            True,
+            "functions, all",
+        ),
+        (
+            "shared",
+            "cudaStream_t other; cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);",
+            True,
+            "seen in runs: cudaStreamCreateWithFlags",
+        ),
     ],
 )
 def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(
-    tmp_path: Path, runtime: str, extra: str, words: str
+    tmp_path: Path, runtime: str, extra: str, passes: bool, words: str
 ) -> None:
     library = tmp_path / "kernel.so"
     command = ["nvcc", "-O3", "-arch=sm_90", "-shared", "-Xcompiler", "-fPIC", "-x", "cu", "-o", str(library)]
@@ -96,8 +114,43 @@ def test_the_cuda_runtime_that_nvcc_links_in_is_not_the_candidates(
     command += ["-cudart", runtime, "-"]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)
     symbols, libraries = symbol_gates(library)
-    assert symbols.passed == (not words) and words in symbols.evidence
+    assert symbols.passed == passes and words in symbols.evidence, symbols.evidence
     assert libraries.passed, libraries.evidence
+
+
+POOL = """\
+#include <fenv.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
+static sem_t ready;
+static void* work(void*) { sem_wait(&ready); fesetround(FE_TONEAREST); usleep(1); return nullptr; }
+extern "C" void run() {
+  pthread_t one;
+  sem_init(&ready, 0, 1);
+  pthread_create(&one, nullptr, work, nullptr);
+  pthread_setname_np(one, "worker");
+  pthread_join(one, nullptr);
+}
+"""
+
+
+def test_what_honest_authors_ask_for_too_is_a_lead(tmp_path: Path) -> None:
+    gate = symbol_gates(compiled(tmp_path, POOL))[0]
+    assert gate.passed, gate.evidence
+    assert "seen in runs: fesetround, pthread_setname_np, sem_init, sem_wait, usleep" in gate.evidence
+
+
+def test_each_name_that_convicts_has_an_exhibit_and_is_no_lead() -> None:
+    folders = [
+        *(TESTS / "exploits" / "cheats").iterdir(),
+        *(TESTS.parent / "benchmarks/first_contact/cheats").iterdir(),
+    ]
+    known = {path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.py")}
+    for row in CONVICTING:
+        assert row.exhibits and known.issuperset(row.exhibits), row
+    names = ["dlopen", "fopen", "mprotect", "fork", "cudaStreamSetAttribute", "pthread_detach", "syscall", "_exit"]
+    assert all(map(convicts, names)) and not any(map(is_lead, names))
 
 
 def test_a_library_that_cannot_be_read_fails(tmp_path: Path) -> None:

@@ -1,24 +1,90 @@
-"""Device time: every call cold, and work on other streams charged to the call that started it."""
+"""Device time: every call cold, work on other streams charged to the call that started it and awaited by its caller."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 import torch
 
 from foundry.tools.grade.runner import cuda_events
-from foundry.tools.grade.runner.cuda_events import call_each, settle, time_calls
+from foundry.tools.grade.runner.cuda_events import call_each, find_unfinished, settle, time_calls
 
 make_event: Callable[..., Any] = torch.cuda.Event
 make_stream: Callable[..., Any] = torch.cuda.Stream
 occupy: Callable[..., Any] = torch.cuda._sleep  # cycles
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+
+
+def test_pieces_of_an_output_are_its_first_and_last_bytes_and_some_between() -> None:
+    flat = torch.arange(100_000, dtype=torch.float32).view(torch.uint8)
+    pieces = cuda_events._pieces(cuda_events._bytes_of(flat.view(torch.float32).reshape(1000, 100).t()))
+    assert torch.equal(pieces[0], flat[:4096]) and torch.equal(pieces[-1], flat[-4096:])
+    assert 3 <= len(pieces) <= cuda_events.SPANS and {piece.numel() for piece in pieces} == {4096}
+    assert [piece.numel() for piece in cuda_events._pieces(flat[:100])] == [100] and not cuda_events._pieces(flat[:0])
+
+
+class SimulatedDevice:
+    """Streams as far as `find_unfinished` sees them: the caller's runs at once, and others when the device is idle."""
+
+    refused = False
+
+    def __init__(self) -> None:
+        self.others: list[Callable[[], Any]] = []
+        self.is_held = False
+
+    def hold(self, milliseconds: float) -> None:
+        self.is_held = True
+
+    def synchronize(self) -> None:
+        for work in self.others:
+            work()
+        self.others, self.is_held = [], False
+
+    def stream(self) -> Any:
+        return SimpleNamespace(synchronize=lambda: None)
+
+    def event(self) -> Any:
+        return SimpleNamespace(record=lambda _: None, synchronize=lambda: None, query=lambda: not self.is_held)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("caller's stream", {"changed": [], "held": True}),
+        ("own stream", {"changed": [1], "held": True}),
+        ("own stream, waited for by the host", {"changed": [], "held": False}),
+    ],
+)
+def test_an_output_that_comes_later_is_found_although_its_memory_held_the_last_answer(
+    monkeypatch: pytest.MonkeyPatch, where: str, found: dict[str, Any]
+) -> None:
+    device, memory = SimulatedDevice(), torch.zeros(2, 3000)
+    for name, part in {
+        "_make_stream": device.stream,
+        "_current_stream": device.stream,
+        "_in_stream": lambda stream: contextlib.nullcontext(),
+        "_event": device.event,
+        "_synchronize": device.synchronize,
+        "gpu_kernels": lambda: device,
+    }.items():
+        monkeypatch.setattr(cuda_events, name, part)
+
+    def call() -> list[torch.Tensor]:
+        work = functools.partial(memory[1].fill_, 7.0)
+        work() if where == "caller's stream" else device.others.append(work)
+        if "host" in where:
+            device.synchronize()
+        return [torch.ones(4), memory[1].view(30, 100)]
+
+    assert cuda_events.find_unfinished(call, []) == found
 
 
 def test_without_a_driver_there_is_nothing_to_reset() -> None:
@@ -36,7 +102,7 @@ def test_the_graders_own_kernels_run_in_a_process_that_has_done_nothing_else() -
     assert done.stdout.split() == ["False", "True"], done.stderr
 
 
-Where = Literal["in sight", "beside", "behind"]
+Where = Literal["in sight", "beside", "behind", "joined"]
 
 
 class Multiplication:
@@ -49,11 +115,14 @@ class Multiplication:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.where == "in sight":
             return x @ self.factor
-        if self.where == "behind":
+        if self.where != "beside":
             x.add_(0.0)
             self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            return x @ self.factor
+            product = x @ self.factor
+        if self.where == "joined":
+            torch.cuda.current_stream().wait_stream(self.stream)
+        return product
 
 
 def median_ms(call: Callable[[], Any]) -> float:
@@ -73,6 +142,18 @@ def test_work_on_another_stream_is_charged(size: int, where: Where) -> None:
     shown, hidden = median_ms(lambda: honest(x)), median_ms(lambda: hiding(x))
     assert hidden > 0.8 * shown
     assert median_ms(lambda: None) < 0.005
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("where", "changed"), [("in sight", []), ("joined", []), ("beside", [0]), ("behind", [0])])
+def test_an_output_that_the_callers_stream_does_not_wait_for_is_found(where: Where, changed: list[int]) -> None:
+    settle()
+    x = torch.randn(1024, 1024, device="cuda")
+    model = Multiplication(1024, where)
+    for _ in range(3):
+        model(x)
+    assert find_unfinished(lambda: [model(x)], [x]) == {"changed": changed, "held": True}
 
 
 @pytest.mark.gpu

@@ -1,13 +1,14 @@
-"""On a GPU: which kernels ran during forward, and whose they are.
+"""On a GPU: which kernels ran during forward, whose they are, and whether the caller's stream waits for them.
 
 The profiler sees every kernel of the process, whoever launched it: beside the dispatcher, from a thread, from a graph.
+A stream of its own is honest where the caller's stream waits for it before the outputs are read.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foundry.knowledge.candidate import Gate
@@ -56,6 +57,27 @@ def kernel_gate(rows: Sequence[Sequence[Any]], names: set[str]) -> Gate:
     return Gate(
         "kernels", False, f"only {100 * share:.2g} % of the device's time is its own kernels'; others ran: {words}"
     )
+
+
+def stream_gate(found: Mapping[str, Any]) -> Gate:
+    """The gate "finished in its stream": whoever reads the outputs in the stream of the call reads all of them.
+
+    `found`: "changed", the numbers of outputs whose bytes were others once the device was idle than in a copy that the
+    caller's stream made right after the call, while a kernel of the grader's held every multiprocessor; "held", whether
+    it still held them when that copy was queued.
+    """
+    name, changed = "finished in its stream", [int(number) for number in found.get("changed", ())]
+    if changed:
+        numbers = ", ".join(map(str, changed[:4]))
+        words = (
+            f"output {numbers} was written after what the caller's stream did next: a copy of it in that stream, right "
+            "after the call, has other bytes than when the device was idle. Let the caller's stream wait for kernels "
+            "on other streams (cudaStreamWaitEvent)"
+        )
+        return Gate(name, False, words)
+    if not found.get("held"):
+        return Gate(name, True, "queueing the call took longer than the device was held, so this proves little here")
+    return Gate(name, True, "a copy in the caller's stream, right after the call, waits for all of its outputs")
 
 
 def _is_one_of(name: str, names: set[str]) -> bool:

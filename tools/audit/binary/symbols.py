@@ -13,6 +13,7 @@ from pathlib import Path
 
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
+from foundry.tools.audit.binary.convicting import convicts, is_lead
 from foundry.tools.audit.binary.elf import Imports, is_device_code, read_code, read_imports
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.protocol.reasons import in_words, make_gate
@@ -72,29 +73,13 @@ _RUNTIME_CALLERS = {
         re.compile(r"_ZNK?St13random_device\w+|_ZNSt12_GLOBAL__N_1\d+__libc_(?:getentropy|arc4random)\w*"),
     ),
     "syscall": re.compile(r"__cxa_guard_(?:acquire|release|abort)"),
-    **dict.fromkeys(words("secure_getenv getenv"), re.compile(r"_GLOBAL__sub_I_eh_alloc\.cc")),
 }
-_FORBIDDEN = re.compile(
-    r"(?P<vendor>[sdcz](?:gemm|gemv|symm|syrk|trsm|dot|axpy)_?|cblas_\w+|cublas\w+|cudnn\w+|cusparse\w+|mkl_\w+|MKL_\w+|"
-    r"dnnl\w*|LAPACKE_\w+)|(?P<torch>_ZN?K?(?:2at|3c10|5torch)\w+|.*_ops.*call.*)|"
-    r"(?P<python>Py\w+|_Py\w+)|(?P<system>dlopen|dlsym|dlmopen|socket|connect|fork|vfork|exec\w+|system|popen|open(?:64|at)?|"
-    r"fopen(?:64)?|mprotect|pkey_mprotect|ptrace|sigaction|signal|secure_getenv|setenv|putenv|syscall|shm_open|kill|"
-    r"process_vm_\w+|userfaultfd|memfd_create|pipe2?|dup[23]?|nanosleep|usleep|sleep|clock_gettime|clock|time|times|gettimeofday|write|read|_ZNSt6chrono\w+|_ZNSt10filesystem\w+|_exit|_Exit|quick_exit|on_exit|longjmp|_setjmp|_ZNSt\d+basic_(?:[io]?fstream|filebuf)\w*)|"
-    r"(?P<thread>pthread_(?:create|detach)|_ZNSt6thread\w+|thrd_\w+|_ZNSt\w*_M_start_thread\w*)"
-)
 # What an extension module of its own needs to take numbers and give back errors; nothing that runs Python code.
 _PYTHON_VALUES = re.compile(
     r"Py(?:Arg|Long|Float|Bool|Bytes|ByteArray|Buffer|Tuple|List|Unicode|Mem|Err|Exc|Capsule)_\w+|PyModule_(?:Create2|"
     r"Add\w*|FromDefAndSpec2)|PyModuleDef_Init|Py_BuildValue|_Py_(?:None|True|False)Struct|_Py_Dealloc|"
     r"Py_(?:Inc|Dec)Ref|PyEval_(?:Save|Restore)Thread|PyObject_(?:GetBuffer|CheckBuffer)|_PyArg_\w+"
 )
-_KINDS = {  # of a name, by the group of _FORBIDDEN that it is in
-    "vendor": ReasonKind.VENDOR,
-    "torch": ReasonKind.TORCH_INTERNAL,
-    "python": ReasonKind.PYTHON,
-    "system": ReasonKind.SYSTEM,
-    "thread": ReasonKind.THREADS,
-}
 # Of C++ names that a library defines itself, those that are never a header's: what they start or read is the system's.
 _NEVER_INLINE = re.compile(r"_ZNSt6thread(?:15_M_start_thread|6detach)\w*|_ZNSt6chrono3_V2\w+3nowEv")
 _LIBRARIES = re.compile(
@@ -123,12 +108,6 @@ _LAYOUTS = frozenset(  # operators that PyTorch puts together from views and cop
 _INTERPRETER = re.compile(
     r"PyImport_\w+|PyRun_\w+|PyEval_EvalCode\w*|Py_CompileString\w*|PyMarshal_\w+|PySys_\w+|PyFrame_GetLocals"
 )
-_DEVICE = re.compile(
-    r"cuda(?:StreamCreate\w*|LaunchHostFunc\w*|StreamAddCallback\w*|DeviceSetLimit|StreamSetAttribute\w*|DeviceReset|"
-    r"SetDeviceFlags|CtxResetPersistingL2Cache|ThreadExchangeStreamCaptureMode|EventElapsedTime\w*|HostRegister)"
-)
-
-
 # nvcc links the CUDA runtime into a library, with hashes for the names of its own functions; native_rules refuses a
 # source that takes such a name.
 _CUDA_RUNTIME = re.compile(r"libcudart_static_[0-9a-f]{40}")
@@ -164,7 +143,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         excused = {name: re.compile(_CUDA_RUNTIME.pattern + other) for name, other in others.items()}
     harmless = _only_called_by(library, excused, found)
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
-    strange += _device_settings(library) if brings_cuda else []
+    asked = [*(symbol.split("@")[0] for symbol in imports.symbols), *(_calls_of_cuda(library) if brings_cuda else ())]
+    strange += [reason for name in asked if brings_cuda and name.startswith("cuda") and (reason := convicts(name))]
     if not imports.symbols:
         strange.append(Reason(ReasonKind.ASKS_NOTHING, ""))
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
@@ -174,6 +154,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name) or _CUDA_LIBRARY.fullmatch(name))
     ]
     good = f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries"
+    leads = sorted(set(filter(is_lead, asked)))
+    good += f"; what these do is seen in runs: {', '.join(leads)}" if leads else ""
     return [
         make_gate("symbols", strange, good),
         make_gate(
@@ -190,7 +172,7 @@ def _objections(imports: Imports, torch_binding: bool) -> dict[str, Reason]:
     judgements = {name: _judge(name, torch_binding) for name in names}
     if any(map(_CUDA_LIBRARY.fullmatch, imports.libraries)):
         calls = filter(_CUDA_CALLS.fullmatch, names)
-        judgements |= {name: Reason(ReasonKind.DEVICE, name) if _DEVICE.fullmatch(name) else None for name in calls}
+        judgements |= {name: convicts(name) for name in calls}
     judgements.update((name, _judge_own(name)) for name in imports.own if name not in judgements)
     joined = _joins_its_threads(imports)
     return {
@@ -217,17 +199,17 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
     return {name for name, found in users.items() if found and all(map(callers[name].fullmatch, found))}
 
 
-def _device_settings(library: Path) -> list[Reason]:
-    """What a library with the CUDA runtime in it asks of that runtime beyond launches and memory."""
-    reference = rf"<({_DEVICE.pattern})>$"
-    found: dict[str, Reason] = {}
+def _calls_of_cuda(library: Path) -> list[str]:
+    """What a library with the CUDA runtime in it calls of that runtime, but for the runtime's own calls."""
+    reference = r"<(cuda[A-Z]\w*)>$"
+    found: dict[str, None] = {}
     function = ""
     for line in (_machine_code(library, f">:$|{reference}") or "").splitlines():
         if line.endswith(">:"):
             function = line[line.find("<") + 1 : -2]
         elif not _OF_CUDA_RUNTIME.fullmatch(function) and (match := re.search(reference, line)):
-            found[match[1]] = Reason(ReasonKind.DEVICE, match[1])
-    return list(found.values())
+            found[match[1]] = None
+    return list(found)
 
 
 def instruction_gate(library: Path) -> Gate:
@@ -302,7 +284,7 @@ def why_not(name: str, *, only_known_bad: bool) -> str:
     """Why a function that was looked up by name is not allowed, "" when it is."""
     if name.startswith("mmap"):
         return f"looks up {name}, which maps memory that may run"
-    reason = _known_bad(name) if only_known_bad else _judge(name, False)
+    reason = convicts(name) if only_known_bad else _judge(name, False)
     return in_words(reason, "looks up") if reason else ""
 
 
@@ -320,11 +302,10 @@ def _judge(name: str, torch_binding: bool) -> Reason | None:
         return None
     if torch_binding and (judgement := _judge_binding(name)) is not _SAYS_NOTHING:
         return judgement
-    if not _PYTHON_VALUES.fullmatch(name) and (reason := _known_bad(name)):
+    if not _PYTHON_VALUES.fullmatch(name) and (reason := convicts(name)):
         return reason
-    if any(known.fullmatch(name) for known in (_ALLOWED_PATTERNS, _RUNTIMES, _PYTHON_VALUES)):
-        return None
-    return Reason(ReasonKind.UNKNOWN, name)
+    is_known = is_lead(name) or any(known.fullmatch(name) for known in (_ALLOWED_PATTERNS, _RUNTIMES, _PYTHON_VALUES))
+    return None if is_known else Reason(ReasonKind.UNKNOWN, name)
 
 
 def _judge_own(name: str) -> Reason | None:
@@ -332,13 +313,8 @@ def _judge_own(name: str) -> Reason | None:
     process has it first, which for the system's functions is the system."""
     if name.startswith("PyInit_") or (name.startswith("_Z") and not _NEVER_INLINE.fullmatch(name)):
         return None
-    reason = None if name in _ALLOWED or _PYTHON_VALUES.fullmatch(name) else _known_bad(name)
+    reason = None if name in _ALLOWED or _PYTHON_VALUES.fullmatch(name) else convicts(name)
     return reason if reason and reason.kind != ReasonKind.TORCH_INTERNAL else None
-
-
-def _known_bad(name: str) -> Reason | None:
-    match = _FORBIDDEN.fullmatch(name)
-    return Reason(_KINDS[match.lastgroup], name) if match and match.lastgroup else None
 
 
 def _judge_binding(name: str) -> Reason | None:
@@ -355,6 +331,6 @@ def _judge_binding(name: str) -> Reason | None:
         return Reason(ReasonKind.TORCH_INTERNAL, name)
     if _INTERPRETER.fullmatch(name):
         return Reason(ReasonKind.RUNS_PYTHON, name)
-    if _DEVICE.fullmatch(name):
-        return Reason(ReasonKind.DEVICE, name)
+    if name.startswith("cuda") and (reason := convicts(name)):
+        return reason
     return None if _BINDING.fullmatch(name) or name.startswith("pthread_mutex") else _SAYS_NOTHING

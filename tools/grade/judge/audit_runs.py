@@ -20,7 +20,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.task import Policy
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.audit.acts.earned import FEW, LARGEST_SHARE, Earned, measure_earned, telling_places
-from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels
+from foundry.tools.audit.acts.kernels import kernel_gate, own_kernels, stream_gate
 from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.cases import Case, Trial
@@ -85,6 +85,8 @@ def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy:
         answer = _answer_gate(DISGUISED, watched, trial, "in a process that shows no grader, after many calls,")
         gates.append(answer)
         source = read_source(load["text"])
+        if not on_cpu:
+            gates.append(stream_gate(seen.get("unfinished", {})))
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again

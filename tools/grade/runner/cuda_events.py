@@ -6,12 +6,17 @@ and not the host's pace (unless queueing a call takes longer than that), and no 
 stream only. So each call is followed by a kernel that ends when nothing else runs on the device, and the time that it
 waits is charged to the call. The host notices the end 20 to 100 us late in a tenth of the samples; its clock only
 reveals long work.
+
+A stream of the candidate's own is no offence, and what it runs is paid for. Whether the caller's stream waits for it is
+seen while another kernel holds every multiprocessor: a copy engine needs none, so what the caller's stream copies then
+was copied before any kernel that it did not wait for.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +26,7 @@ import torch
 
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
+from foundry.tools.process.channel import Message
 
 Result = TypeVar("Result")
 FLUSH_FACTOR = 2  # times the L2 size
@@ -29,6 +35,9 @@ HIDDEN_SHARE = 0.05  # or this part of the call
 SEEN_BY_HOST_MS = 0.25  # the same for what only the host's last look shows: copies, work that was queued late
 EMPTY_CALLS = 9
 LEAD_MS = 1.0
+HELD_MS = (5.0, 20.0, 80.0)  # tried in turn: queueing the call must take less
+SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied
+UNWRITTEN = 0xFF
 
 _flush_buffers: dict[int, torch.Tensor] = {}
 _usual: dict[int, tuple[float, float]] = {}
@@ -37,6 +46,8 @@ _span_ms = [0.0]  # of all the device's work in the last measurement: flushes, w
 _event: Callable[..., Any] = torch.cuda.Event
 _synchronize: Callable[[], None] = torch.cuda.synchronize
 _current_stream: Callable[[], Any] = torch.cuda.current_stream
+_make_stream: Callable[[], Any] = torch.cuda.Stream
+_in_stream: Callable[[Any], Any] = torch.cuda.stream
 _blas_handle: Callable[[], Any] = torch.cuda.current_blas_handle
 
 
@@ -169,3 +180,70 @@ def settle() -> None:
     gpu_kernels()
     flush_cache()
     _usual_afterwards()
+
+
+def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[torch.Tensor]) -> Message:
+    """Which outputs of a call still change after a copy that the caller's stream makes of them: {"changed": numbers,
+    "held": whether the device was held until the copy was queued, so that nothing could have finished in time by luck}.
+
+    Outputs of a call before are overwritten first, so that one that comes to lie there does not look finished; `others`
+    are tensors whose memory is left alone.
+    """
+    spared = {tensor.untyped_storage().data_ptr() for tensor in others}
+    room: list[torch.Tensor] = []
+    changed, is_held = list[int](), False
+    for held_ms in HELD_MS:
+        flats = [_bytes_of(tensor) for tensor in call()]
+        _synchronize()
+        while len(room) < 1 + SPANS * len(flats):
+            room.append(torch.empty(SPAN_BYTES, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
+        for number in range(len(flats)):
+            if flats[number].data_ptr() not in spared:
+                flats[number].fill_(UNWRITTEN)
+        device = flats[0].device if flats else torch.device("cpu")
+        flats.clear()  # their memory is free for the next call
+        changed, is_held = _copy_while_held(call, held_ms, room, device)
+        if changed or is_held:
+            break
+    return {"changed": changed, "held": is_held}
+
+
+def _copy_while_held(
+    call: Callable[[], list[torch.Tensor]], held_ms: float, room: Sequence[torch.Tensor], device: torch.device
+) -> tuple[list[int], bool]:
+    """(outputs whose bytes differ between a copy in the caller's stream and one after all work, whether the device was
+    held until that copy was queued, and copies could be made meanwhile). `room`, page-locked memory for the copies: it
+    cannot be had while the device works."""
+    holder, begun, ended = _make_stream(), _event(), _event()
+    blank = torch.zeros_like(room[0], device=device)
+    _synchronize()
+    with _in_stream(holder):
+        begun.record(holder)
+        gpu_kernels().hold(held_ms)
+        ended.record(holder)
+    begun.synchronize()
+    room[0].copy_(blank, non_blocking=True)
+    _current_stream().synchronize()
+    can_copy = not ended.query() and not gpu_kernels().refused
+    outputs = [_bytes_of(tensor) for tensor in call()]
+    pieces = [(number, piece) for number, flat in enumerate(outputs) for piece in _pieces(flat)]
+    copies = [(number, piece, copy[: piece.numel()]) for (number, piece), copy in zip(pieces, room[1:], strict=False)]
+    for _, piece, copy in copies:
+        copy.copy_(piece, non_blocking=True)
+    is_held = can_copy and not ended.query()
+    _synchronize()
+    return sorted({number for number, piece, copy in copies if not torch.equal(copy, piece.cpu())}), is_held
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All the memory that was allocated for a tensor, whatever its strides are."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
+
+
+def _pieces(flat: torch.Tensor) -> list[torch.Tensor]:
+    """The first and the last bytes of a tensor, and some between them."""
+    room = flat.numel() - SPAN_BYTES
+    if room <= 0:
+        return [flat] if flat.numel() else []
+    starts = {0, room, *(random.SystemRandom().randrange(room) for _ in range(SPANS - 2))}
+    return [flat[start : start + SPAN_BYTES] for start in sorted(starts)]

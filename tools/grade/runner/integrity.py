@@ -37,6 +37,7 @@ Snapshot = dict[str, Any]
 _MODULES = (torch, torch.nn.functional, torch.cuda, torch.nn.init, ctypes, time, builtins, gc, json, os, mmap, sys)
 _CLASSES = (torch.Tensor, torch._C.TensorBase, torch.nn.Module, torch.nn.Parameter, torch.cuda.Event, torch.cuda.Stream)
 _OURS = "foundry."
+_PERSISTING_L2_CACHE_SIZE = 6  # CUlimit
 _CONSTANTS = (bool, int, float, str, bytes)
 
 # What compilers and their wrappers read, and what honest files therefore set.
@@ -242,7 +243,18 @@ def _cuda_flags() -> dict[str, Any]:
     flags["torch.backends.cudnn.allow_tf32"] = _setting(torch.backends.cudnn, "allow_tf32")
     if _is_cuda_in_use():
         flags["the current CUDA stream"] = torch.cuda.current_stream().cuda_stream
+        flags["the bytes of the L2 cache set aside for lines that persist"] = _set_aside_bytes()
     return flags
+
+
+def _set_aside_bytes() -> int:
+    """What of the L2 cache this context keeps for lines that persist; 0 where the driver does not say."""
+    found = ctypes.c_size_t(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuCtxGetLimit(ctypes.byref(found), _PERSISTING_L2_CACHE_SIZE)
+    except (OSError, AttributeError):
+        return 0
+    return found.value
 
 
 def _setting(owner: Any, name: str) -> Any:

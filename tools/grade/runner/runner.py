@@ -91,6 +91,7 @@ class Runner:
         self._before: integrity.Snapshot = {}
         self._call_each = timed_calls.call_each
         self._last_span_ns: Callable[[], int] = lambda: 0  # of work on a GPU
+        self._find_unfinished: Callable[..., Message] = lambda *_: {}
         self._pads = timed_calls.Pads()
         self._variants: dict[str, Variant] = {}
         self._ground_bytes = 0  # of a GPU's memory, held before the model was there
@@ -138,13 +139,11 @@ class Runner:
         """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
         self._device = torch.device(message["device"])
         if self._device.type == "cuda":
-            from foundry.tools.grade.runner import (
-                cuda_events,  # its clock is taken here, before the candidate's code runs
-            )
+            from foundry.tools.grade.runner import cuda_events  # takes its clock now, before the candidate's code runs
 
             cuda_events.settle()
             self._call_each, self._ground_bytes = cuda_events.call_each, torch.cuda.memory_allocated()
-            self._last_span_ns = cuda_events.last_span_ns
+            self._last_span_ns, self._find_unfinished = cuda_events.last_span_ns, cuda_events.find_unfinished
         start = self._clock()
         if "task" in message:
             self._make = reference_maker(message)
@@ -363,12 +362,13 @@ class Runner:
             raise Refused("crash", "nobody watches this process")
         answer = watched_calls(observer, lambda record: self._forward(slot, record=record)[1], message, self._clock)
         if self._device.type == "cuda":
+            others = [*slot.tensors, *self._state_of(slot).tensors]
+            answer["unfinished"] = self._find_unfinished(lambda: self._call_plainly(slot), others)
             answer["kernels"] = record_launches(lambda: self._forward(slot, record=False))
         return answer
 
     def _fewer(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: what PyTorch computes for fewer rows, or for inputs that begin elsewhere, in the second such
-        call: the first may have tuned."""
+        """For the audit: PyTorch's operators on fewer rows or inputs elsewhere, after a call that may tune."""
         slot, operators = self._slots[message["slot"]], []
         arguments, rows = other_inputs(slot.arguments, elsewhere=bool(message.get("elsewhere")))
         for _ in range(2 if rows else 0):
