@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from foundry.tools.grade.runner import cuda_events
+from foundry.tools.grade.runner import cuda_events, timed_calls
 from foundry.tools.grade.runner.cuda_events import call_each, find_unfinished, settle, time_calls
 
 make_event: Callable[..., Any] = torch.cuda.Event
@@ -25,10 +27,25 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is n
 
 def test_pieces_of_an_output_are_its_first_and_last_bytes_and_some_between() -> None:
     flat = torch.arange(100_000, dtype=torch.float32).view(torch.uint8)
-    pieces = cuda_events._pieces(cuda_events._bytes_of(flat.view(torch.float32).reshape(1000, 100).t()))
+    pieces = cuda_events._pieces(timed_calls.bytes_of(flat.view(torch.float32).reshape(1000, 100).t()))
     assert torch.equal(pieces[0], flat[:4096]) and torch.equal(pieces[-1], flat[-4096:])
     assert 3 <= len(pieces) <= cuda_events.SPANS and {piece.numel() for piece in pieces} == {4096}
     assert [piece.numel() for piece in cuda_events._pieces(flat[:100])] == [100] and not cuda_events._pieces(flat[:0])
+
+
+@pytest.mark.parametrize(("spared", "last"), [(None, 2.0), ([], math.nan)])
+def test_a_call_that_leaves_the_last_answer_where_it_was_shows(spared: list[torch.Tensor] | None, last: float) -> None:
+    memory, calls, ticks = torch.zeros(3), itertools.count(), itertools.count()
+
+    def call() -> list[torch.Tensor]:
+        if next(calls) < 9:  # then it trusts that nobody wrote there since
+            memory.fill_(2.0)
+        return [memory]
+
+    outputs = timed_calls.call_in_a_row(call, 40e-9, lambda: next(ticks), spared)
+    assert torch.equal(outputs[0].isnan(), torch.full((3,), math.isnan(last)))
+    given = torch.ones(2)
+    assert timed_calls.call_in_a_row(lambda: [given[1:]], 9e-9, lambda: next(ticks), [given])[0].tolist() == [1.0]
 
 
 class SimulatedDevice:

@@ -36,6 +36,7 @@ DISGUISED = "without a grader in sight"
 FEWER_ROWS, ELSEWHERE = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
+IN_A_ROW_S = 0.05  # on a GPU, where no run changes the speed of its clocks
 PUBLIC_SEEDS = (42, 0)
 LONG_DRAW_BYTES = 1 << 30  # of inputs: the host draws 0.7 GB a second, on one core, while the GPU waits
 CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
@@ -87,6 +88,8 @@ def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy:
         source = read_source(load["text"])
         if not on_cpu:
             gates.append(stream_gate(seen.get("unfinished", {})))
+            where = "called again at once, where its last answer was,"
+            gates.append(_answer_gate("in a row", watched, trial, where, awake_s=IN_A_ROW_S))
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again
@@ -142,12 +145,13 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
     return Gate("public inputs", True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
 
 
-def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str) -> Gate:
+def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str, *, awake_s: float = 0.0) -> Gate:
     """Whether the answer to a trial is right in this process; accuracy was judged before, so that near its limit is not
     beyond it."""
     try:
         link.inputs(SLOT, 0, trial.inputs)
-        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=[item.spec for item in trial.buffers])
+        buffers = [item.spec for item in trial.buffers]
+        _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, awake_s=awake_s)
     except RunnerFailed as failed:
         return Gate(name, False, f"{where} it fails: {failed.evidence}")
     owns = trial.tf32 or trial.ieee

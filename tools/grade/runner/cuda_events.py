@@ -37,7 +37,6 @@ EMPTY_CALLS = 9
 LEAD_MS = 1.0
 HELD_MS = (5.0, 20.0, 80.0)  # tried in turn: queueing the call must take less
 SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied
-UNWRITTEN = 0xFF
 
 _flush_buffers: dict[int, torch.Tensor] = {}
 _usual: dict[int, tuple[float, float]] = {}
@@ -189,19 +188,16 @@ def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[tor
     Outputs of a call before are overwritten first, so that one that comes to lie there does not look finished; `others`
     are tensors whose memory is left alone.
     """
-    spared = {tensor.untyped_storage().data_ptr() for tensor in others}
     room: list[torch.Tensor] = []
     changed, is_held = list[int](), False
     for held_ms in HELD_MS:
-        flats = [_bytes_of(tensor) for tensor in call()]
+        outputs = call()
         _synchronize()
-        while len(room) < 1 + SPANS * len(flats):
+        timed_calls.overwrite(outputs, others)
+        while len(room) < 1 + SPANS * len(outputs):
             room.append(torch.empty(SPAN_BYTES, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
-        for number in range(len(flats)):
-            if flats[number].data_ptr() not in spared:
-                flats[number].fill_(UNWRITTEN)
-        device = flats[0].device if flats else torch.device("cpu")
-        flats.clear()  # their memory is free for the next call
+        device = outputs[0].device if outputs else torch.device("cpu")
+        del outputs  # their memory is free for the next call
         changed, is_held = _copy_while_held(call, held_ms, room, device)
         if changed or is_held:
             break
@@ -225,7 +221,7 @@ def _copy_while_held(
     room[0].copy_(blank, non_blocking=True)
     _current_stream().synchronize()
     can_copy = not ended.query() and not gpu_kernels().refused
-    outputs = [_bytes_of(tensor) for tensor in call()]
+    outputs = [timed_calls.bytes_of(tensor) for tensor in call()]
     pieces = [(number, piece) for number, flat in enumerate(outputs) for piece in _pieces(flat)]
     copies = [(number, piece, copy[: piece.numel()]) for (number, piece), copy in zip(pieces, room[1:], strict=False)]
     for _, piece, copy in copies:
@@ -233,11 +229,6 @@ def _copy_while_held(
     is_held = can_copy and not ended.query()
     _synchronize()
     return sorted({number for number, piece, copy in copies if not torch.equal(copy, piece.cpu())}), is_held
-
-
-def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """All the memory that was allocated for a tensor, whatever its strides are."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def _pieces(flat: torch.Tensor) -> list[torch.Tensor]:

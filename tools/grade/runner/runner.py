@@ -182,9 +182,8 @@ class Runner:
             model = model.to(loading.torch_dtype(message["dtype"]))
         if message["mode"] != "as_given":
             model.train(message["mode"] == "train")
-        model = self._guard("crash", lambda: model.to(self._device))
-        self._models[message["case"]] = model
-        return {"keys": list(self._models[message["case"]].state_dict()), "training": model.training}
+        model = self._models[message["case"]] = self._guard("crash", lambda: model.to(self._device))
+        return {"keys": list(model.state_dict()), "training": model.training}
 
     def _state(self, message: Message, handles: list[int]) -> Message:
         """Copies the reference's parameters and buffers in; says how they were matched."""
@@ -268,7 +267,8 @@ class Runner:
         state = self._state_of(slot)
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
-            tensors = timed_calls.call_in_a_row(lambda: self._call_plainly(slot), message["awake"], self._clock)
+            spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
+            tensors = timed_calls.call_in_a_row(lambda: self._call_plainly(slot), message["awake"], self._clock, spared)
         else:
             state.reset()
             self._prepare_memory(wanted, message["poison"])
