@@ -79,6 +79,7 @@ class Brief:
     ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
+    thinking: tuple[str, ...] = ()  # the parents of steps that others think about now
     model: str = ""  # of several the expert has, the one that was chosen for this step
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does
     talk: Talk = field(default_factory=Talk)  # what it has asked and heard in this step

@@ -1,9 +1,9 @@
-"""The island: a population with a role and a random stream of its own, looping its generations until it stops.
+"""A strand of an island: it loops the steps of a population with a role and random streams of its own until it stops.
 
 select -> diagnose -> an expert -> write -> build -> verify -> auditor -> time -> profile -> prove -> learn -> migrate
 
 Nodes are functions of state in, update out. None raises for a bad candidate. An internal error ends only its own
-island; as an exception it would cancel the other islands.
+strand; as an exception it would cancel all others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from foundry.graph.run.journal import Diverged
 from foundry.graph.run.services import Services
 from foundry.graph.search import measure, think
 from foundry.graph.search.experts import ask, use_tools, write
-from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, step_name
+from foundry.graph.search.state import IslandOutput, IslandState, Stop, Update, report_key
 from foundry.knowledge.thought import ExpertName
 
 IslandNode = Callable[[IslandState, Services], Awaitable[Update]]
@@ -111,11 +111,14 @@ def unless_stopped(choose: Callable[[IslandState], str]) -> Callable[[IslandStat
 
 
 def contain(name: str, work: IslandNode) -> Any:
-    """The node around a step: a span in the trace, and an error that ends this island instead of all of them."""
+    """The node around a step: a span in the trace, and an error that ends this strand instead of all of them."""
 
     async def node(state: IslandState, runtime: Runtime[Services]) -> Update:
         services = await services_of(state, runtime)
-        here = step_name(state["island"], state["generation"] + 1) if name == "select" else state["step"]
+        here = think.next_step(state, services) if name == "select" else state["step"]
+        if name != "select":
+            place = state["island"], state["strand"]
+            services.flight.tell(place, here, state.get("parent", ""), state.get("candidate", ""))
         with streaming(runtime.stream_writer), services.log.at(state["island"], here):
             try:
                 with services.log.span("node", name):
@@ -140,9 +143,11 @@ async def leave(state: IslandState, runtime: Runtime[Services]) -> Update:
     """Reports to the root graph what the next round starts from."""
     services = await services_of(state, runtime)
     with streaming(runtime.stream_writer), services.log.at(state["island"], state["step"]):
+        is_last = services.flight.leave((state["island"], state["strand"]))
         reason = state["stop"]["text"] if state["stop"] else ""
-        services.log.note_once("note", "island ends", reason=reason, round=state.get("round", 0))
-    return {"islands": {str(state["island"]): think.report(state)}}
+        name = "island ends" if is_last else "strand ends"
+        services.log.note_once("note", name, reason=reason, round=state.get("round", 0))
+    return {"islands": {report_key(state["island"], state["strand"]): think.report(state)}}
 
 
 def make_island() -> CompiledStateGraph[Any, Any, Any, Any]:

@@ -19,10 +19,11 @@ from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
 from foundry.graph.run.services import Services
 from foundry.graph.search.archive import ONE_CELL, Archive, cell_of, insert
+from foundry.graph.search.experts import claim_evaluation
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
 from foundry.graph.search.lessons import lessons, localise, query, winners
 from foundry.graph.search.orders import added_islands, answer_untaken, no_orders
-from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, step_name
+from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, report_key, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
 from foundry.knowledge.candidate import (
     REFERENCE,
@@ -265,10 +266,10 @@ def _as_asked(recipe: Recipe, services: Services) -> Recipe:
 
 
 def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:
-    """The decision to evaluate a first file, None when an earlier one is the same."""
+    """The decision to evaluate a first file, None when an earlier one is the same or the budget does not pay for it."""
     step = f"seed{number}"
     digest = hashlib.sha256(text.encode()).hexdigest()
-    claim = services.journal.plain(f"{step}/claim", "outside", lambda: services.run.claim_as_plain(digest, step))
+    claim = services.journal.plain(f"{step}/claim", "outside", lambda: claim_evaluation(digest, step, services))
     services.run.add_tried([*([recipe.digest] if recipe else []), digest])
     if not claim["fresh"]:
         return None
@@ -350,23 +351,26 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
         directives=[],
         inbox_after=0,
         orders=no_orders(),
+        folded=0,
     )
 
 
 def island_inputs(state: RunState, services: Services) -> list[IslandState]:
-    """What each island of the coming round is sent."""
-    round_ = state.get("round", 0)
+    """What each strand of each island of the coming round is sent."""
+    round_, strands = state.get("round", 0), services.request.strands
     start = first_reports(state, services)
     inputs = []
     usual, added = services.request.island_count, state.get("added", [])
     off = services.request.without
-    for number in range(usual + len(added)):
-        earlier = state.get("islands", {}).get(str(number), start)
+    for number, strand in itertools.product(range(usual + len(added)), range(strands)):
+        begun = IslandReport({**start, "generation": 1 + strand - strands})
+        earlier = state.get("islands", {}).get(report_key(number, strand), begun)
         archive = earlier["archive"]
         inputs.append(
             IslandState(
                 run=str(services.run.path),
                 island=number,
+                strand=strand,
                 role=earlier["orders"]["role"] or _added_role(number - usual, added) or role_of(number, round_, off),
                 round=round_,
                 generation=earlier["generation"],
@@ -378,6 +382,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 directives=earlier["directives"],
                 inbox_after=earlier["inbox_after"],
                 orders=earlier["orders"],
+                folded=earlier["folded"],
                 islands_now=usual + len(added),
                 best=max((elite["merit"] for elite in archive.values()), default=0.0),
                 idle=0,

@@ -14,7 +14,14 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from foundry.agents.chat.options import MOST_CALLS, MOST_PARALLEL, ChatOptions, ReasoningEffort, price_in_words
+from foundry.agents.chat.options import (
+    MOST_CALLS,
+    MOST_IN_FLIGHT,
+    MOST_PARALLEL,
+    ChatOptions,
+    ReasoningEffort,
+    price_in_words,
+)
 from foundry.agents.expert import experts
 from foundry.agents.ledger import LEAST_ANSWER_TOKENS
 from foundry.agents.models.models import PLAYBOOK, Models, ModelSpec
@@ -87,6 +94,8 @@ class SettingsFile(ModelOptions):
 
     model: Names = Field(default_factory=list)
     """For every expert that `experts` does not name; several: each step comes from the one that promises most."""
+    in_flight: Annotated[int, Field(ge=1, le=MOST_IN_FLIGHT)] | None = None
+    """Steps that each island takes at a time."""
     experts: dict[str, Names] = Field(default_factory=dict)
     models: dict[str, ModelTable] = Field(default_factory=dict)
 
@@ -110,6 +119,12 @@ def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None
         raise UsageError(f"--{flag} is about a chat model, but none is asked for", "add --model NAME")
     over = {**_validated(_of_environment(), is_flag=False), **_validated(flags, is_flag=True)}
     return Models(tuple(_spec(name, file, over) for name in names), everyone, by_expert)
+
+
+def read_in_flight(flag: int | None = None) -> int | None:
+    """How many steps each island shall take at a time: the flag before the file; None where neither says."""
+    path = find_file(Path.cwd()) if flag is None else None
+    return _read_file(path).in_flight if path else flag
 
 
 def find_file(folder: Path) -> Path | None:

@@ -77,6 +77,10 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
 
 def _attempts(brief: Brief) -> str:
     lines = [f"- {attempt_line(item.candidate, item.proposal, item.records)}" for item in brief.attempts]
+    if brief.parent.candidate.id in brief.thinking:
+        lines.append(
+            "- another engineer thinks about a step from this parent now: take one that is not the obvious one"
+        )
     return "\n".join(lines) or "nothing yet"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foundry.agents.chat.options import MOST_IN_FLIGHT
 from foundry.graph.commands import model_flags
 from foundry.graph.commands.options import (
     JsonOption,
@@ -57,6 +58,10 @@ def solve(
     ask_missing: model_flags.AskMissingFlag = False,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
     islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    in_flight: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_IN_FLIGHT, help="Steps that each island takes at a time; default: 1."),
+    ] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
     finalists: Annotated[int | None, typer.Option(min=1, help="Proven at the end; default: the effort's.")] = None,
@@ -84,7 +89,7 @@ def solve(
 ) -> None:
     """Search a fast, proven kernel for a task."""
     from foundry.agents.chat.tape import TapeOptions
-    from foundry.agents.models.settings import find_file, read_models
+    from foundry.agents.models.settings import find_file, read_in_flight, read_models
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
     from foundry.tools.machine.device import see_gpus
 
@@ -111,6 +116,7 @@ def solve(
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
+    request = replace(request, in_flight=read_in_flight(in_flight))
     if models and not as_json and (file := find_file(Path.cwd())):
         typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:

@@ -1,4 +1,5 @@
-"""The budget of a run: what it may spend, what it has spent, and why an island should stop."""
+"""The budget of a run: what it may spend, what it has spent, what steps under way will need, and why an island should
+stop."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ from foundry.knowledge.merit import estimate_of
 
 FLOOR_REACHED = 0.97  # fraction of the roofline floor beyond which nothing is left to gain
 TRIALS = 0.5  # of a run's evaluations: what experts may have tried by tools
+
+Place = tuple[int, int]  # island and strand
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Ledger:
         self._request = request
         self._run = run
         self._log = log
-        self._excused: dict[int, float] = {}
+        self._excused: dict[Place, float] = {}
         self._waited_s = 0.0
         self.thinking = ModelLedger(book=RunCalls(run.database))
         self.refresh()
@@ -90,9 +93,9 @@ class Ledger:
         self.thinking.max_tokens, self.thinking.max_dollars = allowed.tokens, allowed.dollars
         self.thinking.max_calls = allowed.calls
 
-    def excuse(self, island: int, seconds: float) -> None:
-        """Takes `seconds` of pause off the run's time. Islands pause together, so only the longest pause counts."""
-        self._excused[island] = self._excused.get(island, 0.0) + seconds
+    def excuse(self, place: Place, seconds: float) -> None:
+        """Takes `seconds` of pause off the run's time. Strands pause together, so only the longest pause counts."""
+        self._excused[place] = self._excused.get(place, 0.0) + seconds
 
     def excuse_waiting(self, seconds: float) -> None:
         """Takes off the run's time what a person took to answer a question."""
@@ -115,24 +118,32 @@ class Ledger:
             None if calls is None else calls + int(sum_grants(directives, "calls")),
         )
 
-    def why_exhausted(self) -> str:
-        """Which cap on the search is reached, in words; "" if none is. The caps on tokens, dollars and calls stop
-        the model but not the search: the playbook goes on at no cost."""
+    def why_exhausted(self, reserved: int = 0) -> str:
+        """Which cap on the search is reached, in words; "" if none is. `reserved`: evaluations that steps under way
+        will claim. The caps on tokens, dollars and calls stop the model but not the search: the playbook goes on at
+        no cost."""
         spent, allowed = self.spent(), self.allowed()
-        if spent.evaluations >= allowed.evaluations:
+        if spent.evaluations + reserved >= allowed.evaluations:
             return f"budget: {allowed.evaluations} evaluations"
         if spent.minutes >= allowed.minutes:
             return f"budget: {allowed.minutes:.3g} minutes"
         return ""
 
-    def why_no_trial(self, text: str) -> str:
-        """Why the machine may not work on a text, by its sha256, for an expert that asks; "" if it may."""
+    def why_no_trial(self, text: str, reserved: int) -> str:
+        """Why the machine may not work on a text, by its sha256, for an expert that asks; "" if it may. `reserved`:
+        evaluations that steps under way will claim, its own among them."""
         if self._run.is_counted(text):
             return ""
         most = int(TRIALS * self.allowed().evaluations)
         if self._run.trial_count() >= most:
             return f"the experts' tools have used their part of the budget, {most} kernels"
-        return self.why_exhausted()
+        return self.why_exhausted(reserved)
+
+    def why_no_claim(self, text: str) -> str:
+        """Why a text, by its sha256, may not become a candidate; "" if it may. What a tool worked on is paid for."""
+        spent, allowed = self.spent().evaluations, self.allowed().evaluations
+        is_paid = spent < allowed or self._run.is_counted(text)
+        return "" if is_paid else f"budget: {allowed} evaluations"
 
     def why_satisfied(self, best: Evaluation | None) -> str:
         """Why the best candidate is good enough to end the search, in words; "" if it is not."""
@@ -147,3 +158,37 @@ class Ledger:
         if share >= FLOOR_REACHED and self._run.evaluation_count() >= self._request.plan.floor_trusted:
             return f"floor: {100 * share:.0f} % of the roofline floor"
         return ""
+
+
+@dataclass(frozen=True)
+class Underway:
+    """A step from its beginning on; `parent` and `candidate` are "" until they are known."""
+
+    step: str
+    parent: str = ""
+    candidate: str = ""
+
+
+class Flight:
+    """Each strand tells where it is. A process that resumes a run learns it as the strands go on."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Place, Underway] = {}
+
+    def tell(self, place: Place, step: str, parent: str = "", candidate: str = "") -> None:
+        """The strand at `place` is at this step; what it had before is done."""
+        self._steps[place] = Underway(step, parent, candidate)
+
+    def leave(self, place: Place) -> bool:
+        """The strand ends; whether it was the last one of its island."""
+        self._steps.pop(place, None)
+        return not any(island == place[0] for island, _ in self._steps)
+
+    def reserved(self, but: Place | None = None) -> int:
+        """How many evaluations the steps under way may still claim, those of the strand at `but` aside."""
+        return sum(not item.candidate for place, item in self._steps.items() if place != but)
+
+    def thinking(self, but: Place) -> list[Underway]:
+        """The steps of the other strands from which no candidate has come yet, in the order of their places."""
+        found = [item for place, item in sorted(self._steps.items()) if place != but]
+        return [item for item in found if item.parent and not item.candidate]

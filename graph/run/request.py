@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from foundry.agents.chat.options import MOST_IN_FLIGHT
 from foundry.agents.chat.tape import TapeOptions
 from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
@@ -143,6 +144,7 @@ class SolveRequest:
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
     without: tuple[Mechanism, ...] = ()
+    in_flight: int | None = None  # steps that each island takes at a time; a run's own request says it
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:
@@ -150,6 +152,8 @@ class SolveRequest:
             raise UsageError(f"unknown effort {self.effort!r}", f"one of {', '.join(EFFORTS)}")
         if self.islands is not None and not 1 <= self.islands <= 64:
             raise UsageError(f"{self.islands} islands", "a number from 1 to 64")
+        if self.in_flight is not None and not 1 <= self.in_flight <= MOST_IN_FLIGHT:
+            raise UsageError(f"{self.in_flight} steps in flight", f"a number from 1 to {MOST_IN_FLIGHT}")
         if self.finalists is not None and self.finalists < 1:
             raise UsageError(f"{self.finalists} finalists", "at least one must be proven")
         limits = self.limits
@@ -165,6 +169,11 @@ class SolveRequest:
     @property
     def island_count(self) -> int:
         return self.islands or self.plan.islands
+
+    @property
+    def strands(self) -> int:
+        """Steps that each island takes at a time."""
+        return self.in_flight or 1
 
     @property
     def finalist_count(self) -> int:

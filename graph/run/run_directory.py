@@ -23,7 +23,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "7"
+FORMAT = "8"
 SCHEMA = (
     event_log.SCHEMA
     + """
@@ -373,6 +373,18 @@ class RunDirectory:
             mark,
         )
         return [decode(Decision, row[0]).candidate for row in rows]
+
+    def results(self, island: int, after: int, up_to: int) -> list[tuple[str, Stage]]:
+        """The candidates of an island that were recorded between two marks, in that order, each with the highest stage
+        that it had by then."""
+        rows = self.database.run(
+            "SELECT candidate, stage FROM evaluations WHERE island = ? AND rowid > ? AND rowid <= ? ORDER BY rowid",
+            (island, after, up_to),
+        )
+        found: dict[str, Stage] = {}
+        for candidate, stage in rows:
+            found[candidate] = max(found.get(candidate, stage), stage, key=STAGES.index)
+        return list(found.items())
 
     def evaluation_count(self) -> int:
         """Candidates this run evaluated; the reference itself (c0) is none."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from foundry.agents.models.models import PLAYBOOK, Models, models_for
-from foundry.graph.run.budget import Ledger
+from foundry.graph.run.budget import Flight, Ledger
 from foundry.graph.run.events import EventLog
 from foundry.graph.run.journal import Journal
 from foundry.graph.run.measurements import Measurements
@@ -84,7 +84,8 @@ class Services:
     store: ExperienceStore | None
     write_receipt: Callable[[Services, Evaluation], None]
     recorded: RunDirectory | None = None
-    briefs: dict[int, Brief] = field(default_factory=dict)  # each island's latest
+    flight: Flight = field(default_factory=Flight)
+    briefs: dict[str, Brief] = field(default_factory=dict)  # each strand's latest, by its step
     known: dict[str, Known | None] = field(default_factory=dict)  # by candidate and stage, for the estimates
     others: tuple[Known, ...] | None = None  # what earlier runs measured of kernels like these, once asked
     _lowered: dict[str, Lowered] = field(default_factory=dict)
@@ -141,7 +142,8 @@ class Services:
         """A candidate's records up to a stage, the screen first; a replay's as `evaluation` finds them."""
         stages = STAGES[: STAGES.index(up_to) + 1] if up_to else STAGES
         found = self.run.records(candidate, stages)
-        return self.recorded.records(candidate, stages) if self.recorded and not found else found
+        theirs = self.recorded.records(candidate, stages) if self.recorded else []
+        return theirs if len(theirs) > len(found) else found
 
     def candidate(self, name: str) -> Candidate:
         """A candidate that this run has decided on; raises UsageError when it has not."""

@@ -14,7 +14,7 @@ from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
-from foundry.graph.search.state import IslandState
+from foundry.graph.search.state import IslandState, step_name
 from foundry.knowledge.candidate import REFERENCE, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
@@ -28,10 +28,9 @@ SHOWN_ATTEMPTS = 8
 async def brief_for(state: IslandState, services: Services) -> Brief:
     """The brief of the step at hand, built once a step. A process that goes on with a step that another began builds it
     again, from the state and the run's records: the same."""
-    brief = services.briefs.get(state["island"])
-    if brief is None or brief.step != state["step"]:
-        brief = await _build_brief(state, services)
-        services.briefs[state["island"]] = brief
+    brief = services.briefs.get(state["step"])
+    if brief is None:
+        brief = _remember(await _build_brief(state, services), services)
     diagnosis = state["diagnosis"]
     return brief if diagnosis is None else await add_diagnosis(brief, diagnosis, services)
 
@@ -44,8 +43,14 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
             limiter = diagnosis.failure or diagnosis.limiter or ""
             asked = query(brief.graph, services.device, limiter, diagnosis.action)
             recalled = await services.recall(f"{brief.step}/recalled", asked)
-        brief = replace(brief, diagnosis=diagnosis, hits=recalled.hits, lifts=recalled.lifts)
-        services.briefs[brief.island] = brief
+        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, lifts=recalled.lifts), services)
+    return brief
+
+
+def _remember(brief: Brief, services: Services) -> Brief:
+    """Keeps the brief while its step lasts."""
+    services.briefs.pop(step_name(brief.island, brief.generation - services.request.strands), None)
+    services.briefs[brief.step] = brief
     return brief
 
 
@@ -62,9 +67,7 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
     if not services.journal.plain(key, "outside", lambda: services.measure.may_count(text, services.effort.counted)):
         return brief
     profile = await services.measure.counted(text, parent, brief.lowered)
-    brief = replace(brief, parent=replace(parent, profile=profile))
-    services.briefs[brief.island] = brief
-    return brief
+    return _remember(replace(brief, parent=replace(parent, profile=profile)), services)
 
 
 async def _build_brief(state: IslandState, services: Services) -> Brief:
@@ -111,6 +114,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
         examples=_examples(state, services, [elite["candidate"] for elite in elites]),
+        thinking=tuple(parent for _, parent in state["outside"]["thinking"]),
     )
 
 

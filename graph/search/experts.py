@@ -19,7 +19,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import choose_model, wait_for_model
 from foundry.graph.search.briefing import brief_for
 from foundry.graph.search.orders import USER, users_proposal
-from foundry.graph.search.state import IslandState, Update
+from foundry.graph.search.state import IslandState, Stop, Update
 from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
 from foundry.graph.search.tuning import with_numbers
 from foundry.knowledge.candidate import Candidate, Recipe
@@ -163,7 +163,9 @@ async def write(state: IslandState, services: Services) -> Update:
         services.log.note_once("note", "proposal failed", proposal=proposal.id, reason=str(error))
         return missed
     digest = hashlib.sha256(text.encode()).hexdigest()
-    claim = services.journal.plain(f"{step}/claim", "outside", lambda: services.run.claim_as_plain(digest, step))
+    claim = services.journal.plain(f"{step}/claim", "outside", lambda: claim_evaluation(digest, step, services))
+    if claim["refused"]:
+        return {"stop": Stop(kind="budget", text=claim["refused"])}
     services.run.add_tried(_digests(proposal, recipe, digest))
     if not claim["fresh"]:
         services.log.note_once("note", "duplicate", proposal=proposal.id, candidate=claim["candidate"])
@@ -179,9 +181,17 @@ async def write(state: IslandState, services: Services) -> Update:
         parents=(proposal.parent,),
         proposal=proposal.id,
     )
+    services.flight.tell((state["island"], state["strand"]), step, state["parent"], candidate.id)
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
         services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
+
+
+def claim_evaluation(digest: str, step: str, services: Services) -> dict[str, Any]:
+    """The right to evaluate a text, and why the budget refuses it, if so."""
+    if refused := services.ledger.why_no_claim(digest):
+        return {"candidate": "", "fresh": False, "refused": refused}
+    return {**services.run.claim_as_plain(digest, step), "refused": ""}
 
 
 async def text_of(proposal: Proposal, parent_text: str, services: Services) -> tuple[str, Recipe | None]:

@@ -27,6 +27,13 @@ class Stop(TypedDict):
     text: str
 
 
+class Findings(TypedDict):
+    """Candidates of an island, each with its highest stage, in the order in which they were recorded."""
+
+    upto: int  # the last record that is among them
+    found: list[tuple[str, Stage]]
+
+
 class Outside(TypedDict):
     """What a step reads from outside its island. It is read once, when the step begins, and kept in the journal."""
 
@@ -38,14 +45,18 @@ class Outside(TypedDict):
     rivals: bool  # torch.compile had been timed by then
     mark: list[int]  # of what had been decided and evaluated by then
     stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
+    results: Findings  # of the island's other strands, since this one looked last
+    thinking: list[tuple[str, str]]  # other strands' steps that have no candidate yet, with their parents
 
 
 class IslandReport(TypedDict, total=False):
     """What an island leaves behind at the end of a round; the next round starts from it."""
 
     island: int
+    strand: int  # which of the steps that the island takes at a time; each strand reports
     round: int
     generation: int
+    folded: int  # the last record of a candidate that is in the population
     archive: Archive
     population: dict[str, tuple[str, float]]
     dry: list[str]
@@ -57,7 +68,7 @@ class IslandReport(TypedDict, total=False):
 
 
 def merge_reports(old: dict[str, IslandReport] | None, new: dict[str, IslandReport] | None) -> dict[str, IslandReport]:
-    """Each island writes under its own key, so the order in which they end does not matter."""
+    """Each strand writes under its own key, so the order in which they end does not matter."""
     return {**(old or {}), **(new or {})}
 
 
@@ -86,7 +97,7 @@ class RunState(RunInput, total=False):
 
 
 class IslandState(IslandReport, total=False):
-    """One island's state while it loops its generations."""
+    """The state of one strand of an island while it loops its generations."""
 
     run: str
     role: Role
@@ -111,6 +122,11 @@ class IslandState(IslandReport, total=False):
     outcome: str  # why the candidate's tests ended early, "" when it passed them
     proven: bool  # the full protocol was spent on it
     islands: Annotated[dict[str, IslandReport], merge_reports]
+
+
+def report_key(island: int, strand: int) -> str:
+    """Where the report of a strand stands: "2", "2.1"."""
+    return f"{island}.{strand}" if strand else str(island)
 
 
 def step_name(island: int, generation: int) -> str:

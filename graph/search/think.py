@@ -5,29 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
+from foundry.graph.run.budget import Place
 from foundry.graph.run.inbox import find_wanted_state
-from foundry.graph.run.request import Mechanism, role_of
+from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import ONE_CELL, Gain, cell_of, insert
+from foundry.graph.search.archive import cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
-from foundry.graph.search.gradients import Transition, choose_parent, remember
+from foundry.graph.search.fold import find_results, fold, keep_best
+from foundry.graph.search.gradients import choose_parent
 from foundry.graph.search.lessons import lessons, shares
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
-from foundry.graph.search.state import IslandReport, IslandState, Outside, Stop, Update, step_name
+from foundry.graph.search.state import Findings, IslandReport, IslandState, Outside, Stop, Update, step_name
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
 from foundry.knowledge.library.moves import name_kernel
-from foundry.knowledge.merit import CORRECT, WRONG, merit
+from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Role
 
-GAIN = 1.005  # the merit that counts as a better candidate
 MISSES = 8  # proposals in a row without a new candidate after which an island gives up
-KEPT = 64  # candidates an island remembers as possible parents
 REPAIRS = {"library": 1, "model": 2, "user": 1}  # tries to repair a broken candidate, by origin
+ONCE = ("try", "from")  # orders that one strand of an island follows
 POLL_S = 0.2
 
 
@@ -35,8 +36,10 @@ def report(state: IslandState) -> IslandReport:
     """What the next round starts from."""
     return IslandReport(
         island=state["island"],
+        strand=state["strand"],
         round=state.get("round", 0),
-        generation=state.get("generation", 0),
+        generation=state["generation"],
+        folded=state["folded"],
         archive=state["archive"],
         population=state["population"],
         dry=state["dry"],
@@ -51,14 +54,23 @@ def report(state: IslandState) -> IslandReport:
 # select
 
 
+def next_step(state: IslandState, services: Services) -> str:
+    """The step that comes next; the strands of an island count its generations in turns."""
+    return step_name(state["island"], state["generation"] + services.request.strands)
+
+
 async def select(state: IslandState, services: Services) -> Update:
-    """Begins a step: reads the inbox and the budget, then chooses the parent of this generation."""
-    generation = state["generation"] + 1
-    step = step_name(state["island"], generation)
-    key = f"{step}/outside"
+    """Begins a step: reads the inbox and the budget, takes in what the island's other strands have found, then chooses
+    the parent of this generation."""
+    step, place = next_step(state, services), (state["island"], state["strand"])
+    generation, key = state["generation"] + services.request.strands, f"{step}/outside"
     if services.journal.lookup(key) is None and not services.journal.replaying:
-        await _wait_while_paused(state["island"], services)
-    outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, services))
+        await _wait_while_paused(place, services)
+    outside: Outside = services.journal.plain(key, "outside", lambda: _look_around(state, step, services))
+    if outside["stop"] is None:
+        services.flight.tell(place, step)
+    found, _ = fold(state, outside["results"], services)
+    state = cast("IslandState", {**state, **found})
     services.log.mark_alive()
     services.ledger.refresh()
     known = services.directives()
@@ -69,6 +81,7 @@ async def select(state: IslandState, services: Services) -> Update:
     orders = heed(state["orders"], said, known)
     withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
     update: Update = {
+        **found,
         "generation": generation,
         "step": step,
         "outside": outside,
@@ -78,7 +91,12 @@ async def select(state: IslandState, services: Services) -> Update:
         "role": _role(state, orders, generation, services),
     }
     stop = outside["stop"] or _own_stop(state, services)
-    return {**update, "stop": stop} if stop else {**update, **_choose_parent(state, orders, step, services)}
+    if stop:
+        services.flight.leave(place)
+        return {**update, "stop": stop}
+    update = {**update, **_choose_parent(state, orders, step, services)}
+    services.flight.tell(place, step, update.get("parent", ""))
+    return update
 
 
 def _role(state: IslandState, orders: UserOrders, generation: int, services: Services) -> Role:
@@ -144,29 +162,46 @@ def _place_of(name: str, services: Services) -> tuple[str, float]:
     return cell_of(coordinates) if coordinates else "000", merit(records)
 
 
-def _look_around(state: IslandState, services: Services) -> Outside:
+def _look_around(state: IslandState, step: str, services: Services) -> Outside:
     directives = services.directives(state["inbox_after"])
-    island = state["island"]
+    island, place = state["island"], (state["island"], state["strand"])
+    results = find_results(state, services)
     elites = (elite["candidate"] for elite in state["archive"].values())
-    shown = dict.fromkeys([*state["population"], *elites, *([state["broken"]] if state["broken"] else [])])
+    fresh = (name for name, _ in results["found"])
+    shown = dict.fromkeys([*state["population"], *elites, *fresh, *([state["broken"]] if state["broken"] else [])])
+    reserved = services.flight.reserved(but=place)
     return Outside(
-        stop=find_ordered_stop(services) or _find_island_s_stop(state, services),
+        stop=find_ordered_stop(services, reserved) or _find_island_s_stop(state, services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
-        to_run=[item.id for item in directives if item.to == "run" and item.island in (None, island)],
+        to_run=[item.id for item in directives if item.to == "run" and _is_ours(item, island, step, services)],
         tried=services.run.tried()[0],
         rivals=services.measure.knows_rivals,
         mark=list(services.run.mark()),
         stages=services.run.stages(list(shown)),
+        results=results,
+        thinking=[(item.step, item.parent) for item in services.flight.thinking(but=place)],
     )
 
 
-def find_ordered_stop(services: Services) -> Stop | None:
-    """Why the whole search should end: the user's word, the budget, or a result that is good enough."""
+def _is_ours(item: Directive, island: int, step: str, services: Services) -> bool:
+    """Whether a strand heeds what was said to the run: what is to be done once, by the first strand of an island that
+    hears it."""
+    if item.island not in (None, island):
+        return False
+    if item.verb not in ONCE:
+        return True
+    taken: str = services.journal.plain(f"i{island}/order/{item.id}", "outside", lambda: step)
+    return taken == step
+
+
+def find_ordered_stop(services: Services, reserved: int = 0) -> Stop | None:
+    """Why the whole search should end: the user's word, the budget, of which steps under way have `reserved` so many
+    evaluations, or a result that is good enough."""
     wanted, number = find_wanted_state(services.directives())
     if wanted == "stop":
         return Stop(kind="user", text=f"stopped by the user (d{number})")
-    if spent := services.ledger.why_exhausted():
+    if spent := services.ledger.why_exhausted(reserved):
         return Stop(kind="budget", text=spent)
     if enough := services.ledger.why_satisfied(services.best()):
         return Stop(kind="satisfied", text=enough)
@@ -193,7 +228,8 @@ def _own_stop(state: IslandState, services: Services) -> Stop | None:
     return None
 
 
-async def _wait_while_paused(island: int, services: Services) -> None:
+async def _wait_while_paused(place: Place, services: Services) -> None:
+    island, _ = place
     wanted, number = find_wanted_state(services.directives(), island)
     if wanted != "pause":
         return
@@ -205,7 +241,7 @@ async def _wait_while_paused(island: int, services: Services) -> None:
             services.log.mark_alive()
             wanted, _ = find_wanted_state(services.directives(), island)
         if is_all:  # while others work, the run's time goes on
-            services.ledger.excuse(island, time.monotonic() - started)
+            services.ledger.excuse(place, time.monotonic() - started)
 
 
 # diagnose
@@ -234,7 +270,7 @@ async def diagnose(state: IslandState, services: Services) -> Update:
 
 
 async def learn(state: IslandState, services: Services) -> Update:
-    """Records the evaluation, its place in the archive and the lesson for the store."""
+    """Records the evaluation and the lesson for the store; takes in what the island's strands have found by now."""
     step = state["step"]
     candidate = services.candidate(state["candidate"])
     evaluation = await examine_step(state, services, "screen")
@@ -244,46 +280,15 @@ async def learn(state: IslandState, services: Services) -> Update:
         evaluation = await examine_step(state, services, "full")
         services.run.add_evaluation(evaluation, "full", step)
         records.append(evaluation)
-    value = merit(records)
-    name_kernel, gain = _place(state, evaluation, value, services.request.without)
-    services.log.note_once(
-        "evaluation", candidate.id, **evaluation_facts(evaluation, gain), expert=_expert_of(services, candidate)
-    )
+    results: Findings = services.journal.plain(f"{step}/results", "outside", lambda: find_results(state, services))
+    found, gains = fold(state, results, services)
+    facts = evaluation_facts(evaluation, gains.get(candidate.id, ""))
+    services.log.note_once("evaluation", candidate.id, **facts, expert=_expert_of(services, candidate))
     await _teach(state, services, records)
-    better = value > GAIN * state.get("best", 0.0)
+    value = merit(records)
     repairs = state.get("repairs", 0) + 1 if state.get("broken") else 0
     mend = value < CORRECT and repairs < REPAIRS[candidate.origin]
-    return {
-        **name_kernel,
-        "best": value if better else state.get("best", 0.0),
-        "idle": 0 if better else state.get("idle", 0) + 1,
-        "broken": candidate.id if mend else "",
-        "repairs": repairs if mend else 0,
-    }
-
-
-def _place(
-    state: IslandState, evaluation: Evaluation, value: float, without: Sequence[Mechanism]
-) -> tuple[Update, Gain]:
-    """The candidate in the population and, when it is correct, in the archive and the transitions."""
-    name, parent = evaluation.candidate.id, state["parent"]
-    before = state["population"].get(parent, (ONE_CELL, WRONG))
-    if evaluation.coordinates is None or value < CORRECT:
-        return {"population": _keep_best({**state["population"], name: (before[0], value)})}, ""
-    cell = cell_of(evaluation.coordinates, without)
-    archive, gain = insert(state["archive"], name, cell, value)
-    transition: Transition = (before[0], cell, before[1], value)
-    return {
-        "population": _keep_best({**state["population"], name: (cell, value)}),
-        "archive": archive,
-        "transitions": [] if "gradients" in without else remember(state["transitions"], transition),
-    }, gain
-
-
-def _keep_best(population: dict[str, tuple[str, float]]) -> dict[str, tuple[str, float]]:
-    """The best candidates of a population, in the order they came."""
-    best = set(sorted(population, key=lambda name: -population[name][1])[:KEPT])
-    return {name: place for name, place in population.items() if name in best}
+    return {**found, "broken": candidate.id if mend else "", "repairs": repairs if mend else 0}
 
 
 def evaluation_facts(evaluation: Evaluation, gain: str = "") -> dict[str, Any]:
@@ -357,7 +362,7 @@ async def migrate(state: IslandState, services: Services) -> Update:
         services.log.note_once(
             "migration", migrant.candidate, origin=migrant.island, merit=round(migrant.merit, 4), gain=gain
         )
-    return {"idle": idle, "archive": archive, "population": _keep_best(population)}
+    return {"idle": idle, "archive": archive, "population": keep_best(population)}
 
 
 def _find_migrants(state: IslandState, services: Services) -> list[tuple[Any, ...]]:

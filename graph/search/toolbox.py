@@ -144,7 +144,7 @@ async def _examine(call: ToolCall, kernel: Kernel, services: Services, upto: Ste
     """The records of a call's kernel up to a step; raises UsageError where the budget does not pay for it."""
     kernel = await _named(call, kernel, services)
     digest = hashlib.sha256(kernel.text.encode()).hexdigest()
-    if why := services.ledger.why_no_trial(digest):
+    if why := services.ledger.why_no_trial(digest, services.flight.reserved()):
         raise UsageError(f"{why}; answer with what you know")
     services.run.add_trial(digest)
     best = services.best() if upto == "time" else None

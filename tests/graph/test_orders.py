@@ -61,9 +61,9 @@ async def test_a_file_is_tried_and_candidates_are_started_from_and_frozen(
     mine = tmp_path / "mine.py"
     mine.write_text(f"{SUMMIT}\nclass ModelNew: ...\n")
     lines = {1: [f"try {mine}"], 3: ["freeze c1", "start from c2 on island 1"]}
-    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=14, islands=2)
+    run, replies = await run_saying(make_request, parts(), tmp_path, lines, evaluations=14, islands=2, in_flight=2)
     assert all(reply.understood for reply in replies)
-    made = next(item for item in run.decisions() if item.proposal and item.proposal.expert == "user")
+    (made,) = (item for item in run.decisions() if item.proposal and item.proposal.expert == "user")
     assert made.candidate.origin == "user" and run.text(made.candidate.source) == mine.read_text()
     assert made.candidate.id in run.ranking(3), "the file is as fast as any"
     told = say(run, "directives", parts()).text.splitlines()

@@ -108,12 +108,14 @@ async def test_a_step_that_is_taken_up_again_is_shown_the_same_brief(
     assert (await replay(path, parts())).exact
 
 
-@pytest.mark.parametrize("lines", [3, 30, 90], ids=["before the islands", "in the islands", "late"])
+@pytest.mark.parametrize(
+    ("lines", "strands"), [(3, 1), (30, 3), (90, 1)], ids=["before the islands", "with several in flight", "late"]
+)
 async def test_kill_9_loses_only_what_was_in_flight(
-    make_request: Callable[..., SolveRequest], parts: Any, machine: Any, tmp_path: Path, lines: int
+    make_request: Callable[..., SolveRequest], parts: Any, machine: Any, tmp_path: Path, lines: int, strands: int
 ) -> None:
     log = tmp_path / "machine.log"
-    request = make_request(24)
+    request = make_request(24, in_flight=strands)
     path = run_and_kill(request, log, lines)
     run = RunDirectory.inspect(path)
     recorded = {f"{item.candidate.id}" for item, _ in run.evaluations()}
@@ -122,7 +124,7 @@ async def test_kill_9_loses_only_what_was_in_flight(
 
     summary = await resume(path, parts=parts(machine(log=log)))
     assert summary.verdict == "accepted"
-    assert 22 <= summary.evaluations <= 28
+    assert 22 <= summary.evaluations <= 24, "what steps under way will need is kept for them"
     lines_of_log = log.read_text().splitlines()
     first_build = next(line for line in lines_of_log if line.startswith("build"))
     # Asked more than once in any run: the first build, ahead of its step, the winner's, for the contest, and the tuner,
@@ -131,7 +133,7 @@ async def test_kill_9_loses_only_what_was_in_flight(
     usual = {"intake", "closed", "tune", first_build, f"build {winner}"}
     asked = Counter(lines_of_log)
     repeated = {what: times for what, times in asked.items() if times > 1 and what not in usual}
-    assert sum(repeated.values()) - len(repeated) <= 4, f"more than what four islands had in flight: {repeated}"
+    assert sum(repeated.values()) - len(repeated) <= 4 * strands, f"more than four islands had in flight: {repeated}"
     run = RunDirectory.inspect(path)
     assert recorded <= {item.candidate.id for item, _ in run.evaluations()}
     steps = [event.step for event in EventLog(run.database, reading=True).read(kind="evaluation")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,32 @@ async def test_a_model_that_only_talks_nonsense_ends_the_island(
     request = make_request(3, islands=1, model="scripted-1", base_url=server.url)
     summary = await solve(request, parts=thinker(parts, library))
     assert summary.islands == {"0": "exhausted: 8 proposals in a row gave no new candidate"}
+
+
+async def test_several_steps_of_one_island_ask_at_a_time_and_know_of_each_other(
+    make_request: MakeRequest, parts: Any, library: Any, serve: Any
+) -> None:
+    """No answer comes before there is a second question; what the budget pays for is never passed."""
+    both, asked = threading.Event(), list[str]()
+
+    def hold(request: dict[str, Any]) -> Reply:
+        asked.append(json.dumps(request))
+        number = len(asked)
+        if number == 2:
+            both.set()
+        assert both.wait(60)
+        return idea(number)
+
+    server = serve(hold)
+    request = make_request(5, islands=1, in_flight=2, model="scripted-1", base_url=server.url)
+    summary = await solve(request, parts=thinker(parts, library))
+    assert (summary.evaluations, summary.verdict, server.most_at_once) == (5, "accepted", 2)
+    told = ["another engineer thinks about a step from this parent" in prompt for prompt in asked]
+    assert told[:2] == [False, True]
+    run = RunDirectory.inspect(Path(summary.run))
+    assert {item.step for item in run.decisions() if item.proposal} >= {"i0g1", "i0g2"}
+    run.close()
+    assert (await replay(Path(summary.run), thinker(parts, library))).exact
 
 
 async def test_once_a_run_is_stopped_no_further_expert_is_asked(
