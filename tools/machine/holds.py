@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -16,16 +17,55 @@ from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 
 
+class WaitClock:
+    """Seconds in which somebody waited, those of a wait that still lasts among them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._ended_s, self._since, self._waiting = 0.0, 0.0, 0
+        self._guard = threading.Lock()
+
+    @property
+    def seconds(self) -> float:
+        with self._guard:
+            return self._until_now()
+
+    def _until_now(self) -> float:
+        return self._ended_s + (time.monotonic() - self._since if self._waiting else 0.0)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self._guard:
+            self._ended_s, self._since = self._until_now(), time.monotonic()
+            self._waiting += more
+
+
 class Holds:
     """The holds of one request, which runs in one thread. Without a lock nobody else is there."""
 
     def __init__(
-        self, lock: DeviceLock | None = None, *, on_cpu: bool = False, is_over: Callable[[], bool] = lambda: False
+        self,
+        lock: DeviceLock | None = None,
+        *,
+        on_cpu: bool = False,
+        is_over: Callable[[], bool] = lambda: False,
+        waits: WaitClock | None = None,
     ) -> None:
         self._lock, self._on_cpu, self._is_over = lock, on_cpu, is_over
         self._is_whole = False
-        self._leave: Callable[[], float] | None = None  # and come back, while a GPU is shared
-        self.waited_s = 0.0
+        self._leave: Callable[[], float] | None = None  # and come back, while others may have a GPU
+        self._waits = waits or WaitClock()
+
+    @property
+    def waited_s(self) -> float:
+        """Until now; another thread may ask too."""
+        return self._waits.seconds
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
@@ -52,15 +92,23 @@ class Holds:
         with self._held(fcntl.LOCK_EX):
             yield
 
+    @contextlib.contextmanager
+    def alone_in_turns(self) -> Iterator[None]:
+        """While something is timed for so long that others should come in between: after timings that wait already,
+        and with a `pause` even so."""
+        with self._held(fcntl.LOCK_EX, is_patient=True):
+            yield
+
     @property
     def pause(self) -> Callable[[], None] | None:
         """While a GPU is shared: lets those in who wait to time something, and returns when they are done. A long
-        request calls it between two of its steps."""
+        request calls it between two of its steps. While it is held alone in turns: lets in whoever waits."""
         leave = self._leave
         return None if leave is None else lambda: self._wait_outside(leave)
 
     def _wait_outside(self, leave: Callable[[], float]) -> None:
-        self.waited_s += leave()
+        with self._waits.waiting():
+            leave()
 
     def count(self, answer: Message) -> None:
         """Adds the device's work that an answer tells of."""
@@ -68,15 +116,14 @@ class Holds:
             self._lock.use.add(device_s=float(answer.get("device_s", 0.0)))
 
     @contextlib.contextmanager
-    def _held(self, kind: int) -> Iterator[None]:
+    def _held(self, kind: int, *, is_patient: bool = False) -> Iterator[None]:
         if self._lock is None or self._is_whole:
             yield
             return
-        asked = time.monotonic()
-        with self._lock.held(kind, self._is_over) as leave:
-            self.waited_s += time.monotonic() - asked
-            self._leave = leave if kind == fcntl.LOCK_SH and not self._on_cpu else None
-            try:
-                yield
-            finally:
-                self._leave = None
+        with contextlib.ExitStack() as stack:
+            with self._waits.waiting():
+                leave = stack.enter_context(self._lock.held(kind, self._is_over, is_patient=is_patient))
+            may_leave = is_patient or (kind == fcntl.LOCK_SH and not self._on_cpu)
+            self._leave = leave if may_leave else None
+            stack.callback(setattr, self, "_leave", None)
+            yield

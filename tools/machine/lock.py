@@ -70,8 +70,9 @@ class DeviceLock:
 
     It has three files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
     stream of compilations cannot keep it waiting for ever. Readers do not come to the gate while a writer waits: the
-    device is emptied once for all timings that are ready, and not for each of them. Locks vanish with the process that
-    holds them. `use`: what was done with this object.
+    device is emptied once for all timings that are ready, and not for each of them. A patient writer comes to the gate
+    as a reader does, after the timings that wait, and leaves whenever it is asked to: it may time for long. Locks
+    vanish with the process that holds them. `use`: what was done with this object.
     """
 
     def __init__(self, device: Device, home: Path | None = None) -> None:
@@ -108,11 +109,15 @@ class DeviceLock:
             yield
 
     @contextlib.contextmanager
-    def held(self, kind: int, is_over: Callable[[], bool]) -> Iterator[Callable[[], float]]:
-        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Gives a function that lets those in who wait to
-        be alone: it leaves, waits for its turn again and returns the seconds that took, 0.0 if nobody waits. Raises
-        FoundryError once `is_over` says that nobody waits for it any more."""
+    def held(
+        self, kind: int, is_over: Callable[[], bool], *, is_patient: bool = False
+    ) -> Iterator[Callable[[], float]]:
+        """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Gives a function that lets those in who wait: it
+        leaves, waits for its turn again and returns the seconds that took, 0.0 if nobody waits. Raises FoundryError
+        once `is_over` says that nobody waits for it any more."""
         asked = time.monotonic()
+        is_alone = kind == fcntl.LOCK_EX
+        wished = fcntl.LOCK_EX if is_patient else _wished(kind)
         room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
         def let_others() -> float:
@@ -120,29 +125,30 @@ class DeviceLock:
                 return 0.0
             left = time.monotonic()
             fcntl.flock(room, fcntl.LOCK_UN)
-            self._enter(room, kind, is_over)
+            self._enter(room, kind, wished, is_over)
             away_s = time.monotonic() - left
-            self.use.add(waited_s=away_s, shared_s=-away_s)
+            self.use.add(waited_s=away_s, **{"alone_s" if is_alone else "shared_s": -away_s})
             return away_s
 
         try:
-            self._enter(room, kind, is_over)
-            with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
+            self._enter(room, kind, wished, is_over)
+            with self.use.counted(asked, is_alone=is_alone):
                 yield let_others
         finally:
             os.close(room)
 
-    def _enter(self, room: int, kind: int, is_over: Callable[[], bool]) -> None:
+    def _enter(self, room: int, kind: int, wished: int, is_over: Callable[[], bool]) -> None:
         with _opened(self._wish) as wish:
-            _wait_for(wish, _wished(kind), is_over)
-            if kind == fcntl.LOCK_SH:
+            _wait_for(wish, wished, is_over)
+            if wished == fcntl.LOCK_EX:
                 fcntl.flock(wish, fcntl.LOCK_UN)
             with self._threads, _opened(self._gate) as gate:
                 _wait_for(gate, fcntl.LOCK_EX, is_over)
                 _wait_for(room, kind, is_over)
 
     def _is_wanted(self) -> bool:
-        """Whether somebody stands in the gate: only who wants to be alone stays there."""
+        """Whether somebody stands in the gate: beside readers only who wants to be alone stays there, beside a writer
+        whoever comes next. A writer that wishes goes there as soon as it can."""
         with _opened(self._gate) as gate:
             try:
                 fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,7 +178,8 @@ class DeviceLock:
 
 
 def _wished(kind: int) -> int:
-    """How the file of the writers that wait is locked: by all of them together, by a reader for an instant."""
+    """How the file of the writers that wait is locked: by all of them together, by a reader for an instant (and so by a
+    patient writer)."""
     return fcntl.LOCK_SH if kind == fcntl.LOCK_EX else fcntl.LOCK_EX
 
 

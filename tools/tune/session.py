@@ -5,6 +5,9 @@ candidate's: what that process answers is data, and at worst it chooses a candid
 
 A configuration that hangs or breaks the device costs itself and a restart of that process; so does a process that
 somebody kills. What had been loaded is loaded again by itself. No compiler runs beyond a session's seconds.
+
+A session's seconds are those in which it could work: while others have the device its clock stands still, and on a GPU
+its compilers go on. It holds the device for short slices, after the timings that wait.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +27,9 @@ from typing import TypeGuard, TypeVar
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.codec import encode
 from foundry.knowledge.device import Device
+from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.opgraph import OpGraph
+from foundry.tools.machine.holds import Holds, WaitClock
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
@@ -47,6 +52,7 @@ LOAD_S = 4.0  # any other configuration loaded, called once and compared
 HANG_S, HANG_TIMES = 2.0, 30  # a sample may take so long and so many times the present configuration's time
 SLOW = 3.0  # times the present time: one sample says enough
 LEAST_BUILD_S = 0.3  # with less left nothing is compiled any more
+SLICE_S = 0.2  # for which the device is held alone while others wait for it
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,9 @@ class Session:
         subjects: Mapping[str, Subject],
         spaces: Mapping[str, KernelSpace],
         seconds: float = float("inf"),
+        waiting_s: float = float("inf"),
     ) -> None:
+        """`seconds` of its own, and at most `waiting_s` of waiting for others."""
         self._crew, self._subjects, self._spaces = crew, subjects, spaces
         self.overlaps = crew.device.target == "cuda"
         self.restarts = 0
@@ -101,12 +109,24 @@ class Session:
         self._worker: Worker | None = None
         self._pool = ThreadPoolExecutor(crew.compilers, thread_name_prefix="tuner-build")
         self._runner = ThreadPoolExecutor(1, thread_name_prefix="tuner-run")
-        self._started = time.monotonic()
-        self._deadline = self._started + seconds
+        self._started, self._seconds, self._waiting_s = time.monotonic(), seconds, waiting_s
         self._closed = False
+        on_cpu = crew.device.target == "cpu"
+        self._waits = WaitClock()  # of compilers too
+        self._holds = Holds(crew.lock, on_cpu=on_cpu, is_over=lambda: self._closed, waits=self._waits)
+
+    @property
+    def waited_s(self) -> float:
+        """For which it waited until others let go of the device."""
+        return self._waits.seconds
 
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._started
+        return time.monotonic() - self._started - self.waited_s
+
+    def left_s(self) -> float:
+        """Until its seconds are over, or what it may wait in all."""
+        waited_s = self.waited_s
+        return self._seconds - self.elapsed_s() + min(0.0, self._waiting_s - waited_s)
 
     @property
     def worker_pid(self) -> int | None:
@@ -120,13 +140,27 @@ class Session:
             with contextlib.suppress(WorkerDied):
                 _ = self._worker or self._start()
 
-        async with self._crew.lock.shared():
-            await self._in(self._runner, start)
+        await self._in(self._runner, self._sharing, start)
+
+    def _sharing(self, work: Callable[[], None]) -> None:
+        with self._until_closed(), self._holds.shared():
+            work()
+
+    @contextlib.contextmanager
+    def _until_closed(self) -> Iterator[None]:
+        """Whoever waits for the device when the session is closed gives up."""
+        try:
+            yield
+        except FoundryError:
+            if not self._closed:
+                raise
 
     # ------------------------------------------------------------ building
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
-        async with self._crew.lock.compiling():
+        async with contextlib.AsyncExitStack() as stack:
+            with self._waits.waiting():
+                await stack.enter_async_context(self._crew.lock.compiling())
             found = await asyncio.gather(*(self._in(self._pool, self._build, job) for job in jobs))
         return {job: problem for job, problem in zip(jobs, found, strict=True) if problem}
 
@@ -137,41 +171,45 @@ class Session:
         if reason := unfit(printed, self._crew.device):
             return f"pruned: {reason}"
         text = self._texts[job] = self._subjects[job.kernel].file(printed)
-        left_s = self._deadline - time.monotonic()
+        left_s = self.left_s()
         if left_s < LEAST_BUILD_S:
             return NOT_REACHED
         build = replace(self._target, compile_s=min(COMPILE_S, left_s)).build(text)
         self.spent_s["build"] += build.seconds
         if build.ok:
             return ""
-        return NOT_REACHED if time.monotonic() > self._deadline else f"does not compile: {build.first_error}"
+        return NOT_REACHED if self.left_s() < 0 else f"does not compile: {build.first_error}"
 
     # ------------------------------------------------------------ running
 
     async def run(self, jobs: Sequence[Job], samples: int, limit_s: float) -> dict[Job, list[float] | str]:
-        end = time.monotonic() + limit_s
+        end_s = self.elapsed_s() + limit_s
         times: dict[Job, list[float]] = {}
         problems: dict[Job, str] = {}
-        async with self._crew.lock.shared():
-            await self._in(self._runner, self._load_all, jobs, times, problems, end)
-        async with self._crew.lock.exclusive():
-            await self._in(self._runner, self._take_turns, times, problems, samples, end)
+
+        def load() -> None:
+            self._load_all(jobs, times, problems, end_s)
+
+        await self._in(self._runner, self._sharing, load)
+        await self._in(self._runner, self._take_turns, times, problems, samples, end_s)
         return {**{job: found for job, found in times.items() if found}, **problems}
 
     def _load_all(
-        self, jobs: Sequence[Job], times: dict[Job, list[float]], problems: dict[Job, str], end: float
+        self, jobs: Sequence[Job], times: dict[Job, list[float]], problems: dict[Job, str], end_s: float
     ) -> None:
-        """Makes room for the times of all that can be loaded by `end`."""
+        """Makes room for the times of all that can be loaded by `end_s`; timings come in between."""
         for job in jobs:
-            if self._is_over(end):
+            if pause := self._holds.pause:
+                pause()
+            if self._is_over(end_s):
                 break
             if problem := self._load(job):
                 problems[job] = problem
             else:
                 times[job] = []
 
-    def _is_over(self, end: float) -> bool:
-        return self._closed or time.monotonic() > end
+    def _is_over(self, end_s: float) -> bool:
+        return self._closed or self.elapsed_s() > end_s
 
     def _load(self, job: Job) -> str:
         """Makes a configuration ready in the warm process; what is wrong with it, or ""."""
@@ -189,11 +227,22 @@ class Session:
         self._loaded.add(job)
         return ""
 
-    def _take_turns(self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end: float) -> None:
+    def _take_turns(self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end_s: float) -> None:
+        """Takes all samples, alone, in slices."""
+        with self._until_closed(), self._holds.alone_in_turns():
+            began = time.monotonic()
+            for _ in self._turns(times, problems, samples, end_s):
+                if time.monotonic() - began > SLICE_S and (pause := self._holds.pause):
+                    pause()
+                    began = time.monotonic()
+
+    def _turns(
+        self, times: dict[Job, list[float]], problems: dict[Job, str], samples: int, end_s: float
+    ) -> Iterator[None]:
         """One sample of each configuration after the other, so that a slow spell of the machine meets them all."""
         for _ in range(samples):
             for job in list(times):
-                if self._is_over(end):
+                if self._is_over(end_s):
                     return
                 limit_ms = SLOW * self._present_ms.get(job.kernel, float("inf"))
                 if times[job] and times[job][0] > limit_ms:
@@ -206,6 +255,7 @@ class Session:
                 else:
                     times[job].append(answer["ms"])
                     self._present_ms.setdefault(job.kernel, answer["ms"])  # the first of all is the present one
+                yield
 
     def _sample(self, job: Job) -> Message:
         start = time.monotonic()
@@ -303,6 +353,8 @@ class Session:
         except asyncio.CancelledError:
             if pool is self._runner:
                 await asyncio.to_thread(self._stop)
+            else:
+                future.cancel()  # unless it has begun
             raise
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.tools.tune.alone import Subject, subjects
@@ -16,6 +17,8 @@ from foundry.tools.tune.sweep import Ended, KernelSweep, PlanSweep
 
 BATCH = {"cpu": 4, "cuda": 2}  # new configurations a round, for each core
 LATE_SHARE, LATE_S = 0.25, 1.0  # a sweep that has not ended by itself so long after its seconds is ended
+WAITED_SHARE = 2.0  # of its seconds may be spent waiting for others to let go of the device
+GLANCE_S = 0.02  # at the least between two looks at its clock
 HINTS = 6  # settings of earlier runs that are tried first, one by one and all together
 
 
@@ -65,9 +68,9 @@ async def tune(
     say: Callable[[str], None] = lambda line: None,
     watch: Callable[[Session], None] = lambda session: None,
 ) -> TunedPlan:
-    """Sweeps every kernel of the recipe for about `seconds`, and never for a third more and a few seconds: waiting for
-    the device counts, and what is known by then is the answer. `hints`: the lift that earlier runs saw of a setting, by
-    a move's key. Raises CannotLower."""
+    """Sweeps every kernel of the recipe for about `seconds`, and never for a third more and a few seconds; what is
+    known by then is the answer. Waiting for the device does not count, up to twice the seconds. `hints`: the lift that
+    earlier runs saw of a setting, by a move's key. Raises CannotLower."""
     groups = _alike(subjects(crew.graph, crew.recipe, crew.device))
     spaces = {first.name: KernelSpace(first) for first, _ in groups}
     lines: list[str] = []
@@ -78,14 +81,14 @@ async def tune(
 
     sweeps = [_sweep_of(first, spaces[first.name], 1 + len(others), seed, hints or {}) for first, others in groups]
     latest_s = seconds + LATE_SHARE * seconds + LATE_S
-    session = Session(crew, {first.name: first for first, _ in groups}, spaces, latest_s)
+    found_by_name = {first.name: first for first, _ in groups}
+    session = Session(crew, found_by_name, spaces, latest_s, WAITED_SHARE * seconds)
     plan = PlanSweep(sweeps, session, seconds, BATCH[crew.device.target] * crew.compilers, hear)
     try:
         watch(session)
-        async with asyncio.timeout(latest_s):
-            await asyncio.gather(session.open(), plan.run())
-    except TimeoutError:
-        hear(f"ended after {session.elapsed_s():.1f} s: the device or its processes were waited for too long")
+        if not await _ends(asyncio.gather(session.open(), plan.run()), session):
+            waited = f"{session.waited_s:.1f} s of waiting for others"
+            hear(f"ended after {session.elapsed_s():.1f} s and {waited}: its processes or the device took too long")
     finally:
         await session.aclose()
     took_s = session.elapsed_s()
@@ -101,6 +104,22 @@ async def tune(
         seconds=took_s,
         log=tuple(lines),
     )
+
+
+async def _ends(work: asyncio.Future[Any], session: Session) -> bool:
+    """Whether the work ends by itself in the session's time; else it is cancelled."""
+    try:
+        while not work.done():
+            left_s = session.left_s()
+            if left_s <= 0:
+                return False
+            await asyncio.wait([work], timeout=max(GLANCE_S, left_s))
+        work.result()
+        return True
+    finally:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait([work])
 
 
 def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:

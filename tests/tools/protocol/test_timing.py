@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
 import random
 import subprocess
@@ -204,6 +205,59 @@ def test_who_shares_the_gpu_lets_a_timing_in_between_two_steps(tmp_path: Path) -
     on_cpu = Holds(DeviceLock(DEVICE, tmp_path), on_cpu=True)
     with on_cpu.shared():
         assert on_cpu.pause is None  # what waits there would still spin on the cores
+
+
+def test_who_times_for_long_comes_after_those_that_wait_and_lets_them_in(tmp_path: Path) -> None:
+    """As the tuner does; what it waits is known meanwhile."""
+    long, proof, sharing = (Holds(DeviceLock(DEVICE, tmp_path)) for _ in range(3))
+    told: list[str] = []
+
+    def time_long() -> None:
+        with long.alone_in_turns():
+            told.append("begins")
+            while "proof" not in told:
+                assert long.pause is not None
+                long.pause()
+                time.sleep(0.001)
+            told.append("goes on")
+
+    def prove() -> None:
+        with proof.alone():
+            told.append("proof")
+
+    begun = [threading.Thread(target=time_long), threading.Thread(target=prove)]
+    with sharing.shared():
+        begun[0].start()
+        while long.waited_s < 0.05:
+            time.sleep(0.001)
+    while not told:
+        time.sleep(0.001)
+    begun[1].start()
+    for thread in begun:
+        thread.join()
+    assert told == ["begins", "proof", "goes on"] and long.pause is None and long.waited_s >= 0.05
+
+
+def test_a_long_timing_wishes_for_nothing_while_a_proof_does(tmp_path: Path) -> None:
+    long, told = Holds(DeviceLock(DEVICE, tmp_path)), list[str]()
+    with long.alone_in_turns():
+        (wishes,) = (tmp_path / "locks").glob("*.wish")
+    before_s = long.waited_s
+
+    def time_long() -> None:
+        with long.alone_in_turns():
+            told.append("long")
+
+    with wishes.open("w") as wish:
+        fcntl.flock(wish, fcntl.LOCK_SH)  # as a timing does that waits
+        thread = threading.Thread(target=time_long)
+        thread.start()
+        while long.waited_s < before_s + 0.1:
+            time.sleep(0.001)
+        assert not told
+        fcntl.flock(wish, fcntl.LOCK_UN)
+    thread.join()
+    assert told == ["long"]
 
 
 async def test_timings_that_are_ready_follow_each_other_before_anybody_shares_again(tmp_path: Path) -> None:
