@@ -5,8 +5,9 @@ samples, more samples for the promising ones, and a final in turns. It sees spac
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -40,7 +41,7 @@ class Bench(Protocol):
     overlaps: bool  # builds do not disturb what is timed
 
     def elapsed_s(self) -> float:
-        """Since the sweep began."""
+        """Since the sweep began, without waiting for others."""
         ...
 
     async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
@@ -131,10 +132,11 @@ class PlanSweep:
     first: int = FIRST  # samples of a new configuration
     rounds: int = 0
     chosen: int = 0
+    _building: dict[asyncio.Task[dict[Job, str]], tuple[KernelSweep, Setting]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Until nothing is left to try, the floor is reached or the time is over."""
-        first = asyncio.ensure_future(self._measure([(one, [one.space.present]) for one in self.kernels], MORE))
+        first = asyncio.ensure_future(self._measure_present())
         coming = asyncio.ensure_future(self._prepare() if self.bench.overlaps else _nothing())
         try:
             await first
@@ -154,6 +156,8 @@ class PlanSweep:
                     coming = asyncio.ensure_future(self._prepare())
         finally:
             coming.cancel()
+            for build in self._building:
+                build.cancel()
         await self._final()
 
     def line(self) -> str:
@@ -169,14 +173,47 @@ class PlanSweep:
         return self.seconds - self.bench.elapsed_s()
 
     async def _prepare(self) -> list[tuple[KernelSweep, list[Setting]]]:
-        """The next configurations, built; none when the search is over."""
+        """The next configurations that are built; none when the search is over."""
+        if not self.bench.overlaps:
+            return await self._built(self._chosen(self.batch))
+        while True:
+            if len(self._building) <= self.batch // 2:  # compilers never wait for the slowest of them
+                for kernel, settings in self._chosen(self.batch - len(self._building)):
+                    for setting in settings:
+                        build = asyncio.ensure_future(self.bench.build([Job(kernel.name, setting)]))
+                        self._building[build] = (kernel, setting)
+            built = await self._next_built() if self._building else []
+            if built or not self._building or not self._may_wait_s():
+                return built
+
+    def _may_wait_s(self) -> float:
+        """For compilers, before the final; some configurations are tried in any case."""
+        is_first = all(kernel.tried <= 1 for kernel in self.kernels)
+        return math.inf if is_first else max(0.0, self._left_s() - FINAL_SHARE * self.seconds)
+
+    async def _next_built(self) -> list[tuple[KernelSweep, list[Setting]]]:
+        """Those that were built by the time that a quarter of a batch was."""
+        wanted = min(len(self._building), max(1, self.batch // 4))
+        while sum(build.done() for build in self._building) < wanted and (most_s := self._may_wait_s()):
+            going_on = [build for build in self._building if not build.done()]
+            timeout = None if most_s == math.inf else most_s
+            await asyncio.wait(going_on, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        found: dict[str, tuple[KernelSweep, list[Setting]]] = {}
+        for build in [build for build in self._building if build.done()]:
+            kernel, setting = self._building.pop(build)
+            if self._is_built(kernel, setting, build.result()):
+                found.setdefault(kernel.name, (kernel, []))[1].append(setting)
+        return list(found.values())
+
+    def _chosen(self, most: int) -> list[tuple[KernelSweep, list[Setting]]]:
+        """The next configurations, as many as the time that is left allows."""
         left_s = self._left_s() - FINAL_SHARE * self.seconds
-        count = self.batch if left_s > self.seconds / 2 else self.batch // 4  # some are tried in any case
+        count = most if left_s > self.seconds / 2 else most // 4  # some are tried in any case
         if self.chosen:
-            count = min(self.batch, int(left_s * self.chosen / self.bench.elapsed_s()))
+            count = min(most, int(left_s * self.chosen / self.bench.elapsed_s()))
         chosen = self._choose(count) if count > 0 else []
         self.chosen += sum(len(settings) for _, settings in chosen)
-        return await self._built(chosen)
+        return chosen
 
     def _choose(self, count: int) -> list[tuple[KernelSweep, list[Setting]]]:
         """New configurations, most for the kernel with the most to gain."""
@@ -194,21 +231,28 @@ class PlanSweep:
 
     async def _built(self, chosen: list[tuple[KernelSweep, list[Setting]]]) -> list[tuple[KernelSweep, list[Setting]]]:
         problems = await self.bench.build([Job(c.name, setting) for c, settings in chosen for setting in settings])
-        for kernel, settings in chosen:
-            for setting in settings:
-                problem = problems.get(Job(kernel.name, setting), "")
-                if problem and problem != NOT_REACHED:
-                    kernel.note(setting, problem)
         return [
-            (c, [setting for setting in settings if Job(c.name, setting) not in problems]) for c, settings in chosen
+            (kernel, [setting for setting in settings if self._is_built(kernel, setting, problems)])
+            for kernel, settings in chosen
         ]
 
-    async def _measure(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
-        await self._time(await self._built(chosen), samples)
+    def _is_built(self, kernel: KernelSweep, setting: Setting, problems: Mapping[Job, str]) -> bool:
+        """Notes what is wrong with a configuration."""
+        problem = problems.get(Job(kernel.name, setting), "")
+        if problem and problem != NOT_REACHED:
+            kernel.note(setting, problem)
+        return not problem
 
-    async def _time(self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int) -> None:
+    async def _measure_present(self) -> None:
+        """What everything is compared with, however long its process takes to start."""
+        await self._time(await self._built([(one, [one.space.present]) for one in self.kernels]), MORE, math.inf)
+
+    async def _time(
+        self, chosen: list[tuple[KernelSweep, list[Setting]]], samples: int, least_s: float | None = None
+    ) -> None:
+        """What was built is tried in any case, for `least_s`."""
         jobs = [Job(kernel.name, setting) for kernel, settings in chosen for setting in settings]
-        limit_s = max(self._left_s(), FINAL_SHARE * self.seconds)  # what was built is tried in any case
+        limit_s = max(self._left_s(), FINAL_SHARE * self.seconds if least_s is None else least_s)
         found = await self.bench.run(jobs, samples, limit_s) if jobs else {}
         for kernel, settings in chosen:
             for setting in settings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from foundry.tools.tune.policies import CoordinateDescent, Evolution, RandomSearch
 from foundry.tools.tune.replay import RecordedBench, RecordedSpace, Recording, read_recordings, write_recordings
 from foundry.tools.tune.space import setting_of
-from foundry.tools.tune.sweep import KernelSweep, PlanSweep
+from foundry.tools.tune.sweep import Job, KernelSweep, PlanSweep
 
 TILES, UNROLLS, STAGES, VECTORS = (16, 32, 64, 128), (1, 2, 4, 8), (1, 2, 3, 4), (1, 2, 4)
 SWEEPS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "sweeps.jsonl"
@@ -72,6 +73,27 @@ def test_time_is_kept_and_the_floor_ends_a_sweep() -> None:
     kernel = KernelSweep("k0", space, Evolution(space, 0), floor_ms=1.3)
     bench = swept(recording, kernel, 1e6)
     assert kernel.ended == "floor" and kernel.tried < 150
+
+
+def test_what_is_built_is_tried_while_other_compilers_still_work() -> None:
+    """Of sixteen configurations that are compiled at once one never ends."""
+    recording = landscape()
+    space = RecordedSpace(recording)
+
+    class Compilers(RecordedBench):
+        hanging: Job | None = None
+
+        async def build(self, jobs: Sequence[Job]) -> dict[Job, str]:
+            await asyncio.sleep(0)
+            if jobs[0].setting != recording.present and self.hanging in (None, jobs[0]):
+                self.hanging = jobs[0]
+                await asyncio.Event().wait()
+            return await super().build(jobs)
+
+    bench, kernel = Compilers(recording, overlaps=True), KernelSweep("k0", space, Evolution(space, 0))
+    asyncio.run(asyncio.wait_for(PlanSweep([kernel], bench, 48 * 0.13, 16, lambda line: None).run(), 30.0))
+    assert bench.hanging is not None and bench.hanging.setting not in kernel.samples
+    assert kernel.tried >= 24 and kernel.final and bench.elapsed_s() <= 48 * 0.13 * 1.25
 
 
 def test_what_helped_before_is_tried_first() -> None:
