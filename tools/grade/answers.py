@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
-from foundry.knowledge.candidate import Outcome, Stage, Timing
+from foundry.knowledge.candidate import Gate, Outcome, Stage, Timing
 from foundry.knowledge.errors import (
     FoundryError,
     MissingTool,
@@ -20,6 +20,7 @@ from foundry.knowledge.errors import (
 )
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Worker, WorkerDied
+from foundry.tools.protocol.orders import PROCESSES
 from foundry.tools.task.limits import GIGABYTES, SECONDS
 
 OUTCOMES: dict[str, Outcome] = {
@@ -44,6 +45,19 @@ _ERRORS: dict[str, type[FoundryError]] = {
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:
     """The record of a candidate that could not be timed."""
     return Timing(stage, 0.0, 0.0, 0.0, (0.0, 0.0), 0, 0.0, 1.0, seconds, problem=problem, outcome=outcome)
+
+
+def ask_twice(ask: Callable[[], Record], is_doubtful: Callable[[Record], bool]) -> Record:
+    """The answer to a question about a candidate, each time of fresh processes. One that is doubtful, because a busy
+    machine gives it too now and then, is asked for again: a cheat shows twice, a busy machine hardly."""
+    answer = ask()
+    return ask() if is_doubtful(answer) else answer
+
+
+def are_doubtful(gates: Iterable[Gate]) -> bool:
+    """Whether gates convict by nothing but what a process was measured to do while it should have been idle."""
+    failed = [gate.gate for gate in gates if not gate.passed]
+    return bool(failed) and set(failed) == {PROCESSES}
 
 
 def decode_record(kind: type[Record], item: Any) -> Record:

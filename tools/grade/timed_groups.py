@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Stage, Timing
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.process.channel import Message
-from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, UNDISTURBED
+from foundry.tools.protocol.orders import COMPUTED_ANEW, OUT_OF_TURN, PROCESSES, UNDISTURBED
 from foundry.tools.protocol.statistics import (
     MIN_GROUPS,
     Ratio,
@@ -39,9 +39,10 @@ AGREEING = 0.75  # share of the groups that must show the same oddity: a busy ma
 
 def is_doubtful(timing: Timing) -> bool:
     """Whether nothing but its times speaks against the candidate. On a machine that was busy just then they would speak
-    against an honest one too."""
+    against an honest one too. A screen has asked more groups itself before it said that work is done out of turn."""
     if timing.problem:
-        return timing.gate in (OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
+        measured = (PROCESSES,) if timing.stage == "screen" else (PROCESSES, OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW)
+        return timing.gate in measured
     return not clocks_agree(timing)
 
 

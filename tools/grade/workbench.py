@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -33,9 +34,9 @@ from foundry.knowledge.library.algebra.rewrites import as_labelled
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
-from foundry.knowledge.ruling import clocks_agree, is_possible
+from foundry.knowledge.ruling import is_possible
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.answers import decode_record, digest_of, no_timing
+from foundry.tools.grade.answers import are_doubtful, ask_twice, decode_record, digest_of, no_timing
 from foundry.tools.grade.grader import Allowance, Grader, thread_count
 from foundry.tools.grade.observing import count, counting_means, observe
 from foundry.tools.grade.sanitizing import Sanitizer, with_gates
@@ -220,7 +221,11 @@ class LocalWorkbench:
             self._checks[text] = asyncio.ensure_future(self.sanitize(text, build))
         elif stage != "screen":
             self._threads.submit(self._sanitizer.begin)
-        verdict = await self._in_thread(lambda: self._grader.verify(text, build, stage, baseline, self._holds()))
+
+        def work() -> Verdict:
+            return self._grader.verify(text, build, stage, baseline, self._holds())
+
+        verdict = await self._in_thread(lambda: ask_twice(work, lambda found: are_doubtful(found.gates)))
         if not verdict.correct:
             await self._give_up(text)
         return verdict
@@ -247,8 +252,9 @@ class LocalWorkbench:
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
         if verdict.correct and (is_proof or needs_watching(text, task_source=source)):
             baseline = await self.baseline()
+            run = partial(self._grader.ablate, text, build, baseline, policy)
             watched, seen = await self._in_thread(
-                lambda: self._grader.ablate(text, build, baseline, policy, self._holds())
+                lambda: ask_twice(lambda: run(self._holds()), lambda found: are_doubtful(found[0]))
             )
             operators = heavier(operators, seen.get("operators"))
             if launches := seen_launches(seen.get("kernels", ())):
@@ -273,20 +279,17 @@ class LocalWorkbench:
             return no_timing(stage, self._absent("time it on"))
         baseline = await self.baseline()
 
+        incumbents = iter([incumbent_ms])  # once: what is asked again is not given up early
+
         def work() -> Timing:
-            timing = self._grader.time(text, build, stage, baseline, incumbent_ms, self._holds())
-            is_settled = clocks_agree(timing) if stage == "screen" else not is_doubtful(timing)
-            if is_settled:
-                return timing
-            # A cheat shows twice, a busy machine hardly.
-            return self._grader.time(text, build, stage, baseline, holds=self._holds())
+            return self._grader.time(text, build, stage, baseline, next(incumbents, None), self._holds())
 
         self._begin(text, stage)
         self._timings += 1
         try:
             if begun := self._readying.pop(text, None):
                 await begun
-            return await self._in_thread(work)
+            return await self._in_thread(lambda: ask_twice(work, is_doubtful))
         finally:
             self._timings -= 1
             if stage == "screen":
@@ -367,8 +370,7 @@ class LocalWorkbench:
 
     async def _floors(self, graph: OpGraph, audit: Audit, timing: Timing) -> Floors:
         """The floors for a candidate, of the graph as its labels say that it computes it. Where its timing lies below
-        what can be, the ceilings are measured again first: they may have been taken while the machine was busy, and an
-        honest kernel must not pay for that."""
+        what can be, the ceilings are measured again first: they may have been taken while the machine was busy."""
         device = self._measured or await measure_alone(self.device)
         found = floors(device, graph, self._task.options.policy, audit.labels)
         for _ in range(FLOOR_LOOKS):

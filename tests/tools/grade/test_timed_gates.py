@@ -12,9 +12,10 @@ from typing import cast
 import pytest
 import torch
 
-from foundry.knowledge.candidate import Baseline, Build, Timing
+from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade import timed_groups
+from foundry.tools.grade.answers import are_doubtful, ask_twice
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
@@ -23,7 +24,7 @@ from foundry.tools.machine.device import describe
 from foundry.tools.process.procfs import cpu_ns
 from foundry.tools.process.turns import Turns, describe_rescheduling, out_of_turn, scheduling_of
 from foundry.tools.process.zygote import Zygote
-from foundry.tools.protocol.orders import OUT_OF_TURN, UNDISTURBED
+from foundry.tools.protocol.orders import OUT_OF_TURN, PROCESSES, UNDISTURBED
 from foundry.tools.protocol.rules import OutputError
 from foundry.tools.protocol.statistics import ScreenHistory
 from foundry.tools.task import bundle
@@ -389,3 +390,14 @@ def test_only_times_leave_a_doubt_that_is_worth_a_second_look() -> None:
     assert not timed_groups.is_doubtful(replace(fine, wall_ratio=2.3, candidate_ms=0.1))  # too short to tell
     assert timed_groups.is_doubtful(replace(fine, problem="slower", outcome="cheating", gate=UNDISTURBED))
     assert not timed_groups.is_doubtful(replace(fine, problem="wrong", outcome="cheating", gate="timed outputs"))
+    busy = replace(fine, problem="used 6 ms while it had nothing to do", outcome="cheating", gate=PROCESSES)
+    assert all(timed_groups.is_doubtful(replace(busy, stage=stage)) for stage in ("screen", "full"))
+
+
+def test_a_process_that_was_busy_once_is_looked_at_again_and_convicted_by_the_second_look() -> None:
+    well, busy, wrong = Gate("own kernels", True, ""), Gate(PROCESSES, False, "used 6 ms"), Gate("as given", False, "")
+    assert are_doubtful([well, busy]) and not are_doubtful([well]) and not are_doubtful([busy, wrong])
+    for answers in ([[busy], [well]], [[busy], [busy]], [[well]], [[wrong]]):
+        asked = iter(answers)
+        assert ask_twice(lambda: next(asked), are_doubtful) is answers[-1]  # noqa: B023
+        assert next(asked, None) is None

@@ -118,7 +118,7 @@ def _observed(link: RunnerLink, case: Case, trial: Trial, load: Message) -> tupl
         limit_s = (PATIENCE + calls) * link.run_limit_s
         return link.ask({"do": "observe", "slot": SLOT, "calls": calls, "late": late}, [], limit_s), []
     except RunnerFailed as failed:
-        return {}, [Gate(PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]
+        return {}, [Gate(failed.gate or PROCESS_EVENTS, False, f"while it was watched, it failed: {failed.evidence}")]
 
 
 def public_seeds(nbytes: int) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str, *, awake
         buffers = [item.spec for item in trial.buffers]
         _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, awake_s=awake_s)
     except RunnerFailed as failed:
-        return Gate(name, False, f"{where} it fails: {failed.evidence}")
+        return Gate(failed.gate or name, False, f"{where} it fails: {failed.evidence}")
     owns = trial.tf32 or trial.ieee
     for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
         usual = error_limit(own, spec.dtype, spec.numel)
