@@ -141,6 +141,33 @@ def test_what_honest_authors_ask_for_too_is_a_lead(tmp_path: Path) -> None:
     assert "seen in runs: fesetround, pthread_setname_np, sem_init, sem_wait, usleep" in gate.evidence
 
 
+WAITS = """\
+#include <latch>
+#include <semaphore>
+#include <thread>
+#include <complex>
+static std::latch done(2);
+static std::counting_semaphore<4> room(0);
+extern "C" float run(float x) {
+  std::jthread one([] { room.release(); done.count_down(); });
+  room.acquire();
+  done.arrive_and_wait();
+  return std::abs(std::exp(std::complex<float>(x, 1)));
+}
+"""
+
+
+def test_threads_may_wait_as_the_headers_of_cpp_20_let_them(tmp_path: Path) -> None:
+    gate = symbol_gates(compiled(tmp_path, WAITS, "-std=c++20"))[0]
+    assert gate.passed, gate.evidence
+    other = '#include <unistd.h>\nextern "C" long other(long n) { return syscall(n, 1, 2); }\n'
+    assert not symbol_gates(compiled(tmp_path, other + WAITS, "-std=c++20"))[0].passed
+    jumps = (
+        'asm(".text; .globl f; f: cmp $1, %esi; je 1f; mov $0xca, %edi; 1: jmp syscall@plt");\nint g() { return 1; }'
+    )
+    assert not symbol_gates(compiled(tmp_path, jumps))[0].passed
+
+
 def test_each_name_that_convicts_has_an_exhibit_and_is_no_lead() -> None:
     folders = [
         *(TESTS / "exploits" / "cheats").iterdir(),

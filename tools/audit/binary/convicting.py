@@ -70,7 +70,7 @@ CONVICTING = (
     Convicting(
         ReasonKind.SYSTEM,
         r"syscall",
-        "any of these by its number",
+        "any of these by its number; excused where that is futex, by which C++'s headers let threads wait",
         ("still_clock", "raw_system_calls"),
     ),
     Convicting(
@@ -112,7 +112,7 @@ _LEADS = re.compile(
     r"cuda(?:StreamCreate\w*|LaunchHostFunc\w*|StreamAddCallback\w*|DeviceSetLimit|DeviceReset|SetDeviceFlags|"
     r"CtxResetPersistingL2Cache|ThreadExchangeStreamCaptureMode|HostRegister)|"
     r"(?:clock_)?nanosleep|u?sleep|setenv|putenv|unsetenv|secure_getenv|kill|raise|sem_\w+|mremap|posix_madvise|"
-    r"sched_setaffinity|pthread_(?:setaffinity_np|setname_np|setschedparam)|fe(?:get|set)(?:round|env)|feholdexcept|"
+    r"sched_setaffinity|mallopt|pthread_(?:setaffinity_np|setname_np|setschedparam)|fe(?:get|set)(?:round|env)|feholdexcept|"
     r"feupdateenv|fe(?:clear|raise|test)except"
 )
 _CONVICTING = re.compile("|".join(f"(?P<row{number}>{row.names})" for number, row in enumerate(CONVICTING)))

@@ -48,13 +48,16 @@ _ALLOWED = frozenset(
         "strcspn strpbrk memmem memccpy mempcpy __mempcpy_chk __strcat_chk strcat strncat strnlen sched_yield "
         "__pthread_key_create __once_proxy __cpu_model __cpu_indicator_init __ctype_b_loc __ctype_tolower_loc "
         "__ctype_toupper_loc toupper tolower isdigit isspace sscanf __isoc99_sscanf __isoc23_sscanf vfprintf putc "
+        "random initstate srand48 call_once getpid gettid getauxval malloc_trim mallinfo mallinfo2 strcoll swab atexit "
         "exit "  # what an error macro does: an evaluation that ends so is a failed one
         "__vfprintf_chk __memset_explicit_chk __cxa_vec_new __cxa_vec_delete __cxa_deleted_virtual __stack_chk_guard"
     )
 )
 _ALLOWED_PATTERNS = re.compile(
     rf"(?:(?:{'|'.join(_MATHS)})[fl]?|__(?:{'|'.join(_MATHS)})f?_finite|_ZGV\w+|__cxa_\w+|GOMP_\w+|omp_get_\w+|"
-    r"omp_(?:set_num_threads|in_parallel)|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNK?R?S[abdiost]\w*|"
+    r"omp_(?:set_num_threads|in_parallel)|c?(?:real|imag|abs|arg|conj|exp|log|pow|sqrt|sinh?|cosh?|tanh?|proj)[fl]?|"
+    r"[jy][01n][fl]?|nexttoward[fl]?|__(?:powi|float)\w+|(?:mtx|cnd|tss)_\w+|is(?:alnum|alpha|lower|punct|upper|xdigit)|l{0,2}div|"
+    r"ffsl{0,2}|strn?casecmp|(?:imax)?abs|strto[iu]max|[jmn]rand48|atoll|__kmpc_\w+|_Zn[wa]\w*|_Zd[la]\w*|_ZSt\w+|_ZNK?R?S[abdiost]\w*|"
     r"remquo[fl]?|scalbln[fl]?|significand[fl]?|omp_(?:init|set|unset|destroy|test)_(?:nest_)?lock|"
     r"pthread_(?:mutex|cond|rwlock|once|key|self|spin|barrier|attr|getspecific|setspecific|equal|join|getaffinity)\w*|_ZT[VITS]\w*|_ZN9__gnu_cxx\w*|_ZN10__cxxabiv1\w*|__(?:trunc|extend|float|fix|mul|div|udiv|umod|mod|popcount|clz|ctz)\w*[0-9])"
 )
@@ -117,6 +120,7 @@ _CUDA_LIBRARY = re.compile(r"libcudart\.so[.\d]*")
 _CUDA_CALLS = re.compile(r"(?:__)?cuda[A-Z]\w+")
 _TORCH_LIBRARIES = re.compile(r"lib(?:torch\w*|c10\w*|cudart|cuda|nvrtc|dl|rt)\.so[.\d]*")
 _DOORS = r"\t((?:syscall|sysenter|int\s+\$0x80|rdtscp?|rdpmc)\b[^\n]*)"
+_FIRST_ARGUMENT = r"%(?:[er]?di|dil)\b"  # of a function, on x86-64
 _END = "end-of-the-machine-code"
 _LIMITS = Limits(wall_s=20.0, memory_bytes=2 << 30, cpu_s=20, tasks=16)
 _SAYS_NOTHING = Reason(ReasonKind.UNKNOWN, "")
@@ -142,6 +146,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         others = {name: f"|{excused[name].pattern}" if name in excused else "" for name in found}
         excused = {name: re.compile(_CUDA_RUNTIME.pattern + other) for name, other in others.items()}
     harmless = _only_called_by(library, excused, found)
+    harmless |= {"syscall"} if "syscall" in found.keys() - harmless and _only_waits(library) else set()
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
     asked = [*(symbol.split("@")[0] for symbol in imports.symbols), *(_calls_of_cuda(library) if brings_cuda else ())]
     strange += [reason for name in asked if brings_cuda and name.startswith("cuda") and (reason := convicts(name))]
@@ -197,6 +202,28 @@ def _only_called_by(library: Path, callers: Mapping[str, re.Pattern[str]], symbo
         elif not function.endswith("@plt") and (match := re.search(references, line)):
             users[match[1]].add(function)
     return {name for name, found in users.items() if found and all(map(callers[name].fullmatch, found))}
+
+
+def _only_waits(library: Path) -> bool:
+    """Whether every call of syscall is for futex, whose number is set right before it. By it the headers of C++20 let
+    threads wait (std::latch, std::barrier, std::atomic::wait, std::jthread)."""
+    jumps, calls = set[int](), list[tuple[int, int]]()  # where jumps lead to; from where to where none may
+    function, last = "", ""
+    for line in (_machine_code(library, rf">:$|{_FIRST_ARGUMENT}|\bj\w+ +[0-9a-f]+ <|<syscall@") or "").splitlines():
+        if line.endswith(">:"):
+            function, last = line[line.find("<") + 1 : -2], ""
+            continue
+        if jump := re.search(r"\bj\w+ +([0-9a-f]+) <", line):
+            jumps.add(int(jump[1], 16))
+        if "<syscall@" in line and not function.endswith("@plt"):
+            number = re.fullmatch(r" *([0-9a-f]+):\tmov +\$0xca,%edi", last.rstrip())
+            call = re.fullmatch(r" *([0-9a-f]+):\t(?:call|jmp) +[0-9a-f]+ <syscall@plt>", line.rstrip())
+            if number is None or call is None:
+                return False
+            calls.append((int(number[1], 16), int(call[1], 16)))
+        elif re.search(_FIRST_ARGUMENT, line):
+            last = line
+    return bool(calls) and not any(start < place <= end for start, end in calls for place in jumps)
 
 
 def _calls_of_cuda(library: Path) -> list[str]:
