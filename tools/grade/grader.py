@@ -80,7 +80,6 @@ _SELF_BUILDING = re.compile(
 _ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
 
 Watch = Callable[[int], contextlib.AbstractContextManager[object]]
-Pairs = list[tuple[float, float]]
 
 
 @dataclass
@@ -288,11 +287,16 @@ class Grader:
             digits = self._device.arch.removeprefix("sm_")
             self._runners.compile_ahead(text, f"{digits[:-1]}.{digits[-1]}+PTX", self._load_limit(text, build))
 
-    def make_ready(self, text: str, stage: Stage) -> None:
+    def make_ready(
+        self, text: str, stage: Stage, begins: Callable[[], object] = lambda: None, holds: Holds | None = None
+    ) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         groups = effort_of(stage, self._device.target).min_groups
         audited = 0 if stage == "screen" else AUDITED
-        self._runners.make_ready(text, {REFERENCE: groups, kind_of(text): groups + 1 + audited}, self._waiting)
+        wanted = {REFERENCE: groups, kind_of(text): groups + 1 + audited}
+        with (holds := holds or Holds()).shared():
+            let_others = holds.pause or (lambda: None)
+            self._runners.make_ready(text, wanted, self._waiting, let_others=let_others, begins=begins)
 
     def stock(self) -> bool:
         """Makes some processes ready for a proof to come; whether there were any to make."""
@@ -493,7 +497,3 @@ class Grader:
 def thread_count(device: Device) -> int:
     """Threads of PyTorch in every process: the device's cores, or a few beside a GPU."""
     return device.cores if device.target == "cpu" else min(8, len(os.sched_getaffinity(0)))
-
-
-def _pairs(answer: Message) -> Pairs:
-    return [(float(first), float(second)) for first, second in answer["pairs"]]

@@ -30,6 +30,7 @@ RUNNER = "foundry.tools.grade.runner.runner:serve"
 LIFE_S = 900.0  # of a runner, at most
 READY_S = 30.0
 GLANCE_S = 0.5  # how often a process is looked at that works by itself
+AT_ONCE = 4  # contexts that are made before a timing may come in between, and before whoever is first has one
 RESTOCKED = 2  # pairs that are started at once where a timing goes on: contexts made together take half as long
 STALE_S = 60.0  # who was not timed by then is not timed at all
 
@@ -48,6 +49,19 @@ def kind_of(text: str) -> str:
     if not text:
         return REFERENCE
     return text if compiles_itself(text) else CANDIDATE
+
+
+def _nothing() -> None:
+    """There is nobody to tell."""
+
+
+def _in_order(kinds: Iterable[str]) -> list[str]:
+    """Of which more are asked for, those come first: correctness and audit want candidates before pairs are timed."""
+    left, ordered = Counter(kinds), list[str]()
+    while left.total():
+        ordered.append(max(left, key=lambda kind: left[kind]))
+        left[ordered[-1]] -= 1
+    return ordered
 
 
 class Runners:
@@ -72,8 +86,10 @@ class Runners:
         self._starting: Counter[str] = Counter()  # by kind
         self._asked: dict[str, Counter[str]] = {}  # what was asked for a candidate that is under way, by kind
         self._since: dict[str, float] = {}  # when it was asked
+        self._coming: Counter[str] = Counter()  # of those starting, whose contexts are being made, by kind
+        self._awaited: Counter[str] = Counter()  # of those coming, by kind
         self._most = 0  # that may wait, as told last
-        self._guard = threading.Lock()  # of those waiting
+        self._guard = threading.Condition()  # of those waiting
         self._undertaker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="undertaker")
 
     def fresh(self, text: str = "", environment: dict[str, str] | None = None) -> Worker:
@@ -92,9 +108,18 @@ class Runners:
         own = prepare_folders(text, folder) if text else CandidateFolders({"TMPDIR": str(folder)}, TASK, [])
         return self._fork(RUNNER, limits, folder, own.sandbox, {**own.environment, **(environment or {})}, own.locks)
 
-    def make_ready(self, text: str, wanted: Mapping[str, int], most: int) -> None:
+    def make_ready(
+        self,
+        text: str,
+        wanted: Mapping[str, int],
+        most: int,
+        *,
+        let_others: Callable[[], None] = _nothing,
+        begins: Callable[[], object] = _nothing,
+    ) -> None:
         """Lets so many processes of each kind wait on behalf of a candidate, beside what waits for others, and returns
-        when they have their contexts. No more than `most` wait at a time, for all candidates together."""
+        when they have their contexts. No more than `most` wait at a time, for all candidates together. `begins` is
+        called when the first of them is about to come, `let_others` where a timing may come in between."""
         if not self._on_gpu:
             return
         now = time.monotonic()
@@ -105,7 +130,7 @@ class Runners:
         with self._guard:
             self._most, self._asked[text], self._since[text] = most, Counter(wanted), now
             missing = self._missing(wanted, most)
-        self._start(missing, text)
+        self._start(_in_order(missing), text, let_others, begins)
 
     def restock(self, text: str) -> None:
         """For a timing that takes more pairs than were made ready: where none waits, lets the next ones wait. The
@@ -143,20 +168,52 @@ class Runners:
         self._starting.update(missing)
         return missing
 
-    def _start(self, missing: Sequence[str], text: str) -> None:
+    def _start(
+        self,
+        missing: Sequence[str],
+        text: str,
+        let_others: Callable[[], None] = _nothing,
+        begins: Callable[[], object] = _nothing,
+    ) -> None:
         """Starts processes and returns when they have their contexts."""
+        left = list(missing)
         try:
-            made = [(kind, self.fresh("" if kind == REFERENCE else text)) for kind in missing]
-            ready = {id(worker) for worker in self._warmed([worker for _, worker in made], time.monotonic() + READY_S)}
+            while left:
+                some, left = left[:AT_ONCE], left[AT_ONCE:]
+                self._start_some(some, text, begins)
+                if left:
+                    begins = _nothing
+                    let_others()
         finally:
             with self._guard:
-                self._starting.subtract(missing)
-        for kind, worker in made:
-            if id(worker) in ready:
-                with self._guard:
-                    self._waiting.setdefault(kind, []).append(worker)
-            else:
+                self._starting.subtract(left)
+
+    def _start_some(self, kinds: Sequence[str], text: str, begins: Callable[[], object]) -> None:
+        made: dict[Worker, str] = {}
+        left = Counter(kinds)  # that are neither ready nor given up
+        with self._guard:
+            self._coming.update(left)
+        try:
+            begins()
+            for kind in kinds:
+                made[self.fresh("" if kind == REFERENCE else text)] = kind
+            for worker in self._warmed(list(made), time.monotonic() + READY_S):
+                kind = made.pop(worker)
+                left[kind] -= 1
+                self._settle(Counter([kind]), worker)
+        finally:
+            self._settle(left)
+            for worker in made:
                 self.bury(worker)
+
+    def _settle(self, kinds: Counter[str], ready: Worker | None = None) -> None:
+        """They are no longer coming: one is `ready`, or they are given up."""
+        with self._guard:
+            self._starting.subtract(kinds)
+            self._coming.subtract(kinds)
+            if ready is not None:
+                self._waiting.setdefault(next(iter(kinds)), []).append(ready)
+            self._guard.notify_all()
 
     def _warmed(self, workers: Sequence[Worker], deadline: float) -> Iterator[Worker]:
         """The workers that report before `deadline` that they are ready."""
@@ -172,15 +229,20 @@ class Runners:
 
     def take(self, text: str = "") -> Worker:
         """An unused process for the reference or a candidate: one that was made ready, or a new one."""
-        while True:
-            with self._guard:
-                waiting = self._waiting.get(kind_of(text), [])
-                found = waiting.pop() if waiting else None
-            if found is None:
-                break
+        while (found := self._next_ready(kind_of(text))) is not None:
             if found.alive:
                 return found
         return self.fresh(text)
+
+    def _next_ready(self, kind: str) -> Worker | None:
+        """One that waits or is coming: the host makes contexts one after the other, so a new one would come later."""
+        with self._guard:
+            while not self._waiting.get(kind) and self._coming[kind] > self._awaited[kind]:
+                self._awaited[kind] += 1
+                self._guard.wait()
+                self._awaited[kind] -= 1
+            waiting = self._waiting.get(kind)
+            return waiting.pop() if waiting else None
 
     def take_awake(self, text: str) -> Worker:
         """A process for a candidate that is not timed, in which threads of OpenMP wait awake for a moment, as they do

@@ -7,6 +7,7 @@ A workbench belongs to one run and one target. It holds the device lock while it
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -148,6 +149,7 @@ class LocalWorkbench:
         self._compiled: set[str] = set()  # texts that compile themselves, and have
         self._intake: asyncio.Future[Intake] | None = None
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
+        self._coming: dict[str, asyncio.Event] = {}  # the first of them is
         self._baseline: asyncio.Future[Baseline] | None = None
         self._sanitizer = Sanitizer(task, device.target)
         self._checks: dict[str, asyncio.Future[list[Gate]]] = {}  # of finalists that are verified, by their text
@@ -198,11 +200,10 @@ class LocalWorkbench:
     async def build(self, text: str) -> Build:
         if self._target is None:
             self._target = target_of(self.device)
-        target = self._target
         if self._baseline is not None and self._baseline.done():  # how many processes may wait is known
             self._begin(text, "screen")
         async with self._lock.compiling():
-            built = await self._in_thread(lambda: target.build(text))
+            built = await self._in_thread(functools.partial(self._target.build, text))
         if not built.ok:
             await self._give_up(text)
         return built
@@ -215,7 +216,7 @@ class LocalWorkbench:
         if build.artifact and not built_file(build).exists():  # it was built on another machine
             await self.build(text)
         baseline, _ = await asyncio.gather(self.baseline(), self._compile_ahead(text, build))
-        self._begin(text, stage)
+        await self._begin(text, stage).wait()
         if stage == "final" and self._sanitizer.confines and self._is_small(await self.intake()):
             # What is as confined as any candidate need not wait until a finalist was found correct once more.
             self._checks[text] = asyncio.ensure_future(self.sanitize(text, build))
@@ -246,8 +247,7 @@ class LocalWorkbench:
         from foundry.tools.audit import audit, heavier, needs_watching
 
         operators: Sequence[Any] | None = await self._operators(text, build) if verdict.correct else None
-        graphs = (await self.intake()).graphs
-        graph, source = graphs[0] if graphs else None, self._task.source
+        graph, source = next(iter((await self.intake()).graphs), None), self._task.source
         watched: list[Gate] | None = None
         is_proof = verdict.stage != "screen"  # the screen steers a search: there, runs of the audit's own cost too much
         if verdict.correct and (is_proof or needs_watching(text, task_source=source)):
@@ -338,9 +338,7 @@ class LocalWorkbench:
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
         """Where the time of a candidate's forward goes, kernel by kernel, and what the hardware `counted`; `profile`
         knows it from then on. Nothing is proven of the candidate by it."""
-        baseline = await self.baseline()
-
-        means = self.notes.isolation
+        baseline, means = await self.baseline(), self.notes.isolation
 
         def look() -> Seen:
             seen = observe(self._grader, self.device, text, build, baseline, seconds, self._holds())
@@ -358,8 +356,8 @@ class LocalWorkbench:
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
         self._is_closed = True
-        begun: list[asyncio.Future[Any]] = [*self._readying.values(), *self._checks.values()]
-        begun += [self._stocking] if self._stocking else []
+        stocking = [self._stocking] if self._stocking else []
+        begun: list[asyncio.Future[Any]] = [*self._readying.values(), *self._checks.values(), *stocking]
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline, self._contest) if request is not None]
@@ -413,10 +411,20 @@ class LocalWorkbench:
             ran=[decode_record(OperatorRun, item) for item in captured.get("ran", [])],
         )
 
-    def _begin(self, text: str, stage: Stage) -> None:
-        """Starts the processes that will time a candidate, while it is compiled and checked."""
-        if self.device.target == "cuda" and self.device.present and text not in self._readying:
-            self._readying[text] = asyncio.ensure_future(self._make_ready(text, stage))
+    def _begin(self, text: str, stage: Stage) -> asyncio.Event:
+        """Starts the processes that will time a candidate, while it is compiled and checked. The event is set once
+        the first is coming: whoever needs one waits for it then, and makes none besides."""
+        if text in self._readying:
+            return self._coming[text]
+        is_coming = self._coming[text] = asyncio.Event()
+        if self.device.target == "cuda" and self.device.present:
+            begins = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, is_coming.set)
+            work = functools.partial(self._grader.make_ready, text, stage, begins, self._holds())
+            self._readying[text] = asyncio.ensure_future(self._in_thread(work))
+            self._readying[text].add_done_callback(lambda _: is_coming.set())
+        else:
+            is_coming.set()
+        return is_coming
 
     def _look_ahead(self) -> None:
         """Where candidates are searched, a proof will come: what takes its seconds is begun while nobody times."""
@@ -440,11 +448,6 @@ class LocalWorkbench:
         if checks is not None:
             await checks
 
-    async def _make_ready(self, text: str, stage: Stage) -> None:
-        """Starts the processes of a timing, whose contexts would disturb another one."""
-        async with self._lock.shared():
-            await self._in_thread(lambda: self._grader.make_ready(text, stage))
-
     async def _check(self) -> Message:
         """What the task is, once a judge is ready for it."""
         checked, _ = await asyncio.gather(self._in_thread(self._grader.check), self._in_thread(self._grader.warm_judge))
@@ -454,8 +457,7 @@ class LocalWorkbench:
     async def _time_reference(self) -> Baseline:
         intake = await self.intake()
         if not self.device.present:
-            shapes = [spec.shape for spec in intake.outputs]
-            return Baseline(0.0, 0.0, shapes)
+            return Baseline(0.0, 0.0, [spec.shape for spec in intake.outputs])
         return await self._in_thread(lambda: self._grader.baseline(self._holds()))
 
     def _absent(self, purpose: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -89,6 +90,26 @@ def test_no_more_wait_than_may_and_the_dead_are_passed_over(runners: Runners) ->
     fresh = runners.take()
     assert fresh.alive and not runners._waiting["reference"]
     runners.discard(fresh)
+
+
+def test_who_needs_one_waits_for_the_first_that_comes_and_timings_come_in_between(runners: Runners) -> None:
+    """What corrects and audits comes before the pairs: of six and ten processes the first four are candidates."""
+    told: list[str] = []
+    taken: list[Worker] = []
+    taking = threading.Thread(target=lambda: taken.append(runners.take(OTHER)))
+
+    def let_others() -> None:
+        taking.join(30.0)
+        waiting_now = {kind: len(workers) for kind, workers in runners._waiting.items()}
+        told.append(f"{len(taken)} taken, {waiting_now}")
+
+    forked = next(runners._numbers)
+    wanted = {REFERENCE: 2, CANDIDATE: 6}
+    runners.make_ready(PLAIN, wanted, 12, let_others=let_others, begins=taking.start)
+    assert told == ["1 taken, {'candidate': 3}"]
+    assert next(runners._numbers) == forked + 1 + 8, "nobody made one besides"
+    assert {kind: len(workers) for kind, workers in runners._waiting.items()} == {CANDIDATE: 5, REFERENCE: 2}
+    runners.discard(taken[0])
 
 
 def test_a_timing_that_goes_on_beyond_what_was_made_ready_gets_more_pairs_at_once(runners: Runners) -> None:
