@@ -12,7 +12,7 @@ from foundry.agents.talk import ToolRequest
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
-Purpose = Literal["diagnose", "propose", "judge", "answer"]
+Purpose = Literal["diagnose", "propose", "judge", "answer", "rewrite"]
 CallOutcome = Literal["answered", "repaired", "failed", "unreachable", "budget"]
 NoticeName = Literal["model", "model unavailable", "model is back", "model refuses"]
 
@@ -45,6 +45,7 @@ class Call:
     system: str = ""  # the system prompt
     bad_answer: str = ""  # the first answer, where it could not be used, and what was said to it
     repair: str = ""
+    variant: str = ""  # of the expert's prompt, where it is not the shipped one
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from foundry.agents.obedience import Obedience, applies
+from foundry.agents.prompt import PromptText
 from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Baseline, Evaluation, Rival
 from foundry.knowledge.device import Device
@@ -80,6 +81,7 @@ class Brief:
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
     thinking: tuple[str, ...] = ()  # the parents of steps that others think about now
+    prompt: PromptText = field(default_factory=PromptText)  # of the expert at work: as shipped, or a variant
     model: str = ""  # of several the expert has, the one that was chosen for this step
     tools: tuple[str, ...] = ()  # those that the expert at work may call; only a chat model does
     talk: Talk = field(default_factory=Talk)  # what it has asked and heard in this step

@@ -1,22 +1,61 @@
 """Prompts are Markdown files with named slots, `{{slot}}`. Sections between `<!-- evolvable: name -->` and
-`<!-- /evolvable -->` may co-evolve with the kernels (philosophy, strategies, pitfalls, analysis guidance)."""
+`<!-- /evolvable -->` may be rewritten by a model (agents/evolution): their bodies, never their headings."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 
+SHIPPED = ""  # the variant that stands in the file
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _MARK = re.compile(r"<!-- /?evolvable[^>]*-->\n")
+_SECTION = re.compile(r"<!-- evolvable: ([\w ]+) -->\n(## [^\n]*\n)(.*?)\n<!-- /evolvable -->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """What an expert's prompt says at a step: the shipped file, or a variant with sections of its own."""
+
+    variant: str = SHIPPED
+    sections: Mapping[str, str] = field(default_factory=dict)
+
+
+@cache
+def _file(name: str) -> str:
+    return (resources.files("foundry.agents.prompts") / f"{name}.md").read_text(encoding="utf-8")
 
 
 @cache
 def template(name: str) -> str:
     """The text of prompts/<name>.md without its marks."""
-    text = (resources.files("foundry.agents.prompts") / f"{name}.md").read_text(encoding="utf-8")
-    return _MARK.sub("", text).strip()
+    return _MARK.sub("", _file(name)).strip()
+
+
+@cache
+def sections(name: str) -> Mapping[str, str]:
+    """The bodies of the sections of prompts/<name>.md that may be rewritten, by name."""
+    return {title: body for title, _, body in _SECTION.findall(_file(name))}
+
+
+def shipped_digest(name: str) -> str:
+    """Names the shipped file: a variant of another one is not used."""
+    return hashlib.sha256(_file(name).encode()).hexdigest()[:16]
+
+
+def with_sections(name: str, text: PromptText) -> str:
+    """The prompt with the rewritten bodies under the shipped headings. What follows the prompt stands above them: a
+    variant says so itself."""
+    if text.variant == SHIPPED:
+        return template(name)
+
+    def rewritten(found: re.Match[str]) -> str:
+        return f"{found[2]}{text.sections.get(found[1], found[3])}"
+
+    return f"{_SECTION.sub(rewritten, _file(name)).strip()}\n\n{template('advice')}"
 
 
 def render(name: str, slots: Mapping[str, str]) -> str:

@@ -176,6 +176,7 @@ def _notes(request: SolveRequest, brief: Brief, steps: int, seeds: int) -> tuple
     caps = {"tokens": limits.tokens, "dollars": limits.dollars, "calls": limits.calls}
     said = ", ".join(f"{value:g} {name}" for name, value in caps.items() if value is not None)
     start = "the library's first kernel" if brief.lowered else "the reference: the library has no kernel for it"
+    rewrites = request.prompts == "evolve"
     several = " A line is for all steps by one model." if len(request.models.specs) > 1 else ""
     return (
         f"dry run of {brief.task.name} on {brief.device.target}: no model is asked, no run begins",
@@ -183,5 +184,6 @@ def _notes(request: SolveRequest, brief: Brief, steps: int, seeds: int) -> tuple
         f"{start}; the search ends after {request.max_minutes:g} minutes, so slow answers make fewer.",
         f"From steps that are answered at once to steps that make all their tool calls.{several}",
         f"caps: {said}; the models stop before one is passed" if said else "caps: none (--tokens, --dollars, --calls)",
+        *(["one more request, when the search has ended, may rewrite a section of a prompt"] * rewrites),
         "the times in the prompt below are placeholders: nothing was timed",
     )

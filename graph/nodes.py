@@ -13,6 +13,7 @@ from typing import cast
 
 from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
+from foundry.graph.evolution.rewriting import gather_evidence, rewrite, teach
 from foundry.graph.run.inbox import in_force
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
@@ -460,8 +461,10 @@ def _ending(reasons: list[str]) -> str:
 
 
 async def prove(state: RunState, services: Services) -> Update:
-    """Proves the finalists in fresh processes."""
-    return {"winner": await prove_finalists(services)}
+    """Proves the finalists in fresh processes; beside that, a model may rewrite a section of a prompt."""
+    evidence = await gather_evidence(services)
+    winner, _ = await asyncio.gather(prove_finalists(services), rewrite(evidence, services))
+    return {"winner": winner}
 
 
 async def compare(state: RunState, services: Services) -> Update:
@@ -478,4 +481,5 @@ async def finish(state: RunState, services: Services) -> Update:
         winner, ending = "", f"{winner} was proven, and the user did not want it exported"
     answer_untaken(services)
     await finish_run(services, winner, ending)
+    await teach(services)
     return {"winner": winner}

@@ -13,7 +13,7 @@ import yaml
 from foundry.agents.expert import experts
 from foundry.graph.picture import draw
 from foundry.graph.run import events, run_directory
-from foundry.knowledge.experience import journal
+from foundry.knowledge.experience import journal, variants
 from foundry.tools.protocol import rules as protocol
 from foundry.tools.verify import receipt
 
@@ -37,6 +37,7 @@ def test_the_changelog_names_the_versions_of_the_code() -> None:
         "run format": run_directory.FORMAT,
         "event table": events.VERSION,
         "experience store": str(journal.VERSION),
+        "prompt archive": str(variants.VERSION),
     }
 
 

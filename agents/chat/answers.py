@@ -123,6 +123,15 @@ class JudgementAnswer(BaseModel):
     reason: str = Field("", description="the evidence for the doubt")
 
 
+class SectionAnswer(BaseModel):
+    """A rewritten section of an expert's prompt."""
+
+    model_config = ConfigDict(extra="ignore")
+    section: str = Field(description="the name of the section")
+    text: str = Field(description="its new body, whole")
+    reason: str = Field("", description="one sentence: which evidence led to it")
+
+
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
 
 

@@ -18,7 +18,15 @@ from pydantic import BaseModel
 
 from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, NoticeName, Purpose
 from foundry.agents.brief import Brief
-from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, JudgementAnswer, ProposalAnswer, parse, schema_of
+from foundry.agents.chat.answers import (
+    AnswerError,
+    DiagnosisAnswer,
+    JudgementAnswer,
+    ProposalAnswer,
+    SectionAnswer,
+    parse,
+    schema_of,
+)
 from foundry.agents.chat.breaker import Breaker, Pauses, Permit
 from foundry.agents.chat.calls import ChatMessage, Drafting, ModelReply, read_request, said_since, tools_words
 from foundry.agents.chat.client import ChatClient, Patience, Skipped, Unreachable
@@ -26,12 +34,14 @@ from foundry.agents.chat.endpoint import OPENAI_URL, Endpoint, endpoint_of
 from foundry.agents.chat.options import ChatOptions
 from foundry.agents.chat.proposal import Drafted, Menu, drafted, file_of, proposal_of
 from foundry.agents.chat.tape import Tape
+from foundry.agents.evolution.advice import REASON_CHARS, wrapped
+from foundry.agents.evolution.rewriting import RewriteBrief, RewrittenSection, refusal, rewrite_prompt
 from foundry.agents.expert import experts
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import BudgetExhausted, ModelCost, ModelLedger
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prices import in_words
-from foundry.agents.prompt import render, template
+from foundry.agents.prompt import PromptText, render, template, with_sections
 from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
 from foundry.agents.words.sections import Prompt, tokens
@@ -67,6 +77,7 @@ class _Request:
     prompt: Prompt
     tools: tuple[str, ...] = ()
     talk: Talk = field(default_factory=Talk)
+    text: PromptText = field(default_factory=PromptText)  # of the expert's prompt
 
 
 class ChatModelBrain:
@@ -139,6 +150,7 @@ class ChatModelBrain:
             step_prompt(brief, diagnosis, menu.moves),
             brief.tools if self.client.options.tool_calls else (),
             brief.talk,
+            brief.prompt,
         )
 
         def read(reply: ModelReply, may_call: bool) -> Proposal | ToolRequest:
@@ -182,6 +194,23 @@ class ChatModelBrain:
             return await self._ask(request, None, lambda reply, _: _plain_text(reply))
         except NoAnswer:
             return ""
+
+    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
+        """One section of an expert's prompt; None when the model gives none that is nothing but advice."""
+
+        def read(reply: ModelReply, _: bool) -> RewrittenSection:
+            found = _parsed(reply, SectionAnswer)
+            if problem := refusal(brief, found.section, found.text):
+                raise AnswerError(problem)
+            reason = " ".join(found.reason.encode("ascii", "replace").decode().split())[:REASON_CHARS]
+            return RewrittenSection(found.section, wrapped(found.text), reason, self.name)
+
+        try:
+            return await self._ask(
+                _Request("prompts", brief.expert, "rewrite", rewrite_prompt(brief)), SectionAnswer, read
+            )
+        except NoAnswer:
+            return None
 
     def _called(self, reply: ModelReply, may_call: bool, request: _Request, draft: Drafting) -> ToolRequest | None:
         """The tool calls of a reply; raises AnswerError where it may make none."""
@@ -270,8 +299,10 @@ class ChatModelBrain:
         return messages, ()
 
     def _system(self, request: _Request) -> str:
+        if request.purpose == "rewrite":
+            return template("editor")
         options, proposes = self.client.options, request.purpose == "propose"
-        return system_words(request.expert, request.tools, options, proposes=proposes)
+        return system_words(request.expert, request.tools, options, proposes=proposes, text=request.text)
 
     def _lose(self, error: Unreachable, permit: Permit) -> None:
         """Says since when the model does not answer and when it is tried again, each time a pause begins."""
@@ -331,6 +362,7 @@ class ChatModelBrain:
                 system=self._system(request),
                 bad_answer=_answered(replies[0]) if len(replies) > 1 else "",
                 repair=heard.repair if len(replies) > 1 else "",
+                variant=request.text.variant,
             )
         )
 
@@ -341,9 +373,17 @@ def _form_of(kind: type[BaseModel] | None) -> dict[str, Any] | None:
     return schema_of(kind) if kind and kind is not ProposalAnswer else None
 
 
-def system_words(expert: ExpertName, tools: Sequence[str], options: ChatOptions, *, proposes: bool) -> str:
-    """The first message of every request of an expert: its prompt, and the tools that it may call."""
-    system = template(experts()[expert].prompt)
+def system_words(
+    expert: ExpertName,
+    tools: Sequence[str],
+    options: ChatOptions,
+    *,
+    proposes: bool,
+    text: PromptText | None = None,
+) -> str:
+    """The first message of every request of an expert: its prompt, as shipped or a variant of it, and the tools that it
+    may call."""
+    system = with_sections(experts()[expert].prompt, text or PromptText())
     if tools and options.tool_calls:
         system += "\n\n" + tools_words(tools, options.tool_calls, proposes=proposes)
     return system

@@ -9,6 +9,7 @@ from foundry.agents.brief import Brief
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
 from foundry.agents.chat.tape import Tape, TapeOptions
+from foundry.agents.evolution.rewriting import RewriteBrief, RewrittenSection
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
 from foundry.agents.models.models import Models
@@ -38,6 +39,10 @@ class ModelsBrain:
 
     async def answer(self, question: str, context: str) -> str:
         return await self._first("diagnostician").answer(question, context)
+
+    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
+        names = self.models.of(brief.expert)
+        return await self.brains[names[0]].rewrite(brief) if names else None
 
     def _of(self, expert: ExpertName, chosen: str) -> Brain:
         """The model chosen for this step. While its endpoint is left alone, another one of the expert's steps in."""

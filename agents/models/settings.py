@@ -98,6 +98,8 @@ class SettingsFile(ModelOptions):
     """Steps that each island takes at a time."""
     experts: dict[str, Names] = Field(default_factory=dict)
     models: dict[str, ModelTable] = Field(default_factory=dict)
+    prompts: str = ""
+    """`shipped`, `frozen` or `evolve`: whether the experts' advice is rewritten."""
 
 
 def read_models(wanted: list[str] | None = None, flags: Mapping[str, Any] | None = None) -> Models:
@@ -125,6 +127,13 @@ def read_in_flight(flag: int | None = None) -> int | None:
     """How many steps each island shall take at a time: the flag before the file; None where neither says."""
     path = find_file(Path.cwd()) if flag is None else None
     return _read_file(path).in_flight if path else flag
+
+
+def read_prompts(flag: str | None) -> tuple[str, bool]:
+    """(what the user says of the experts' prompts, "" for nothing; whether a flag says it)."""
+    path = find_file(Path.cwd())
+    said = os.environ.get(f"{PREFIX}PROMPTS", "") or (_read_file(path).prompts if path else "")
+    return flag or said, bool(flag)
 
 
 def find_file(folder: Path) -> Path | None:

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from foundry.graph.commands import prompts
 from foundry.graph.commands.options import JsonOption, StoreOption
 from foundry.tools.command_line import one_line_errors, print_json
 
 app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=True)
+app.add_typer(prompts.app, name="prompts")
 
 
 def _record_line(record: Any) -> str:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -29,7 +29,7 @@ from foundry.tools.command_line import choose, one_line_errors, print_json
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
     from foundry.graph.run.opening import Asker
-    from foundry.graph.run.request import SolveRequest
+    from foundry.graph.run.request import PromptMode, SolveRequest
     from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
@@ -53,6 +53,7 @@ def solve(
     temperature: model_flags.TemperatureFlag = None,
     reasoning_effort: model_flags.ReasoningFlag = None,
     tool_calls: model_flags.ToolCallsFlag = None,
+    prompts: model_flags.PromptsFlag = None,
     record: model_flags.RecordFlag = None,
     recording: model_flags.ReplayFlag = None,
     ask_missing: model_flags.AskMissingFlag = False,
@@ -115,6 +116,7 @@ def solve(
     tape = TapeOptions(model_flags.absolute(record), model_flags.absolute(recording), ask_missing)
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
+    request = replace(request, prompts=_choose_prompts(prompts, request))
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
     request = replace(request, in_flight=read_in_flight(in_flight))
     if models and not as_json and (file := find_file(Path.cwd())):
@@ -124,6 +126,21 @@ def solve(
         return
     summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
     conclude(summary, request.task, as_json, min_speedup)
+
+
+def _choose_prompts(flag: str | None, request: SolveRequest) -> PromptMode:
+    """What the user wants of the experts' prompts; as shipped where no model thinks or nothing is kept."""
+    from foundry.agents.models.settings import read_prompts
+    from foundry.graph.run.request import PromptMode
+
+    said, by_flag = read_prompts(flag)
+    mode: PromptMode = choose("--prompts", said or "shipped", get_args(PromptMode))
+    if mode == "shipped" or (request.models and request.learn):
+        return mode
+    if by_flag:
+        lacks = "no chat model is asked for" if request.learn else "--no-learn leaves nothing to keep it in"
+        raise UsageError(f"--prompts {mode} is about what chat models are told, and {lacks}")
+    return "shipped"
 
 
 def _show_dry_run(request: SolveRequest, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from foundry.knowledge.thought import Role
 
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates"]
+PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
 EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
@@ -145,6 +146,7 @@ class SolveRequest:
     gpus: int = 1  # of those that this process sees; the islands share them
     without: tuple[Mechanism, ...] = ()
     in_flight: int | None = None  # steps that each island takes at a time; a run's own request says it
+    prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
     def __post_init__(self) -> None:

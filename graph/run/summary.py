@@ -146,7 +146,7 @@ def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:
     """What a user should know of the model: parameters that its endpoint refused, outages, and how many steps it
     failed, which the playbook took instead, with the latest reason."""
     calls = [event.data for event in events if event.kind == "expert" and "outcome" in event.data]
-    calls = [call for call in calls if call["purpose"] != "answer"]
+    calls = [call for call in calls if call["purpose"] not in ("answer", "rewrite")]
     failed = [call for call in calls if call["outcome"] not in ("answered", "repaired")]
     said = [event for event in events if event.kind == "note" and event.name in SAID_OF_MODELS]
     notes = [event.data["text"][:200] for event in said if event.name != "model unavailable"]

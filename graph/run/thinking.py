@@ -49,6 +49,7 @@ def record_thought(said: Call | Notice, log: EventLog, run: RunDirectory) -> Non
         sections=dict(said.sections),
         standing=said.standing,
         cut=dict(said.cut),
+        **({"variant": said.variant} if said.variant else {}),
     )
 
 

@@ -13,6 +13,7 @@ from foundry.agents.brief import Brief
 from foundry.agents.models.models import PLAYBOOK
 from foundry.agents.talk import Talk, ToolRequest, Turn
 from foundry.agents.tuning import asks_tuner
+from foundry.graph.evolution.texts import choose_text
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
@@ -49,6 +50,7 @@ def ask(expert: ExpertName) -> Callable[[IslandState, Services], Awaitable[Updat
         if services.brain.name != PLAYBOOK:
             model = choose_model(services, expert, brief.step)
             brief = replace(brief, model=model, tools=tools_of(expert, services), talk=_read_talk(state, services))
+            brief = replace(brief, prompt=await choose_text(services, expert, brief.step))
         with services.log.span("expert", expert, purpose="propose", parent=state["parent"]) as span:
             answer = await _answer(services, expert, brief, state["turns"])
             span.data["proposal"] = _in_words(answer)

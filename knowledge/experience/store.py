@@ -13,6 +13,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
 from foundry.knowledge.experience.journal import LessonJournal, Tally
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
+from foundry.knowledge.experience.variants import VariantArchive
 from foundry.knowledge.home import foundry_home
 
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
@@ -28,6 +29,7 @@ class ExperienceStore:
 
     def __init__(self, journal: LessonJournal, index: Index) -> None:
         self._journal = journal
+        self._prompts: VariantArchive | None = None
         self._index = index
         self._index.sync(journal)
 
@@ -35,20 +37,22 @@ class ExperienceStore:
     def open(cls, location: str | Path | None = None) -> ExperienceStore:
         """The store in a folder (default $FOUNDRY_HOME/experience), or shared through a Chroma server by URL: then
         the journal holds what this machine learnt, and the server what all did. Raises UsageError."""
-        text = str(location) if location else str(foundry_home() / "experience")
-        if text.startswith(("http://", "https://")):
-            folder = foundry_home() / f"experience-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-            journal = LessonJournal(folder / "journal.sqlite")
-            return cls(journal, ChromaIndex.server(text, folder))
-        folder = Path(text)
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"the experience store {folder} is a file, not a folder", "name a folder with --store")
+        folder = folder_of(location)
         journal = LessonJournal(folder / "journal.sqlite")
+        if _is_server(location):
+            return cls(journal, ChromaIndex.server(str(location), folder))
         try:
             index = ChromaIndex.open_embedded(folder / "index")
         except OSError as error:
             raise UsageError(f"the experience store {folder} cannot be written: {error.strerror}") from error
         return cls(journal, index or ScanIndex())
+
+    @property
+    def prompts(self) -> VariantArchive:
+        """The experts' prompts that models have rewritten; opened when it is first asked for. Raises UsageError."""
+        if self._prompts is None:
+            self._prompts = VariantArchive(self._journal.path.parent)
+        return self._prompts
 
     @property
     def index_kind(self) -> str:
@@ -170,6 +174,22 @@ class ExperienceStore:
     def close(self) -> None:
         self._index.close()
         self._journal.close()
+        if self._prompts is not None:
+            self._prompts.close()
+
+
+def folder_of(location: str | Path | None) -> Path:
+    """The folder of a store on this machine, that of one which is shared through a server too. Raises UsageError."""
+    if _is_server(location):
+        return foundry_home() / f"experience-{hashlib.sha256(str(location).encode()).hexdigest()[:12]}"
+    folder = Path(location) if location else foundry_home() / "experience"
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the experience store {folder} is a file, not a folder", "name a folder with --store")
+    return folder
+
+
+def _is_server(location: str | Path | None) -> bool:
+    return str(location or "").startswith(("http://", "https://"))
 
 
 def shape_class(shapes: Sequence[tuple[int, ...]]) -> str:

@@ -1,0 +1,86 @@
+"""What a model is shown when it rewrites a section of an expert's prompt, and what it may answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from foundry.agents.evolution.advice import MOST_CHARS, objection, sections_of, wrapped
+from foundry.agents.evolution.standing import VariantStanding
+from foundry.agents.expert import experts
+from foundry.agents.prompt import PromptText, render
+from foundry.agents.words.sections import Prompt, tokens
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.thought import ExpertName
+
+MOST_ATTEMPTS = 24
+ATTEMPT_CHARS = 360
+
+
+@dataclass(frozen=True)
+class RewriteBrief:
+    """The evidence. `text` is the one that is rewritten; `standings` are those of the archive when the run began,
+    `here` is what each text brought in this run; `attempts` are the run's steps of this expert in words."""
+
+    expert: ExpertName
+    target: TargetName
+    text: PromptText
+    standings: tuple[VariantStanding, ...]
+    here: tuple[str, ...]
+    attempts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RewrittenSection:
+    """A section's new body; `model` wrote it."""
+
+    section: str
+    text: str
+    reason: str
+    model: str
+
+
+@runtime_checkable
+class PromptEditor(Protocol):
+    """A brain that can rewrite a prompt's section: chat models do."""
+
+    async def rewrite(self, brief: RewriteBrief) -> RewrittenSection | None:
+        """The section, or None where the model gives none that may be used."""
+        ...
+
+
+def rewrite_prompt(brief: RewriteBrief) -> Prompt:
+    """The user message that asks for a section."""
+    expert, known = experts()[brief.expert], sections_of(brief.expert, brief.text.sections)
+    earlier = [f"- {item.text.variant}: {item.words}" for item in brief.standings]
+    text = render(
+        "rewrite",
+        {
+            "expert": expert.name,
+            "target": brief.target,
+            "mandate": expert.mandate,
+            "sections": "\n\n".join(f"### {name}\n{body}" for name, body in known.items()),
+            "texts": "\n".join([*earlier, *(f"- in this run: {line}" for line in brief.here)]),
+            "attempts": _attempts(brief.attempts),
+            "names": ", ".join(known),
+            "most": str(MOST_CHARS),
+        },
+    )
+    return Prompt(text, 0, {"rewrite": tokens(len(text))})
+
+
+def _attempts(lines: Sequence[str]) -> str:
+    """The latest, each in one bounded line that closes no mark."""
+    shown = [" ".join(line.replace("<", "(").split())[:ATTEMPT_CHARS] for line in lines[-MOST_ATTEMPTS:]]
+    return "\n".join(f"- {line}" for line in shown) or "nothing"
+
+
+def refusal(brief: RewriteBrief, section: str, text: str) -> str:
+    """Why an answer cannot be used; "" where it can."""
+    known = sections_of(brief.expert, brief.text.sections)
+    if section not in known:
+        return f"there is no section {section[:40]!r}: {', '.join(known)}"
+    if why := objection(wrapped(text)):
+        return f"the text of {section}: {why}"
+    return "it says what stood there before" if wrapped(text) == known[section] else ""

@@ -1,0 +1,124 @@
+"""Which text of an expert's prompt each step of a run is asked with, and what the texts brought."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+
+from foundry.agents.evolution.advice import FROZEN, is_usable
+from foundry.agents.evolution.standing import FAILED_GAIN, MOST_ALIVE, Arms, VariantStanding, draw, earned, standing_of
+from foundry.agents.expert import experts
+from foundry.agents.models.bandit import credit
+from foundry.agents.models.models import PLAYBOOK
+from foundry.agents.prompt import SHIPPED, PromptText
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.run_directory import Decision, RunDirectory
+from foundry.graph.run.services import Services
+from foundry.knowledge.device import TargetName
+from foundry.knowledge.experience.variants import PromptVariant, Use, VariantArchive
+from foundry.knowledge.merit import CORRECT
+
+ARMS = "prompts/arms"  # where the journal keeps them
+HEARD = ("answered", "repaired", "failed")  # outcomes of a call that say something of what was asked
+
+
+async def choose_text(services: Services, expert: str, step: str) -> PromptText:
+    """The text of this step: the shipped one where prompts do not evolve. Drawn once a step, among the texts that the
+    run has begun with; a resumed run and a replay ask with the same."""
+    if services.request.prompts == "shipped" or services.brain.name == PLAYBOOK or expert in FROZEN:
+        return PromptText()
+    arms = (await read_arms(services)).experts.get(expert, ())
+    if services.request.prompts == "frozen":
+        return earned(arms)
+    texts = {arm.text.variant: arm.text for arm in (VariantStanding(PromptText()), *arms)}
+    stream = services.stream(f"{step}:{expert}:prompt")
+    chosen = services.journal.plain(text_key(step, expert), "outside", lambda: draw(arms, stream).variant)
+    return texts[str(chosen)]
+
+
+def text_key(step: str, expert: str) -> str:
+    """Where the journal keeps which text an expert was asked with at a step."""
+    return f"{step}/prompt/{expert}"
+
+
+async def read_arms(services: Services) -> Arms:
+    """The variants that may be used in this run, read from the archive when it is first asked for."""
+
+    async def look() -> Arms:
+        if services.store is None:
+            return Arms()
+        archive, target = services.store.prompts, services.device.target
+        found = await asyncio.to_thread(alive, archive, target)
+        services.log.note(
+            "retrieval", "prompts", variants={name: [it.words for it in them] for name, them in found.items()}
+        )
+        return Arms(found)
+
+    return await services.journal.record(ARMS, "outside", Arms, look)
+
+
+def standings(archive: VariantArchive, target: TargetName) -> list[tuple[PromptVariant, VariantStanding]]:
+    """Every usable variant for a target with what is known of it, oldest first."""
+    uses: Mapping[str, list[Use]] = defaultdict(list)
+    for use in archive.uses():
+        if use.target == target:
+            uses[use.expert].append(use)
+    usable = [item for item in archive.variants() if item.target == target and is_usable(item)]
+    return [(item, standing_of(item, uses[item.expert])) for item in usable]
+
+
+def alive(archive: VariantArchive, target: TargetName) -> dict[str, tuple[VariantStanding, ...]]:
+    """The variants that were not dropped, by expert, the best first."""
+    found: dict[str, list[VariantStanding]] = {name: [] for name in experts() if name not in FROZEN}
+    for variant, standing in standings(archive, target):
+        if not standing.is_dropped:
+            found[variant.expert].append(standing)
+    return {name: tuple(sorted(them, key=lambda item: -item.mean)[:MOST_ALIVE]) for name, them in found.items()}
+
+
+def uses_of(run: RunDirectory, target: TargetName) -> list[Use]:
+    """What each text brought in a run so far: of steps in which a model was heard, whatever it said."""
+    log = read_calls(run)
+    merits = {row[0]: row[1] for row in run.database.run("SELECT candidate, merit FROM evaluations ORDER BY at")}
+    made = {item.step: item for item in run.decisions() if item.proposal is not None}
+    gains: dict[tuple[str, str], list[float | None]] = defaultdict(list)
+    for (step, expert), heard in sorted(log.items()):
+        if heard:
+            variant = _recorded(run, step, expert)
+            gains[expert, variant].append(_gain(made.get(step), expert, merits))
+    return [
+        Use(
+            run.id,
+            expert,
+            target,
+            variant,
+            tuple(FAILED_GAIN if gain is None else round(gain, 4) for gain in found),
+            found.count(None),
+        )
+        for (expert, variant), found in sorted(gains.items())
+    ]
+
+
+def read_calls(run: RunDirectory) -> dict[tuple[str, str], bool]:
+    """(step, expert) of every step that a model was asked for -> whether it was heard in the end."""
+    found: dict[tuple[str, str], bool] = {}
+    for event in EventLog(run.database, reading=True).read(kind="expert"):
+        if event.data.get("purpose") == "propose" and "outcome" in event.data:
+            found[event.step, event.name] = event.data["outcome"] in HEARD
+    return found
+
+
+def _recorded(run: RunDirectory, step: str, expert: str) -> str:
+    rows = run.database.run("SELECT value FROM journal WHERE key = ?", (text_key(step, expert),))
+    return str(json.loads(rows[0][0])) if rows else SHIPPED
+
+
+def _gain(decision: Decision | None, expert: str, merits: Mapping[str, float]) -> float | None:
+    """The logarithm of the child's speedup over its parent's, 0 where it is no faster; None without a correct child."""
+    proposal = decision.proposal if decision else None
+    if decision is None or proposal is None or proposal.expert != expert or proposal.brain == PLAYBOOK:
+        return None
+    child, parent = (merits.get(name, 0.0) - CORRECT for name in (decision.candidate.id, proposal.parent))
+    return credit(child, parent) if child > 0.0 else None
