@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,9 @@ from foundry.tools.machine.doctor import Capability
 
 ANSWER_TOKENS = 1024  # reasoning counts among them
 LISTING_S = 10.0
+MOST_PROMPT_TOKENS = 13_000
+PROMPTS = f"most prompts have 5,000 to {MOST_PROMPT_TOKENS:,} tokens"
+TELLING_TOKENS = 32  # of an answer: a shorter one does not say how fast the next one comes
 TOOL = "history"
 CALL = "This is a test of your interface. Call the tool `history` now, without arguments, and say nothing else."
 FILL = 'This is a test of your interface. Answer with the JSON object {"ready": true} and nothing else.'
@@ -46,6 +50,7 @@ class _Look:
     seconds: list[float] = field(default_factory=list)
 
     async def ask(self, text: str, schema: Mapping[str, Any] | None, tools: tuple[str, ...] = ()) -> ModelReply:
+        importlib.import_module("langchain_openai")  # takes seconds, once, that are none of the endpoint's
         started = time.monotonic()
         reply = await self.client.ask([("human", text)], schema, tools)
         self.seconds.append(time.monotonic() - started)
@@ -76,6 +81,7 @@ async def probe(spec: ModelSpec) -> list[Capability]:
         ]
     return [
         _answers(spec, look),
+        *_speed(spec, look),
         _tools(called, look),
         _form(filled, look),
         _usage(look.replies),
@@ -89,6 +95,23 @@ def _answers(spec: ModelSpec, look: _Look) -> Capability:
     text = f"{spec.endpoint.host} answers two tiny requests after {shortest:.2f} and {longest:.2f} s"
     left_out = f"; {', '.join(look.refused)}" if look.refused else ""
     return Capability(f"model {spec.name}", "ok", text + left_out, needed=True)
+
+
+def _speed(spec: ModelSpec, look: _Look) -> list[Capability]:
+    """Whether a step's answer fits into a request's time, by the slower of the rates seen; nothing where an answer was
+    too short to tell. How long a prompt of full size takes is not known: these are tiny."""
+    pairs = zip(look.replies, look.seconds, strict=True)
+    said = [(reply.usage.answer_tokens, took) for reply, took in pairs if not reply.usage.estimated]
+    rates = [tokens / max(took, 1e-3) for tokens, took in said if tokens >= TELLING_TOKENS]
+    if not rates:
+        return []
+    rate, limit_s = min(rates), spec.options.request_s
+    step_s = STEP_TOKENS[1] / max(rate, 0.1)
+    text = f"about {rate:.2g} tokens of answer a second: one of {STEP_TOKENS[1]:,} takes {step_s:.0f} s"
+    if step_s <= limit_s:
+        return [Capability("speed", "ok", text)]
+    text += f", and a prompt's {STEP_TOKENS[0]:,} take more; a request is given up after {limit_s:g} s"
+    return [Capability("speed", "limited", text, f"--request-seconds {2 * step_s:.0f}, or --answer-tokens below")]
 
 
 def _tools(reply: ModelReply, look: _Look) -> Capability:
@@ -132,13 +155,18 @@ async def _context(spec: ModelSpec) -> Capability:
     except (OSError, ValueError, TimeoutError):
         listed = None
     rows = listed.get("data") if isinstance(listed, dict) else None
-    row = next((it for it in rows or () if isinstance(it, dict) and it.get("id") == spec.model), {})
+    models = [it for it in rows or () if isinstance(it, dict)]
+    alone = models[0] if len(models) == 1 else {}  # a server of one model may list it by its file's name
+    row = next((it for it in models if it.get("id") == spec.model), alone)
     meta = row.get("meta")
     told = {**(meta if isinstance(meta, dict) else {}), **row}
     found = next((told[name] for name in LENGTHS if isinstance(told.get(name), int)), None)
     if found is None:
-        return Capability("context length", "limited", "not told; most prompts have 5,000 to 13,000 tokens")
-    return Capability("context length", "ok", f"{found:,} tokens, as the endpoint's list of models says")
+        return Capability("context length", "limited", f"not told; {PROMPTS}")
+    text = f"{found:,} tokens, as the endpoint's list of models says"
+    if found < MOST_PROMPT_TOKENS:
+        return Capability("context length", "limited", f"{text}; {PROMPTS}, and answers come on top")
+    return Capability("context length", "ok", text)
 
 
 def _price(spec: ModelSpec, replies: Sequence[ModelReply]) -> Capability:

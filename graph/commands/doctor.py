@@ -29,12 +29,19 @@ def doctor(
     provider: model_flags.ProviderFlag = None,
     api_key_env: model_flags.KeyFlag = None,
     price: model_flags.PriceFlag = None,
+    request_s: model_flags.RequestSecondsFlag = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what this machine, or a model, can do, and the one command that would let it do more."""
     from foundry.tools.machine.doctor import examine
 
-    asked = {"base_url": base_url, "provider": provider, "api_key_env": api_key_env, "price": price}
+    asked = {
+        "base_url": base_url,
+        "provider": provider,
+        "api_key_env": api_key_env,
+        "price": price,
+        "request_seconds": request_s,
+    }
     findings = _examine_models(model, asked) if model or any(asked.values()) else examine()
     if as_json:
         print_json([asdict(finding) for finding in findings])
@@ -48,7 +55,7 @@ def doctor(
         raise typer.Exit(3)
 
 
-def _examine_models(wanted: list[str] | None, flags: Mapping[str, str | None]) -> list[Capability]:
+def _examine_models(wanted: list[str] | None, flags: Mapping[str, str | float | None]) -> list[Capability]:
     from foundry.agents.models.probe import probe
     from foundry.agents.models.settings import read_models
 

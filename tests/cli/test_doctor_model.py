@@ -48,13 +48,15 @@ def test_a_capable_endpoint(cli: Cli, serve: Any) -> None:
 
 
 def test_an_old_server(cli: Cli, serve: Any) -> None:
-    """It knows neither tools nor forms nor seeds, and counts nothing."""
-    server = serve(like_an_old_server(answer({"ready": True}, usage=None)))
-    done = look(cli, server)
+    """It knows neither tools nor forms nor seeds, counts nothing, and lists its one model by the name of a file."""
+    listed = {"data": [{"id": "/models/scripted.gguf", "meta": {"n_ctx": 8192}}]}
+    server = serve(like_an_old_server(answer({"ready": True}, usage=None)), listed=listed)
+    done = look(cli, server, "--request-seconds", "300")
     found = findings(done)
     assert done.code == 0 and "refuses tools" in found["tool calls"][1] and found["usage"][0] == "limited"
     assert "refuses a schema" in found["structured output"][1] and "seed is left out" in found["model scripted-1"][1]
     assert found["price"][0] == found["context length"][0] == "limited"
+    assert "8,192 tokens" in found["context length"][1] and "5,000 to 13,000" in found["context length"][1]
 
 
 def test_a_model_that_does_not_do_what_it_is_asked(cli: Cli, serve: Any) -> None:
