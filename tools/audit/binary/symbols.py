@@ -148,8 +148,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
     harmless = _only_called_by(library, excused, found)
     harmless |= {"syscall"} if "syscall" in found.keys() - harmless and _only_waits(library) else set()
     strange = [reason for symbol, reason in found.items() if symbol not in harmless]
-    asked = [*(symbol.split("@")[0] for symbol in imports.symbols), *(_calls_of_cuda(library) if brings_cuda else ())]
-    strange += [reason for name in asked if brings_cuda and name.startswith("cuda") and (reason := convicts(name))]
+    of_cuda = _calls_of_cuda(library) if brings_cuda else []
+    strange += [reason for reason in map(convicts, of_cuda) if reason]
     if not imports.symbols:
         strange.append(Reason(ReasonKind.ASKS_NOTHING, ""))
     known = _TORCH_LIBRARIES if torch_binding else _LIBRARIES
@@ -159,7 +159,8 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
         if not (_LIBRARIES.fullmatch(name) or known.fullmatch(name) or _CUDA_LIBRARY.fullmatch(name))
     ]
     good = f"{len(imports.symbols)} outside functions, all of the C, maths and OpenMP libraries"
-    leads = sorted(set(filter(is_lead, asked)))
+    names = {*of_cuda, *(symbol.split("@")[0] for symbol in imports.symbols)}
+    leads = sorted(filter(is_lead, names))
     good += f"; what these do is seen in runs: {', '.join(leads)}" if leads else ""
     return [
         make_gate("symbols", strange, good),

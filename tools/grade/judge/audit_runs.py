@@ -37,6 +37,7 @@ FEWER_ROWS, ELSEWHERE = "provenance (fewer rows)", "provenance (other addresses)
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
 IN_A_ROW_S = 0.05  # on a GPU, where no run changes the speed of its clocks
+IN_A_ROW_BYTES = 256 << 20  # of outputs at most: a copy of them takes memory, and such calls are no moment apart
 PUBLIC_SEEDS = (42, 0)
 LONG_DRAW_BYTES = 1 << 30  # of inputs: the host draws 0.7 GB a second, on one core, while the GPU waits
 CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
@@ -88,8 +89,9 @@ def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy:
         source = read_source(load["text"])
         if not on_cpu:
             gates.append(stream_gate(seen.get("unfinished", {})))
-            where = "called again at once, where its last answer was,"
-            gates.append(_answer_gate("in a row", watched, trial, where, awake_s=IN_A_ROW_S))
+            if sum(spec.nbytes for spec in trial.specs) < IN_A_ROW_BYTES:
+                where = "called again at once, where its last answer was,"
+                gates.append(_answer_gate("in a row", watched, trial, where, awake_s=IN_A_ROW_S))
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again

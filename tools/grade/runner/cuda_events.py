@@ -188,30 +188,39 @@ def find_unfinished(call: Callable[[], list[torch.Tensor]], others: Sequence[tor
     Outputs of a call before are overwritten first, so that one that comes to lie there does not look finished; `others`
     are tensors whose memory is left alone.
     """
-    room: list[torch.Tensor] = []
+    spared = [*others, *timed_calls.find_kept(call)]
+    blank = torch.zeros(SPAN_BYTES, dtype=torch.uint8, device="cuda" if torch.cuda.is_available() else "cpu")
     changed, is_held = list[int](), False
     for held_ms in HELD_MS:
-        outputs = call()
+        outputs = [*call(), *call()]  # all memory that the next call may come to lie in
         _synchronize()
-        timed_calls.overwrite(outputs, others)
-        while len(room) < 1 + SPANS * len(outputs):
-            room.append(torch.empty(SPAN_BYTES, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
-        device = outputs[0].device if outputs else torch.device("cpu")
-        del outputs  # their memory is free for the next call
-        changed, is_held = _copy_while_held(call, held_ms, room, device)
+        timed_calls.overwrite(outputs, spared)
+        room = _page_locked(1 + SPANS * len(outputs))
+        outputs.clear()
+        if not room:
+            break
+        changed, is_held = _copy_while_held(call, held_ms, room, blank)
         if changed or is_held:
             break
     return {"changed": changed, "held": is_held}
 
 
+def _page_locked(count: int) -> list[torch.Tensor]:
+    """So many pieces of page-locked memory, which copies in a stream need; none where the system gives none."""
+    try:
+        shape = (count, SPAN_BYTES)
+        return list(torch.empty(shape, dtype=torch.uint8, pin_memory=torch.cuda.is_available()))
+    except RuntimeError:
+        return []
+
+
 def _copy_while_held(
-    call: Callable[[], list[torch.Tensor]], held_ms: float, room: Sequence[torch.Tensor], device: torch.device
+    call: Callable[[], list[torch.Tensor]], held_ms: float, room: Sequence[torch.Tensor], blank: torch.Tensor
 ) -> tuple[list[int], bool]:
     """(outputs whose bytes differ between a copy in the caller's stream and one after all work, whether the device was
     held until that copy was queued, and copies could be made meanwhile). `room`, page-locked memory for the copies: it
     cannot be had while the device works."""
     holder, begun, ended = _make_stream(), _event(), _event()
-    blank = torch.zeros_like(room[0], device=device)
     _synchronize()
     with _in_stream(holder):
         begun.record(holder)
