@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -86,13 +88,15 @@ class CallBook(Protocol):
 
 @dataclass
 class ModelLedger:
-    """Caps are None where there is none. `spent`: by this process. Thread-safe."""
+    """Caps are None where there is none. `spent`: by this process; `left_s`: how long a request may take that is made
+    now, infinite while the search has time. Thread-safe."""
 
     max_tokens: int | None = None
     max_dollars: float | None = None
     max_calls: int | None = None
     spent: ModelCost = field(default_factory=ModelCost)
     book: CallBook | None = None
+    left_s: Callable[[], float] = lambda: math.inf
     _held: list[Reservation] = field(default_factory=list)
     _lock: threading.RLock = field(default_factory=threading.RLock)
 

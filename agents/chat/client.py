@@ -32,6 +32,7 @@ MOST_TOKENS_PER_BYTE = 0.5  # that any tokenizer makes of prose and code; reserv
 MARGIN = 1.1  # over the most tokens a byte that it has counted
 MARKS_BYTES = 32  # that stand around one message
 LONGEST_RETRY_AFTER_S = 60.0
+LEAST_REQUEST_S = 120.0  # of a request that is made when the run's time is over: the auditor's opinion
 MOST_LISTED_BYTES = 8 << 20  # of an endpoint's list of models
 ENDLESS_BYTES = 16  # an answer with more bytes than this for each allowed token does not end by itself
 
@@ -205,7 +206,9 @@ class ChatClient:
     async def _try(self, asked: _Asked, lost: list[ModelCost]) -> ModelReply:
         """What the endpoint answers, tried until the patience is over."""
         async with self._slots:
-            deadline = time.monotonic() + max(self.limits.patience_s, self.options.request_s)
+            deadline = time.monotonic() + min(
+                max(self.limits.patience_s, self.options.request_s), max(LEAST_REQUEST_S, self.ledger.left_s())
+            )
             requests = failures = 0
             while True:
                 dialect = self._dialect
@@ -219,7 +222,7 @@ class ChatClient:
                         continue  # the same request in other words
                     problem, wait_s = self._after(error, failures + 1, requests)
                 except (TimeoutError, _Overlong) as error:
-                    problem, wait_s = str(error) or f"no answer within {self.options.request_s:.0f} s", 0.0
+                    problem, wait_s = str(error) or self._too_late(), 0.0
                 except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                     # what langchain-openai raises for a body that is no chat completion
                     problem = f"not a chat completion ({type(error).__name__}: {error})"
@@ -229,11 +232,21 @@ class ChatClient:
                     raise Unreachable(problem, requests)
                 await asyncio.sleep(wait_s)
 
+    def _request_s(self) -> float:
+        """How long a request may take: what the user allows, and where the search's time is over no more than is left
+        for the end of the run, but for a least."""
+        return min(self.options.request_s, max(LEAST_REQUEST_S, self.ledger.left_s()))
+
+    def _too_late(self) -> str:
+        if self._request_s() < self.options.request_s:
+            return f"no answer within {self._request_s():.0f} s, and the run's time is over"
+        return f"no answer within {self.options.request_s:.0f} s (--request-seconds)"
+
     async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int, lost: list[ModelCost]) -> ModelReply:
         held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
         used: TokenUsage | None = None
         try:
-            async with asyncio.timeout(self.options.request_s):
+            async with asyncio.timeout(self._request_s()):
                 heard = await self._invoke(asked, dialect, held.answer_tokens)
             told = heard.usage
             if told is not None:

@@ -3,6 +3,7 @@ stop."""
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from dataclasses import dataclass
@@ -128,6 +129,14 @@ class Ledger:
         if spent.minutes >= allowed.minutes:
             return f"budget: {allowed.minutes:.3g} minutes"
         return ""
+
+    def left_s(self) -> float:
+        """How long a model may take for an answer that is asked for now: it holds nothing up while the search has time;
+        then what the run has left for its end, less than nothing where that is over."""
+        minutes, allowed = self.spent().minutes, self.allowed().minutes
+        if minutes < allowed:
+            return math.inf
+        return 60.0 * (allowed + self._request.total_minutes - self._request.max_minutes - minutes)
 
     def why_no_trial(self, text: str, reserved: int) -> str:
         """Why the machine may not work on a text, by its sha256, for an expert that asks; "" if it may. `reserved`:

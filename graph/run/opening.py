@@ -254,6 +254,7 @@ async def open_services(
     log = EventLog(run.database, on_event, began=began)
     journal = _open_journal(run, recorded)
     ledger = Ledger(request, run, log)
+    ledger.thinking.left_s = ledger.left_s
     scratch = run.path.resolve() / "scratch"
     workbench = None
     store = None

@@ -17,6 +17,7 @@ from tests.agents.session import QUICK, SHORT, Session, move
 from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Hint
+from foundry.agents.chat import client
 from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.judgement import AuditEvidence
@@ -165,6 +166,18 @@ async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: 
     assert session.ledger.spent.answer_tokens == 2 * 2000  # the server may bill what it generated: count the most
     (call,) = session.calls
     assert call.prompt_tokens + call.completion_tokens == session.ledger.spent.tokens
+
+
+async def test_a_request_after_the_search_has_what_is_left_of_the_run(
+    toy: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user allows ten minutes a request; the run's time is over."""
+    monkeypatch.setattr(client, "LEAST_REQUEST_S", 0.3)
+    session = Session(toy, scripted(endless(drip_s=0.05)), QUICK, replace(SHORT, request_s=600.0))
+    session.ledger.left_s = lambda: -1.0
+    assert await session.is_playbooks(await session.propose())
+    (call,) = session.calls
+    assert call.outcome == "unreachable" and call.detail.endswith("and the run's time is over") and call.requests == 1
 
 
 async def test_the_runtime_header_is_folded_both_ways(toy: Any, scripted: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -166,6 +167,8 @@ def test_a_question_is_paid_by_the_run_and_traced(make_request: MakeRequest, ser
         working.refresh()
         assert working.spent().tokens == 1100
     assert Ledger(run.request, run, EventLog(run.database)).spent().tokens == 1100  # on resume
+    late = Ledger(replace(run.request, limits=RunLimits(minutes=1e-9)), run, log)
+    assert working.left_s() == math.inf and late.left_s() <= 54.1, "the search is over: a quick run's end is left"
     assert summarise(run).tokens == 1100 and not any("steps to the playbook" in note for note in summarise(run).notes)
     run.close()
 
