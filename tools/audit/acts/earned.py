@@ -54,7 +54,7 @@ def measure_earned(
         else:
             places = torch.arange(flat.numel())
         truth = item.truth[places.to(item.truth.device)].cpu()
-        bound = item.tolerance * (truth.abs().double() + item.spread)
+        bound = item.tolerance * (truth.double().abs() + item.spread)
         is_right = _close(flat[places.to(flat.device)].cpu(), truth, bound)
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
