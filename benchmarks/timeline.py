@@ -2,9 +2,11 @@
 
     foundry agent solve TASK --minutes 1 --no-compile
     python benchmarks/timeline.py runs/RUN --out timeline.json
+    python benchmarks/timeline.py --bench bench/kernelbench     # seconds by phase, a column a task
 
 Each line is a tool of the trace with when it began, how long it took, what of that it waited for the device, and how
-long before it nothing at all was under way.
+long before it nothing at all was under way. The phases of a bench's runs are without what they waited; what lasted when
+a run was stopped counts until then.
 """
 
 from __future__ import annotations
@@ -20,6 +22,29 @@ from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
 
 Row = dict[str, Any]
+PHASES = (
+    "start",
+    "intake",
+    "baseline",
+    "first candidate",
+    "tuning",
+    "later candidates",
+    "proof: correctness",
+    "proof: audit, sanitizer",
+    "proof: timing",
+    "rivals",
+    "nothing under way",
+    "waiting",
+)
+OF_TOOLS = {
+    "ceilings": "start",
+    "start workers": "start",
+    "intake": "intake",
+    "baseline": "baseline",
+    "tune": "tuning",
+    "contest": "rivals",
+}
+OF_PROOFS = {"verify final": "proof: correctness", "audit": "proof: audit, sanitizer"}  # any other tool: its timing
 
 
 def read(run: Path) -> tuple[float, list[Event], list[float]]:
@@ -76,11 +101,50 @@ def medians(tools: Sequence[Event]) -> dict[str, float]:
     return {name: round(statistics.median(values), 3) for name, values in sorted(found.items())}
 
 
+def phase_of(event: Event) -> str:
+    """To which phase of a task a tool belongs."""
+    if event.step.startswith("final/"):
+        return OF_PROOFS.get(event.name, "proof: timing")
+    return OF_TOOLS.get(event.name, "first candidate" if event.step.startswith("seed") else "later candidates")
+
+
+def phases(run: Path) -> tuple[str, dict[str, float]]:
+    """A run's folder and its seconds by phase; tools that ran beside each other add up."""
+    began, tools, _ = read(run)
+    found = dict.fromkeys(PHASES, 0.0)
+    for event, row in zip(tools, rows_of(began, tools, float("inf")), strict=True):
+        found[phase_of(event)] += row["seconds"] - row["waited_s"]
+        found["nothing under way"] += row["gap_s"]
+        found["waiting"] += row["waited_s"]
+    return run.parent.name, found
+
+
+def print_phases(bench: Path) -> list[Row]:
+    """The table of a bench's runs, and its rows."""
+    found = [phases(database.parent) for database in sorted(bench.glob("runs/**/run.sqlite"))]
+    rows: list[Row] = []
+    print("phase, s".ljust(24), *(name[:14].rjust(15) for name, _ in found), "mean".rjust(8))
+    for phase in PHASES:
+        seconds = [one[phase] for _, one in found]
+        rows.append({"phase": phase, **{name: round(one[phase], 2) for name, one in found}})
+        mean_s = statistics.fmean(seconds) if seconds else 0.0
+        print(phase.ljust(24), *(f"{one:15.1f}" for one in seconds), f"{mean_s:8.1f}")
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--bench", type=Path, help="a bench's folder")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    if (arguments.run is None) == (arguments.bench is None):
+        parser.error("name a run, or --bench DIR")
+    if arguments.bench is not None:
+        rows = print_phases(arguments.bench)
+        if arguments.out:
+            arguments.out.write_text(json.dumps(rows, indent=1) + "\n")
+        return
     began, tools, ended = read(arguments.run)
     first = ended[0] if ended else float("inf")
     rows = rows_of(began, tools, first)
