@@ -15,7 +15,7 @@ from pathlib import Path
 from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
-from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, mixed
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, in_turn
 from foundry.graph.run.opening import WarmParts
 from foundry.knowledge.codec import decode
 from foundry.knowledge.device import Device
@@ -30,13 +30,13 @@ async def work(request: BenchRequest, tell: Listener, stop: asyncio.Event) -> No
     results, parts = ResultFile(request.where), WarmParts()
     versions = versions_of(describe(request.target))
     try:
-        for task in mixed(find_tasks(request)):
+        for task in in_turn(find_tasks(request)):
             digest = digest_of(task)
             if stop.is_set() or results.knows(task.name, digest):
                 continue
             if is_too_large(request, task):
                 continue
-            with _claim(runs_of(request, task)) as is_ours:
+            with claimed(runs_of(request, task)) as is_ours:
                 if not is_ours or results.knows(task.name, digest):
                     continue
                 tell(task, None)
@@ -62,7 +62,7 @@ def versions_of(device: Device) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _claim(folder: Path) -> Iterator[bool]:
+def claimed(folder: Path) -> Iterator[bool]:
     """Whether the task of these runs is this process's now; a claim goes with its process, however that ends."""
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / "claim", os.O_RDWR | os.O_CREAT, 0o644)

@@ -11,11 +11,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from foundry.graph.bench.request import BenchRequest
+from foundry.graph.bench.sizes import input_elements
 from foundry.knowledge.errors import TaskError, UsageError
 from foundry.tools.task.file import read_task
 
 KERNELBENCH = "KernelBench/level{level}"  # folders of tasks in a checkout of KernelBench
 WILD = frozenset("*?[")
+MOST_LAST, LAST_PART = 16, 3  # tasks that are kept for the end: so many, and so much of all of them
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # its multiples, without whole parts, lie as evenly as any
 
 
@@ -57,6 +59,22 @@ def mixed(tasks: Sequence[BenchTask]) -> list[BenchTask]:
     minutes of a long one, then speak for the whole."""
     order = sorted(range(len(tasks)), key=lambda number: number * GOLDEN % 1.0)
     return [tasks[number] for number in order]
+
+
+def in_turn(tasks: Sequence[BenchTask]) -> list[BenchTask]:
+    """Mixed, but the smallest of them last, the larger ones first: several lanes then end at about the same time."""
+    order = mixed(tasks)
+    known = {task: elements for task in order if (elements := _elements_of(task)) is not None}
+    last = sorted(known, key=lambda task: -known[task])[-min(MOST_LAST, len(order) // LAST_PART) or len(order) :]
+    return [task for task in order if task not in last] + last
+
+
+def _elements_of(task: BenchTask) -> int | None:
+    """Of its inputs, as its file says."""
+    try:
+        return input_elements(Path(task.path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def digest_of(task: BenchTask) -> str:

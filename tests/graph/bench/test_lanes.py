@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from foundry.graph.bench.lane import work
+from foundry.graph.bench.lane import claimed, work
 from foundry.graph.bench.lanes import spread
 from foundry.graph.bench.one_task import is_too_large, run_task, runs_of
 from foundry.graph.bench.request import BenchRequest
 from foundry.graph.bench.results import ResultFile, TaskResult
-from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks
+from foundry.graph.bench.tasks import BenchTask, digest_of, find_tasks, in_turn
 from foundry.graph.run.opening import Parts
 from foundry.graph.run.request import SolveRequest
 from foundry.knowledge.errors import FoundryError, TooLarge
@@ -43,6 +43,15 @@ async def test_two_lanes_share_the_tasks(request_: BenchRequest) -> None:
     assert sorted(told) == expected
     lines = ResultFile(request_.where).path.read_text().splitlines()
     assert len(lines) == 4  # none was done twice
+
+
+async def test_a_lane_that_is_held_up_leaves_the_rest_to_the_others(request_: BenchRequest) -> None:
+    """Nobody has a share of his own: who is free takes the next task that nobody has."""
+    tasks, told = in_turn(find_tasks(request_)), list[str]()
+    with claimed(runs_of(request_, tasks[0])) as is_ours:
+        assert is_ours
+        await work(request_, lambda task, line: told.append(task.name) if line else None, asyncio.Event())
+    assert told == [task.name for task in tasks[1:]]
 
 
 async def test_a_lane_that_fails_is_said(request_: BenchRequest) -> None:

@@ -11,7 +11,8 @@ import pytest
 from foundry.graph.bench import bench
 from foundry.graph.bench.bench import places_of
 from foundry.graph.bench.request import BenchRequest, levels_of, shard_of
-from foundry.graph.bench.tasks import find_tasks, mixed
+from foundry.graph.bench.sizes import input_elements
+from foundry.graph.bench.tasks import find_tasks, in_turn, mixed
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.tools.machine import device as device_module
@@ -50,6 +51,32 @@ def test_every_beginning_of_a_bench_is_spread_over_its_tasks(checkout: Path) -> 
     for count in (4, 7, 10):
         places = sorted(order[:count])
         assert max(later - earlier for earlier, later in zip([-1, *places], [*places, 19], strict=True)) <= 38 / count
+
+
+def test_the_smallest_tasks_come_last_so_that_lanes_end_together(checkout: Path) -> None:
+    tasks = find_tasks(BenchRequest(str(checkout), "out", levels=(1, 2)))
+    assert in_turn(tasks) == mixed(tasks), "nothing is known of any"
+    for number, task in enumerate(tasks[:18]):
+        text = f"SIZE = {number + 1} * 8\ndef get_inputs():\n    return [torch.rand(SIZE, 4)]\n"
+        Path(task.path).write_text(text)
+    order = in_turn(tasks)
+    assert order[-6:] == tasks[5::-1] and sorted(order, key=tasks.index) == tasks
+    assert order[:-6] == [task for task in mixed(tasks) if task not in order[-6:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        ("n, m = 4, 5\nshape = (n, m)\ndef get_inputs():\n    return [torch.rand(8, *shape), torch.ones(shape)]", 180),
+        ("n = 1 << 10\ndef get_inputs():\n    x = torch.randint(0, 9, (n, n // 2))\n    return [x.float()]", 1 << 19),
+        ("def get_inputs():\n    return [torch.randn(2, other())]", None),
+        ("def get_inputs():\n    return [torch.rand(10 ** 9, 2)]", None),
+        ("def get_inputs():\n    return [x]", None),
+        ("def get_inputs(:", None),
+    ],
+)
+def test_the_size_of_a_task_is_read_from_its_file(text: str, elements: int | None) -> None:
+    assert input_elements(text) == elements
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5, 19])
