@@ -206,6 +206,8 @@ class ChatClient:
     async def _try(self, asked: _Asked, lost: list[ModelCost]) -> ModelReply:
         """What the endpoint answers, tried until the patience is over."""
         async with self._slots:
+            if not self.endpoint.provider:
+                _load_client()
             deadline = time.monotonic() + min(
                 max(self.limits.patience_s, self.options.request_s), max(LEAST_REQUEST_S, self.ledger.left_s())
             )
@@ -381,6 +383,14 @@ def _taped(reply: ModelReply) -> TapedAnswer:
         truncated=reply.truncated,
         usage=(usage.prompt_tokens, usage.answer_tokens, usage.cached_tokens, usage.estimated),
     )
+
+
+@cache
+def _load_client() -> None:
+    """Takes seconds, the first time on a busy machine ten: none of the time that a request has."""
+    for name in ("langchain_openai", "langsmith"):
+        importlib.import_module(name)
+    _tls()
 
 
 def _openai() -> Any:
