@@ -32,6 +32,9 @@ DATED = {
     "events": "started",
     "sessions": "started",
 }
+# What was measured of a kernel's text holds whoever asks for it, so a fork that proposes the text again does not measure
+# it again. Proofs are left out: a winner is proven in the run that exports it.
+OF_A_TEXT = "kind = 'measure' AND (key GLOB 'build/*' OR key GLOB 'tune/*' OR key GLOB '*/screen/*' OR key GLOB '*/full/*')"
 _GREGORIAN_100NS = 0x01B21DD213814000  # between 1582, where time-ordered UUIDs begin, and 1970
 
 
@@ -136,7 +139,8 @@ def _share(blob: Path, to: Path) -> None:
 def _cut_tables(database: Database, at: float) -> None:
     """Forgets what is dated at this moment or later; a span that was open then is left open, as in a killed run."""
     for table, column in DATED.items():
-        database.run(f"DELETE FROM {table} WHERE {column} >= ?", (at,))
+        kept = f" AND NOT ({OF_A_TEXT})" if table == "journal" else ""
+        database.run(f"DELETE FROM {table} WHERE {column} >= ?{kept}", (at,))
     database.run("UPDATE events SET ended = NULL, data = '{}' WHERE ended >= ?", (at,))
     database.run("UPDATE sessions SET seen = MIN(seen, ?)", (at,))
     for table in ("claims", "tried"):  # the next candidate has the next number

@@ -99,12 +99,20 @@ async def test_a_fork_without_a_change_repeats_its_source(make_request: MakeRequ
     assert decided(path) == decided(source)
 
 
-async def test_a_finished_search_goes_on_with_more_budget(make_request: MakeRequest, parts: Any) -> None:
-    source = await solve(make_request(10, islands=2), parts=parts())
+async def test_a_finished_search_goes_on_with_more_budget(
+    make_request: MakeRequest, parts: Any, machine: Any, tmp_path: Path
+) -> None:
+    """What islands had at work when the first of them saw the end is not measured again; proofs are."""
+    logs = tmp_path / "source.log", tmp_path / "fork.log"
+    source = await solve(make_request(10, islands=2), parts=parts(machine(0.02, logs[0])))
     path = fork(Path(source.run), "", Change(limits=RunLimits(evaluations=10)), parts())
-    summary = await resume(path, parts=parts())
+    summary = await resume(path, parts=parts(machine(log=logs[1])))
     assert source.evaluations + 8 <= summary.evaluations <= source.evaluations + 13
     assert decided(Path(source.run)).items() <= decided(path).items()
+    before, after = (log.read_text().splitlines() for log in logs)
+    screened = [line for line in before if line.startswith("time screen")]
+    assert screened and not set(screened) & set(after)
+    assert any(line.startswith("time final") for line in after)
 
 
 async def test_another_model_thinks_in_a_fork(make_request: MakeRequest, parts: Any, library: Any) -> None:
