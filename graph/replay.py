@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from foundry.agents.chat.tape import TapeOptions
+from foundry.agents.chat.options import TapeOptions
 from foundry.graph.run.journal import Diverged
 from foundry.graph.run.opening import Parts, open_services
 from foundry.graph.run.run_directory import MIXED, Decision, RunDirectory

@@ -58,3 +58,22 @@ def price_in_words(text: str) -> tuple[float, float]:
             f"price {text!r}", "dollars per million tokens of prompt and of answer: 2.5,15 (0,0 is free)"
         ) from None
     return prompt, answer
+
+
+@dataclass(frozen=True)
+class TapeOptions:
+    """`record`: the file that every request and answer is added to. `replay`: the file that answers. `ask_missing`:
+    what it does not hold is asked of the model."""
+
+    record: str | None = None
+    replay: str | None = None
+    ask_missing: bool = False
+
+    @property
+    def asks(self) -> bool:
+        """Whether a model may be asked at all."""
+        return self.replay is None or self.ask_missing
+
+    def __post_init__(self) -> None:
+        if self.ask_missing and not self.replay:
+            raise UsageError("nothing is replayed, so nothing can be missing", "name a file with --replay")

@@ -10,36 +10,17 @@ import hashlib
 import json
 import threading
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from foundry.agents.chat.options import TapeOptions
 from foundry.knowledge.errors import UsageError
 
 
 class NotRecorded(UsageError):
     """A replay was asked something that the recording does not hold: the run cannot go on as it went."""
-
-
-@dataclass(frozen=True)
-class TapeOptions:
-    """`record`: the file that every request and answer is added to. `replay`: the file that answers. `ask_missing`:
-    what it does not hold is asked of the model."""
-
-    record: str | None = None
-    replay: str | None = None
-    ask_missing: bool = False
-
-    @property
-    def asks(self) -> bool:
-        """Whether a model may be asked at all."""
-        return self.replay is None or self.ask_missing
-
-    def __post_init__(self) -> None:
-        if self.ask_missing and not self.replay:
-            raise UsageError("nothing is replayed, so nothing can be missing", "name a file with --replay")
 
 
 class TapedAnswer(BaseModel):

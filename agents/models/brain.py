@@ -8,7 +8,8 @@ from foundry.agents.brain import Brain, Listener
 from foundry.agents.brief import Brief
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.chat.client import Patience
-from foundry.agents.chat.tape import Tape, TapeOptions
+from foundry.agents.chat.options import TapeOptions
+from foundry.agents.chat.tape import Tape
 from foundry.agents.evolution.rewriting import RewriteBrief, RewrittenSection
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger

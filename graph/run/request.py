@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foundry.agents.chat.options import MOST_IN_FLIGHT
-from foundry.agents.chat.tape import TapeOptions
+from foundry.agents.chat.options import MOST_IN_FLIGHT, TapeOptions
 from foundry.agents.models.models import Models
 from foundry.knowledge.candidate import ForeignName, RivalName
 from foundry.knowledge.device import TargetName

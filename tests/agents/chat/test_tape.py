@@ -12,7 +12,8 @@ import pytest
 from tests.agents.chat.scripted_server import answer, calling, status
 from tests.agents.session import SHORT, Session, move
 
-from foundry.agents.chat.tape import NotRecorded, Tape, TapeOptions
+from foundry.agents.chat.options import TapeOptions
+from foundry.agents.chat.tape import NotRecorded, Tape
 from foundry.agents.talk import ToolRequest
 from foundry.knowledge.errors import UsageError
 

@@ -13,8 +13,8 @@ from tests.agents.chat.scripted_server import Reply, ScriptedServer, answer
 from tests.graph.conftest import kernel
 from tests.graph.run.test_thinking import events_of, idea, thinker
 
-from foundry.agents.chat.options import ChatOptions
-from foundry.agents.chat.tape import NotRecorded, TapeOptions
+from foundry.agents.chat.options import ChatOptions, TapeOptions
+from foundry.agents.chat.tape import NotRecorded
 from foundry.agents.models.models import Models, ModelSpec
 from foundry.graph.replay import replay
 from foundry.graph.run.request import RunLimits, SolveRequest
