@@ -71,6 +71,7 @@ class Scene:
     best: tuple[str, float, tuple[float, float]] | None = None  # candidate, speedup, interval
     best_island: int | None = None
     sure: float = 0.0  # one deviation below the best's speedup: what candidates are compared by
+    is_proving: bool = False  # the end has begun: only proofs count
     islands: dict[int, IslandScene] = field(default_factory=dict)
     curve: list[float] = field(default_factory=list)  # `sure` after each evaluation, 0.0 while nothing is correct
     times: list[float] = field(default_factory=list)  # when each evaluation ended, in seconds since the epoch
@@ -166,7 +167,10 @@ class Scene:
         sure = _be_cautious(speedup, interval)
         if cell := event.data.get("cell"):
             self.cells[cell] = max(self.cells.get(cell, 0.0), sure)
-        if sure > self.sure:
+        is_proof = event.data.get("stage") == "final"  # the winner is chosen by proofs alone
+        if is_proof and not self.is_proving:
+            self.is_proving, self.sure = True, 0.0
+        if sure > self.sure and is_proof == self.is_proving:
             self.sure, self.best, self.best_island = sure, (event.name, speedup, interval), event.island
 
 
