@@ -53,9 +53,9 @@ def read(run: Path) -> tuple[float, list[Event], list[float]]:
     try:
         log = EventLog(opened.database, reading=True)
         began = log.began()
-        tools = [event for event in log.read(kind="tool") if event.ended is not None]
+        tools = [event for event in log.read("tool") if event.ended is not None]
         ended: dict[str, float] = {}
-        for event in log.read(kind="evaluation"):
+        for event in log.read("evaluation"):
             if event.data.get("speedup"):
                 ended.setdefault(event.name, event.started - began)
         return began, sorted(tools, key=lambda event: event.started), sorted(ended.values())

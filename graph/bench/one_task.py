@@ -193,10 +193,10 @@ def _course(run: Path) -> _Course:
         log = EventLog(opened.database, reading=True)
         began = log.began()
         ended: dict[str, float] = {}
-        for event in log.read(kind="evaluation"):
+        for event in log.read("evaluation"):
             ended.setdefault(event.name, round(event.started - began, 3))
         sessions = opened.database.run("SELECT COUNT(*) FROM sessions")[0][0]
-        return _Course(sorted(ended.values()), spent_s(log.read(kind="tool")), int(sessions))
+        return _Course(sorted(ended.values()), spent_s(log.read("tool")), int(sessions))
     finally:
         opened.close()
 

@@ -75,15 +75,16 @@ def _select(run: RunDirectory, wanted: Selection) -> list[Event]:
 
 
 def _show(run: RunDirectory, wanted: Selection, depth: int, steps: int, *, prompts: bool, as_json: bool) -> None:
+    if not (prompts or as_json or wanted):
+        _show_tree(run, depth, steps)
+        return
     events = _select(run, wanted)
     if prompts:
         _show_prompts(run, events)
     elif as_json:
         typer.echo("\n".join(json.dumps(asdict(event)) for event in events))
-    elif wanted:
-        _show_lines(run, events)
     else:
-        _show_tree(run, events, depth, steps)
+        _show_lines(run, events)
 
 
 def _choose_kind(word: str) -> EventKind:
@@ -125,14 +126,13 @@ def _show_lines(run: RunDirectory, events: Sequence[Event]) -> None:
     typer.echo("\n".join(line_of(event, began) for event in events) or "no event is like that")
 
 
-def _show_tree(run: RunDirectory, events: list[Event], depth: int, steps: int) -> None:
+def _show_tree(run: RunDirectory, depth: int, steps: int) -> None:
     from rich.console import Console
 
-    from foundry.graph.run.events import EventLog
     from foundry.graph.views import trace
 
-    Console(soft_wrap=True).print(trace.tree(run, events, depth=depth, latest=steps))
-    typer.echo("\n".join(trace.split_lines(run, events, EventLog(run.database, reading=True).elapsed_s())))
+    Console(soft_wrap=True).print(trace.tree(run, depth=depth, latest=steps))
+    typer.echo("\n".join(trace.split_lines(run)))
 
 
 def _export(run: RunDirectory, events: Sequence[Event], form: str, out: Path | None, to: str, prompts: bool) -> None:

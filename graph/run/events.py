@@ -29,6 +29,18 @@ VERSION = "1"  # of the table and of what `data` holds for each kind, as README.
 DEVICE_LOCK = "device lock"  # the note that says how it was used
 NO_SESSION = 0  # of events that a process wrote which does not work on the run: a user's questions
 COLUMNS = "id, kind, name, island, step, parent, started, ended, data"
+# What tools and experts took, by kind and category; `covered` is the wall during which one of them was at work: what a
+# span adds beyond the end of all that began before it. Python's JSON may hold infinities, which SQLite's does not.
+WORK = """
+WITH work AS (
+    SELECT kind, started, ended, CASE WHEN json_valid(data) THEN data ELSE '{}' END AS said,
+        MAX(ended) OVER (ORDER BY started, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+    FROM events WHERE kind IN ('tool', 'expert') AND ended IS NOT NULL)
+SELECT kind, COALESCE(json_extract(said, '$.category'), 'run'), SUM(ended - started),
+    SUM(COALESCE(json_extract(said, '$.wait_s'), 0.0)),
+    SUM(MAX(0.0, ended - MAX(started, COALESCE(before, started)))) AS covered
+FROM work GROUP BY 1, 2
+"""
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,34 @@ def streaming(write: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 def _ignore(_event: Event) -> None:
     """The listener of a run nobody watches."""
+
+
+@dataclass(frozen=True)
+class TimeSplit:
+    """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
+    the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
+    which neither a tool nor an expert was at work. `alone_s`: while it held the device alone, to time something; for
+    `device_s` of them work of ours ran on the GPU."""
+
+    wall_s: float
+    compile_s: float
+    run_s: float
+    time_s: float
+    profile_s: float
+    waiting_s: float
+    thinking_s: float
+    overhead_s: float
+    alone_s: float = 0.0
+    device_s: float = 0.0
+
+    @property
+    def overhead_share(self) -> float:
+        return self.overhead_s / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def idle_share(self) -> float:
+        """Of the wall time: the GPU was held alone and did nothing."""
+        return max(0.0, self.alone_s - self.device_s) / self.wall_s if self.wall_s > 0 and self.device_s else 0.0
 
 
 class EventLog:
@@ -195,12 +235,50 @@ class EventLog:
         """When the first session started, in seconds since the epoch."""
         return float(self._database.run("SELECT COALESCE(MIN(started), 0) FROM sessions")[0][0])
 
-    def read(self, *, kind: EventKind | None = None, after: int = 0, session: int | None = None) -> list[Event]:
-        """Events in the order they began, of one kind or session if asked for."""
-        where = "id > ?" + (" AND kind = ?" if kind else "") + ("" if session is None else " AND session = ?")
-        values: list[Any] = [after, *([kind] if kind else []), *([] if session is None else [session])]
-        rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {where} ORDER BY id", values)
+    def read(self, *kinds: EventKind, after: int = 0, session: int | None = None) -> list[Event]:
+        """Events in the order they began, of some kinds or one session if asked for."""
+        where = ["id > ?"]
+        values: list[Any] = [after, *kinds]
+        where += [f"kind IN ({', '.join('?' * len(kinds))})"] if kinds else []
+        where += [] if session is None else ["session = ?"]
+        values += [] if session is None else [session]
+        rows = self._database.run(f"SELECT {COLUMNS} FROM events WHERE {' AND '.join(where)} ORDER BY id", values)
         return [_event(row) for row in rows]
+
+    def steps(self) -> dict[int, list[str]]:
+        """Of each island its steps, in the order they began."""
+        found: dict[int, list[str]] = {}
+        asked = "SELECT island, step FROM events WHERE parent IS NULL AND island >= 0 GROUP BY island, step"
+        for island, step in self._database.run(f"{asked} ORDER BY MIN(id)"):
+            found.setdefault(island, []).append(step)
+        return found
+
+    def read_steps(self, steps: Iterable[str]) -> list[Event]:
+        """What happened in these steps of islands and outside of all islands, in the order it began."""
+        wanted = "SELECT value FROM json_each(?)"
+        outside = "SELECT id FROM events WHERE island IS NULL OR island < 0"
+        rows = self._database.run(
+            f"SELECT {COLUMNS} FROM events WHERE id IN ({outside}) OR step IN ({wanted}) ORDER BY id",
+            (json.dumps(list(steps)),),
+        )
+        return [_event(row) for row in rows]
+
+    def split_time(self, wall_s: float) -> TimeSplit:
+        """Where the wall time went: what the closed spans of tools and experts took by category; the overhead is the
+        wall minus the union of all of them."""
+        sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
+        waiting = thinking = covered = 0.0
+        for kind, category, length, waited, added in self._database.run(WORK):
+            covered += added
+            if kind == "expert":
+                thinking += length
+            else:
+                sums[category] += length - waited
+                waiting += waited
+        held = [event.data for event in self.read("note") if event.name == DEVICE_LOCK]
+        alone, device = (sum(float(data[name]) for data in held) for name in ("alone_s", "device_s"))
+        parts = (sums["compile"], sums["run"], sums["time"], sums["profile"], waiting, thinking)
+        return TimeSplit(wall_s, *parts, max(0.0, wall_s - covered), alone, device)
 
     def find(self, ids: Iterable[int]) -> list[Event]:
         """These events as they stand now, in the order they began."""
@@ -224,65 +302,3 @@ class EventLog:
 def _event(row: tuple[Any, ...]) -> Event:
     number, kind, name, island, step, parent, started, ended, data = row
     return Event(number, kind, name, island, step, parent, started, ended, json.loads(data))
-
-
-@dataclass(frozen=True)
-class TimeSplit:
-    """Where the wall time of a run went, in seconds. Spans of islands overlap, so the categories may sum to more than
-    the wall; `waiting_s` is time spent on locks, `thinking_s` what experts took to answer, `overhead_s` the wall during
-    which neither a tool nor an expert was at work. `alone_s`: while it held the device alone, to time something; for
-    `device_s` of them work of ours ran on the GPU."""
-
-    wall_s: float
-    compile_s: float
-    run_s: float
-    time_s: float
-    profile_s: float
-    waiting_s: float
-    thinking_s: float
-    overhead_s: float
-    alone_s: float = 0.0
-    device_s: float = 0.0
-
-    @property
-    def overhead_share(self) -> float:
-        return self.overhead_s / self.wall_s if self.wall_s > 0 else 0.0
-
-    @property
-    def idle_share(self) -> float:
-        """Of the wall time: the GPU was held alone and did nothing."""
-        return max(0.0, self.alone_s - self.device_s) / self.wall_s if self.wall_s > 0 and self.device_s else 0.0
-
-
-def time_split(events: list[Event], wall_s: float) -> TimeSplit:
-    """Sums the closed tool and expert spans by category; the overhead is the wall minus the union of all of them."""
-    sums = {"compile": 0.0, "run": 0.0, "time": 0.0, "profile": 0.0}
-    waiting = thinking = covered = alone = device = 0.0
-    end = 0.0
-    for event in sorted(events, key=lambda item: item.started):
-        if event.name == DEVICE_LOCK and event.kind == "note":
-            alone += float(event.data["alone_s"])
-            device += float(event.data["device_s"])
-        if event.ended is None or event.kind not in ("tool", "expert"):
-            continue
-        length = event.ended - event.started
-        if event.kind == "expert":
-            thinking += length
-        else:
-            waited = float(event.data.get("wait_s", 0.0))
-            sums[event.data.get("category", "run")] += length - waited
-            waiting += waited
-        covered += max(0.0, event.ended - max(event.started, end))
-        end = max(end, event.ended)
-    return TimeSplit(
-        wall_s,
-        sums["compile"],
-        sums["run"],
-        sums["time"],
-        sums["profile"],
-        waiting,
-        thinking,
-        max(0.0, wall_s - covered),
-        alone,
-        device,
-    )

@@ -44,7 +44,7 @@ def read_records(run: RunDirectory) -> list[ModelRecord]:
     log = EventLog(run.database, reading=True)
     found = {spec.name: ModelRecord(spec.name, priced=spec.price.known) for spec in run.request.models.specs}
     asked: dict[str, set[str]] = defaultdict(set)
-    for event in log.read(kind="expert"):
+    for event in log.read("expert"):
         name = event.data.get("model", "")
         if not name:
             continue

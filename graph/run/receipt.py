@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from dataclasses import asdict
 
-from foundry.graph.run.events import time_split
 from foundry.graph.run.measurements import CONTEST
 from foundry.graph.run.services import Services
 from foundry.knowledge.candidate import Baseline, Contest, Evaluation
@@ -37,7 +36,7 @@ def write_run_receipt(services: Services, winner: Evaluation) -> None:
 
 
 def _cost(services: Services) -> dict[str, float]:
-    split = time_split(services.log.read(), services.log.elapsed_s())
+    split = services.log.split_time(services.log.elapsed_s())
     spent = services.ledger.spent()
     seconds = {name: round(value, 3) for name, value in asdict(split).items()}
     return {**seconds, "evaluations": spent.evaluations, "tokens": spent.tokens, "dollars": round(spent.dollars, 6)}

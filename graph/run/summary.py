@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from foundry.graph.run.events import Event, EventLog, TimeSplit, time_split
+from foundry.graph.run.events import Event, EventLog, TimeSplit
 from foundry.graph.run.measurements import CONTEST
 from foundry.graph.run.model_records import ModelRecord, read_records
 from foundry.graph.run.run_directory import RunDirectory
@@ -82,7 +82,7 @@ SAID_OF_MODELS: tuple[NoticeName, ...] = ("model unavailable", "model is back", 
 def summarise(run: RunDirectory) -> Summary:
     """The summary of a run in any state, also of one that another process works on."""
     log = EventLog(run.database, reading=True)
-    events = log.read()
+    events = log.read("evaluation", "note", "directive", "expert")
     wall_s = log.elapsed_s()
     winner = run.get("winner")
     best = _best(run, winner)
@@ -90,7 +90,7 @@ def summarise(run: RunDirectory) -> Summary:
     timing = best.timing if best else None
     compiled = contest.rival("compile") if contest else None
     kernel, receipt = run.path / "kernel.py", run.path / "receipt.json"
-    split = time_split(events, wall_s)
+    split = log.split_time(wall_s)
     first = [event.started for event in events if event.kind == "evaluation" and event.data["outcome"] == "correct"]
     return Summary(
         run=str(run.path),

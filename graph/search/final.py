@@ -93,7 +93,7 @@ def _can_win(services: Services, name: str, proven: Sequence[Evaluation]) -> boo
 
 def _is_time(services: Services, done: int) -> bool:
     """Whether another finalist would end in time, taking as long as those before it did on average."""
-    spans = [event for event in services.log.read(kind="tool") if event.step.startswith("final/")]
+    spans = [event for event in services.log.read("tool") if event.step.startswith("final/")]
     each_s = sum(event.seconds or 0.0 for event in spans) / done
     return services.ledger.spent().minutes + each_s / 60 <= services.request.total_minutes
 

@@ -40,7 +40,7 @@ def _islands(run: RunDirectory) -> dict[int, bool]:
     """Number -> whether it searches; those that have not begun yet do."""
     added = sum(1 for item in in_force(run.inbox.read()) if item.verb == "add")
     found = dict.fromkeys(range(run.request.island_count + added), True)
-    for event in EventLog(run.database, reading=True).read(kind="note"):
+    for event in EventLog(run.database, reading=True).read("note"):
         if event.name == "island ends" and event.island is not None:
             found[event.island] = False
         elif event.name == "regroup" or (event.name.startswith("round ") and event.data.get("again")):

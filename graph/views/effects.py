@@ -53,7 +53,7 @@ class History:
     def read(cls, run: RunDirectory) -> History:
         """Of a run that another process may be working on."""
         log = EventLog(run.database, reading=True)
-        return cls.of([*log.read(kind="proposal"), *log.read(kind="evaluation")])
+        return cls.of([*log.read("proposal"), *log.read("evaluation")])
 
     def take(self, event: Event) -> None:
         data = event.data

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.text import Text
 from rich.tree import Tree
 
-from foundry.graph.run.events import Event, time_split
+from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import STAGES, RunDirectory
 from foundry.knowledge.candidate import Evaluation, Gate, Recipe, Stage
 from foundry.knowledge.errors import UsageError
@@ -35,29 +35,60 @@ SHOWN = (
 )
 
 
-def tree(run: RunDirectory, events: list[Event], *, depth: int = 3, latest: int = 0) -> Tree:
-    """Root nodes and islands, each with its steps; `depth` 1 shows steps, 2 their nodes, 3 experts and tools. `latest`:
-    so many steps of each island, and root nodes; 0 shows all."""
+def tree(run: RunDirectory, *, depth: int = 3, latest: int = 0) -> Tree:
+    """Root nodes and islands, each with its steps; `depth` 1 shows these, 2 their nodes, 3 experts and tools. `latest`:
+    so many steps of each island, and root nodes; 0 shows all. What is not shown is not read."""
+    log = EventLog(run.database, reading=True)
+    steps = log.steps()
+    shown = [step for of_island in steps.values() for step in of_island[-latest:]]
+    events = log.read_steps(shown) if latest else log.read()
     children: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         children[event.parent].append(event)
     root = Tree(Text(f"run {run.id} ({run.get('status')})", style="bold"))
     tops = children[None]
-    own = [event for event in tops if event.island is None or event.island < 0]
-    for event in _latest(own, latest, root):
-        _grow(root, event, children, depth)
+    _grow_root(root, [event for event in tops if event.island is None or event.island < 0], children, depth, latest)
     by_island: dict[int, dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in tops:
         if event.island is not None and event.island >= 0:
             by_island[event.island][event.step].append(event)
-    for island, steps in sorted(by_island.items()):
+    for island, members_by_step in sorted(by_island.items()):
         branch = root.add(Text(f"island {island}", style="bold"))
-        for step, members in _latest(list(steps.items()), latest, branch):
-            here = branch.add(_step_line(step, members, children))
-            if depth >= 2:
-                for event in members:
-                    _grow(here, event, children, depth - 1)
+        for step in _latest(steps[island], latest, branch):
+            _grow_step(branch, step, members_by_step[step], children, depth)
     return root
+
+
+def _grow_root(root: Tree, own: list[Event], children: dict[int | None, list[Event]], depth: int, latest: int) -> None:
+    """The nodes of the root graph in their order; each step outside of the islands (`seed0`, `final/c17`) below the
+    node that was at work when it began."""
+    nodes = [event for event in own if event.kind == "node"]
+    steps: dict[str, list[Event]] = defaultdict(list)
+    for event in own:
+        if event.kind != "node":
+            steps[event.step].append(event)
+    inside: dict[int, list[str]] = defaultdict(list)
+    for step, members in steps.items():
+        around = [node for node in nodes if node.started <= members[0].started]
+        inside[around[-1].id if around else 0].append(step)
+    for step in inside[0]:
+        _grow_step(root, step, steps[step], children, depth)
+    for event in _latest(nodes, latest, root):
+        branch = root.add(_line(event))
+        for step in inside[event.id]:
+            _grow_step(branch, step, steps[step], children, depth)
+        if depth > 1:
+            for child in children[event.id]:
+                _grow(branch, child, children, depth - 1)
+
+
+def _grow_step(
+    branch: Tree, step: str, members: list[Event], children: dict[int | None, list[Event]], depth: int
+) -> None:
+    here = branch.add(_step_line(step, members, children))
+    if depth >= 2:
+        for event in members:
+            _grow(here, event, children, depth - 1)
 
 
 def _latest(found: list[Item], most: int, branch: Tree) -> list[Item]:
@@ -69,9 +100,10 @@ def _latest(found: list[Item], most: int, branch: Tree) -> list[Item]:
     return found[left_out:]
 
 
-def split_lines(run: RunDirectory, events: list[Event], wall_s: float) -> list[str]:
+def split_lines(run: RunDirectory) -> list[str]:
     """Where the wall time went."""
-    split = time_split(events, wall_s)
+    log = EventLog(run.database, reading=True)
+    split = log.split_time(log.elapsed_s())
     rows = (
         ("compile", split.compile_s),
         ("run and compare", split.run_s),
@@ -183,17 +215,19 @@ def _line(event: Event) -> Text:
 
 
 def _step_line(step: str, members: list[Event], children: dict[int | None, list[Event]]) -> Text:
-    """`i2g5  1.9 s  tiling: c3 -> c17 correct 2.31x`"""
+    """`i2g5  1.9 s  tiling: c3 -> c17 correct 2.31x`, `seed0  2.1 s  c1 correct 1.28x`"""
     everything = [*members, *(inner for event in members for inner in children[event.id])]
     ends = [event.ended for event in members if event.ended is not None]
     seconds = max(ends) - min(event.started for event in members) if ends else 0.0
     line = Text(f"{step}  {seconds:.1f} s")
+    proposed = any(event.kind == "proposal" for event in everything)
     for event in everything:
         if event.kind == "proposal":
             moves = ", ".join(event.data.get("moves", [])) or event.data.get("brain", "")
             line.append(f"  {event.name}: {event.data['parent']} -> {event.data['candidate']}  {moves}")
         if event.kind == "evaluation":
             speedup = event.data.get("speedup")
+            line.append("" if proposed else f"  {event.name}")
             line.append(f"  {event.data['outcome']}", style="green" if event.data["outcome"] == "correct" else "red")
             line.append(f" {speedup:.2f}x" if speedup else "")
     return line

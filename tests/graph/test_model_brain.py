@@ -84,7 +84,7 @@ async def test_a_model_starts_from_the_reference_where_the_library_has_nothing(
     winner = run.evaluation(summary.candidate).candidate
     assert winner.origin == "model" and '"tile": 64' in run.text(winner.source)
     assert winner.parents == ("c1",)
-    notes = EventLog(run.database, reading=True).read(kind="note")
+    notes = EventLog(run.database, reading=True).read("note")
     failed = [event.data["reason"] for event in notes if event.name == "proposal failed"]
     assert failed == ["edit 1: its old text occurs 0 times, not once"]
     assert all(item.candidate.id != "c0" for item, stage in run.evaluations() if stage == "final")
@@ -108,7 +108,7 @@ async def test_what_a_model_takes_to_answer_is_thinking_and_no_overhead(
     assert thinking_s >= 0.9 and overhead_s <= summary.wall_s - thinking_s + 0.01
     assert f"thinking {thinking_s:.0f} s" in "\n".join(ending_lines(summary, request.task))
     run = RunDirectory.inspect(Path(summary.run))
-    shown = trace.split_lines(run, EventLog(run.database, reading=True).read(), summary.wall_s)
+    shown = trace.split_lines(run)
     assert f"experts thinking {thinking_s:15.1f} s" in "\n".join(shown)
     assert f"thinking {thinking_s:.1f} s" in cost(run)
     run.close()

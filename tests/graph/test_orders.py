@@ -92,7 +92,7 @@ async def test_an_island_is_added_another_stops_and_one_gets_another_role(
     assert [reply.understood for reply in replies] == [True] * 3
     by_island = {number: [item for item in run.decisions() if item.island == number] for number in range(3)}
     assert len(by_island[2]) > 3 and len(by_island[1]) < len(by_island[0])
-    notes = EventLog(run.database, reading=True).read(kind="note")
+    notes = EventLog(run.database, reading=True).read("note")
     roles = {event.island: event.data["role"] for event in notes if event.name == "role"}
     assert roles == {0: "algorithm", 2: "memory"}
     reasons = {event.island: event.data["reason"] for event in notes if event.name == "island ends"}

@@ -136,7 +136,7 @@ async def test_kill_9_loses_only_what_was_in_flight(
     assert sum(repeated.values()) - len(repeated) <= 4 * strands, f"more than four islands had in flight: {repeated}"
     run = RunDirectory.inspect(path)
     assert recorded <= {item.candidate.id for item, _ in run.evaluations()}
-    steps = [event.step for event in EventLog(run.database, reading=True).read(kind="evaluation")]
+    steps = [event.step for event in EventLog(run.database, reading=True).read("evaluation")]
     assert len(steps) == len(set(steps)), "an evaluation was recorded twice"
     run.close()
     assert (await replay(path, parts())).differences == ()

@@ -231,7 +231,7 @@ async def test_decide_starts_another_round_with_other_roles(
     monkeypatch.setitem(EFFORTS, "quick", replace(QUICK, rounds=2, plateau=3))
     summary = await solve(make_request(70), parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    notes = {event.name: event.data for event in EventLog(run.database, reading=True).read(kind="note")}
+    notes = {event.name: event.data for event in EventLog(run.database, reading=True).read("note")}
     run.close()
     assert notes["round 1 ends"]["again"] is True and notes["round 2 ends"]["again"] is False
     assert any(reason.startswith("plateau") for reason in notes["round 1 ends"]["reasons"].values())
@@ -256,7 +256,7 @@ async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeReque
 async def test_migrants_arrive_and_are_built_upon(make_request: MakeRequest, parts: Any, library: Any) -> None:
     summary = await solve(make_request(60), parts=parts(brain=SlowIsland(library())))
     run = RunDirectory.inspect(Path(summary.run))
-    arrived = EventLog(run.database, reading=True).read(kind="migration")
+    arrived = EventLog(run.database, reading=True).read("migration")
     assert arrived and all(event.data["origin"] != event.island for event in arrived)
     homes = {decision.candidate.id: decision.island for decision in run.decisions()}
     used = [
@@ -409,7 +409,7 @@ async def test_a_bench_evaluates_one_first_candidate_and_others_where_they_are_n
     summary = await solve(make_request(5, effort="bench"), parts=parts(Machine(), library=Three()))
     run = RunDirectory.inspect(Path(summary.run))
     log = EventLog(run.database, reading=True)
-    names = [event.name for event in log.read(kind="evaluation") if event.step.startswith("seed")]
+    names = [event.name for event in log.read("evaluation") if event.step.startswith("seed")]
     made = [run.decision(name) for name in names]
     run.close()
     tiles = [one.candidate.recipe.choices["k0"]["tile"] for one in made if one and one.candidate.recipe]

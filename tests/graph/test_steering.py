@@ -58,7 +58,7 @@ async def test_a_directive_is_acknowledged_obeyed_cited_and_replayed(
     listen = post_when(first_evaluation, tmp_path / "runs", directive("@tiling tile 128 on island 1"))
     summary = await solve(make_request(24), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    taken = EventLog(run.database, reading=True).read(kind="directive")
+    taken = EventLog(run.database, reading=True).read("directive")
     assert [(event.data["reader"], event.data["directive"]) for event in taken] == [("island 1", "d1")]
     assert [item.reader for item in run.inbox.acknowledgements()] == ["island 1"]
     cited = [item for item in run.decisions() if item.proposal and "d1" in item.proposal.cites]
@@ -93,7 +93,7 @@ async def test_what_the_playbook_does_not_understand_is_said(
     listen = post_when(first_evaluation, tmp_path / "runs", directive("make it sing"))
     summary = await solve(make_request(12), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    taken = EventLog(run.database, reading=True).read(kind="directive")
+    taken = EventLog(run.database, reading=True).read("directive")
     run.close()
     assert taken and not any(event.data["understood"] for event in taken)
 
@@ -107,7 +107,7 @@ async def test_what_no_kernel_can_follow_is_told_to_whoever_said_it(
     listen = post_when(first_evaluation, tmp_path / "runs", *said)
     summary = await solve(make_request(16), listen, parts=parts())
     run = RunDirectory.inspect(Path(summary.run))
-    taken = EventLog(run.database, reading=True).read(kind="directive")
+    taken = EventLog(run.database, reading=True).read("directive")
     assert {(event.data["directive"], event.data["answer"]) for event in taken} == {("d1", why), ("d2", "")}
     readers = ", ".join(event.data["reader"] for event in taken if event.data["directive"] == "d1")
     assert readers and f"d1 (@tiling tile 200): {why} ({readers})" in answer(run, RunQuestion("status"))

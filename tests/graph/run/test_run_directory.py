@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sqlite3
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 
 from foundry.cli import app
 from foundry.graph.run.database import Database, StorageFailed
-from foundry.graph.run.events import DEVICE_LOCK, Event, EventLog, time_split
+from foundry.graph.run.events import DEVICE_LOCK, Event, EventLog, TimeSplit
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory, find_run, list_runs
 from foundry.graph.run.summary import summarise
@@ -216,22 +217,41 @@ def test_a_killed_span_stays_open_and_a_failed_one_says_why(tmp_path: Path) -> N
         )
         rows = seen_from_outside.fetchall()
     assert rows == [("build", 2, "i2g7", 1, None), ("build", 2, "i2g7", 0, 1)]
-    assert log.read(kind="tool")[0].data["error"] == "ValueError: boom"
+    assert log.read("tool")[0].data["error"] == "ValueError: boom"
     database.close()
 
 
-def test_the_time_split_counts_overlapping_tools_once() -> None:
-    def tool(category: str, start: float, end: float, wait: float = 0.0) -> Event:
-        return Event(1, "tool", category, 0, "s", None, start, end, {"category": category, "wait_s": wait})
+Row = tuple[str, str, float, float | None, str]
 
-    split = time_split([tool("compile", 0, 4), tool("time", 2, 6, wait=2), tool("run", 8, 9)], wall_s=10)
+
+def split_of(tmp_path: Path, rows: list[Row]) -> TimeSplit:
+    """The split of ten seconds, of events with kind, name, start, end and data as SQLite holds it."""
+    database = Database(tmp_path / f"{len(list(tmp_path.iterdir()))}.sqlite", RUN_SCHEMA)
+    log = EventLog(database, reading=True)
+    database.run_many(
+        "INSERT INTO events (kind, name, step, session, started, ended, data) VALUES (?, ?, 's', 1, ?, ?, ?)", rows
+    )
+    found = log.split_time(10)
+    database.close()
+    return found
+
+
+def test_the_time_split_counts_overlapping_tools_once(tmp_path: Path) -> None:
+    def tool(category: str, start: float, end: float | None, wait: float = 0.0, **more: float) -> Row:
+        return ("tool", category, start, end, json.dumps({"category": category, "wait_s": wait, **more}))
+
+    split = split_of(
+        tmp_path, [tool("compile", 0, 4), tool("time", 2, 6, wait=2), tool("run", 8, 9), tool("run", 9, None)]
+    )
     assert (split.compile_s, split.time_s, split.run_s, split.waiting_s) == (4, 2, 1, 2)
     assert split.overhead_s == 3 and split.overhead_share == 0.3
-    held = Event(3, "note", DEVICE_LOCK, None, "", None, 9, 9, {"alone_s": 4.0, "device_s": 3.0})
-    split = time_split([tool("time", 0, 9), held], wall_s=10)
+    split = split_of(tmp_path, [tool("compile", 0, 9), tool("time", 1, 2), tool("run", 3, 4, speedup=math.inf)])
+    assert split.overhead_s == 1 and split.run_s == 1, "what lies inside a longer one covers nothing more"
+    held: Row = ("note", DEVICE_LOCK, 9, 9, json.dumps({"alone_s": 4.0, "device_s": 3.0}))
+    split = split_of(tmp_path, [tool("time", 0, 9), held])
     assert (split.alone_s, split.device_s, split.idle_share) == (4, 3, 0.1)
-    thought = Event(2, "expert", "tiling", 1, "s", None, 5, 8.5, {})
-    split = time_split([tool("compile", 0, 4), thought, tool("run", 8, 9)], wall_s=10)
+    thought: Row = ("expert", "tiling", 5, 8.5, "{}")
+    split = split_of(tmp_path, [tool("compile", 0, 4), thought, tool("run", 8, 9)])
     assert (split.thinking_s, split.overhead_s) == (3.5, 2)  # nobody was at work from 4 to 5 and from 9 to 10
 
 

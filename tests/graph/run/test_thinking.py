@@ -59,7 +59,7 @@ def thinker(parts: Any, library: Any) -> Any:
 
 def events_of(summary: Summary, kind: EventKind) -> list[Event]:
     run = RunDirectory.inspect(Path(summary.run))
-    found = EventLog(run.database, reading=True).read(kind=kind)
+    found = EventLog(run.database, reading=True).read(kind)
     run.close()
     return found
 
@@ -157,7 +157,7 @@ def test_a_question_is_paid_by_the_run_and_traced(make_request: MakeRequest, ser
     log = EventLog(run.database)
     working = Ledger(run.request, run, log)  # of the process that works on the run meanwhile
     assert conversation.say(run, QUESTION).text == "Larger tiles."
-    (call,) = [event for event in log.read(kind="expert") if "prompt_tokens" in event.data]
+    (call,) = [event for event in log.read("expert") if "prompt_tokens" in event.data]
     assert (call.data["purpose"], call.data["outcome"], call.data["tokens"]) == ("answer", "answered", 1100)
     assert run.text(call.data["answer"]) == "Larger tiles." and QUESTION in run.text(call.data["prompt"])
     assert server.requests[0]["max_tokens"] == 512

@@ -71,7 +71,7 @@ class Engineer:
 
 
 def calls_of(run: RunDirectory) -> list[Event]:
-    return EventLog(run.database, reading=True).read(kind="call")
+    return EventLog(run.database, reading=True).read("call")
 
 
 def answers_of(run: RunDirectory) -> list[str]:

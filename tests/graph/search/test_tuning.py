@@ -26,7 +26,7 @@ async def test_each_structure_is_tuned_once_and_its_numbers_are_measured_like_an
     log = tmp_path / "machine.log"
     summary = await solve(make_request(24, islands=2), parts=parts(machine(log=log)))
     run = RunDirectory.inspect(Path(summary.run))
-    notes = [event for event in EventLog(run.database, reading=True).read(kind="note") if event.name == "tuned"]
+    notes = [event for event in EventLog(run.database, reading=True).read("note") if event.name == "tuned"]
     asked = log.read_text().splitlines().count("tune")
     assert asked == len(notes) >= 2, "one for each structure that the search came to"
     assert "no result" in notes[0].data["by"]
