@@ -38,7 +38,8 @@ FORMS: tuple[tuple[str, str], ...] = (
         "give the run more or less; evaluations if nothing is said",
     ),
     ("directives | withdraw d3", "what was said and what came of it; take it back"),
-    ("status | best | cost | why c17 | help", "ask about the run"),
+    ("status | best | cost | help", "ask about the run"),
+    ("ranking | why c17", "who won, and why a candidate lost or was rejected"),
     ("show c17 | diff c17 c12 | what did you try on fusion", "a kernel, a difference, the steps about something"),
 )
 
@@ -72,8 +73,9 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class RunQuestion:
-    """A line that asks about the run: status, best, cost, directives, help, why, show, diff or tried. `candidate`,
-    `other` and `about` (what the steps asked for have to do with) are "" where it names none."""
+    """A line that asks about the run: status, best, ranking, cost, directives, help, why, show, diff or tried.
+    `candidate`, `other` and `about` (what the steps asked for have to do with) are "" where it names none; `about` may
+    be a place in the ranking instead: `third`."""
 
     verb: str
     candidate: str = ""
@@ -108,6 +110,7 @@ _KEPT = "[in|inside|within [the] epilogue|prologue|register|registers|kernel] [f
 _QUESTIONS = (
     _Form("status", ("status", "how is|are|does it|we ...", "how far ...")),
     _Form("best", ("[what is|what's|whats] [the] best [so far] [candidate]",)),
+    _Form("ranking", ("ranking|rank|ranks|top|candidates|leaderboard|finalists", "who won|wins|leads")),
     _Form("cost", ("cost|costs|budget", "what did it cost", "how much did|does it cost")),
     _Form("help", ("help", "what can|may i say|do|ask")),
     _Form("directives", ("directives", "list [the] directives")),
@@ -121,7 +124,7 @@ _QUESTIONS = (
             "tried [ABOUT]",
         ),
     ),
-    _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...",)),
+    _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...", "why ... PLACE ...")),
 )
 _RUN = (
     _Form("pause", ("pause|wait|hold",), "The run pauses at the next safe boundary."),
@@ -189,6 +192,7 @@ _SLOTS = {
     "NUMBER": r"(?P<value>\d+)",
     "PAIR": r"(?P<first>\d+)x(?P<second>\d+)",
     "WORD": r"(?P<word>[a-z][\w\-]*)",
+    "PLACE": r"(?P<place>second|third|fourth|fifth)(?:-best)?",
     "OTHER": r"(?P<other>c\d+)",
     "NUMBERED": r"d(?P<directive>\d+)",
     "ROLE": r"(?P<role>fusion|memory|parameters|algorithm)",
@@ -365,6 +369,8 @@ def _command(verb: str, slots: Mapping[str, str]) -> dict[str, Choice]:
         }
     if "directive" in slots:
         command["directive"] = int(slots["directive"])
+    if "place" in slots:
+        command["about"] = slots["place"]
     return command | {slot: slots[slot] for slot in ("kernel", "candidate", "other", "about", "role") if slot in slots}
 
 

@@ -1,4 +1,4 @@
-"""Answers to a user's questions from the recorded trace: status, best, cost, what was tried, why, show and diff."""
+"""Answers to a user's questions from the recorded trace: status, best, ranking, cost, tried, why, show, diff."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from foundry.agents.directives import RunQuestion, forms
 from foundry.graph.run.inbox import Acknowledgement, in_force
 from foundry.graph.run.run_directory import Decision, RunDirectory
 from foundry.graph.run.summary import Summary, summarise
+from foundry.graph.search.orders import USER
 from foundry.graph.views.effects import History, Step
+from foundry.graph.views.ranking import Ranking
 from foundry.graph.views.trace import compare_kernels, diff
 from foundry.knowledge.candidate import Candidate, Evaluation, Stage
 from foundry.knowledge.errors import UsageError
@@ -18,6 +20,7 @@ from foundry.knowledge.thought import Move
 
 MOST_STEPS = 40  # that an answer lists
 MOST_KERNELS, MOST_CHARS = 3, 6000  # that a question may name, and of each of them
+PLACES = {"second": 2, "third": 3, "fourth": 4, "fifth": 5}
 
 
 def answer(run: RunDirectory, question: RunQuestion) -> str:
@@ -148,15 +151,21 @@ def story(run: RunDirectory, name: str) -> str:
     stages = _stages(run, name)
     lines = [_origin(decision.candidate if decision else run.evaluation(name).candidate, decision)]
     if decision is not None and decision.proposal is not None:
-        proposal, diagnosis = decision.proposal, decision.diagnosis
+        proposal, diagnosis, told = decision.proposal, decision.diagnosis, ""
         if diagnosis is not None:
             what = diagnosis.failure or diagnosis.limiter
-            lines.append(f"Diagnosis of {proposal.parent}: {what}. {diagnosis.evidence} {diagnosis.action}".rstrip())
-        lines.append(f"The {proposal.expert} expert proposed {_moves(proposal.moves)}: {proposal.rationale}")
+            lines.append(
+                f"Diagnosis of {proposal.parent}: {what}. {_sentence(diagnosis.evidence)} {diagnosis.action}".rstrip()
+            )
+            told = f"{what}: {diagnosis.evidence}. "  # the playbook's reasons begin with the diagnosis
+        lines.append(
+            f"{_who(proposal.expert)} proposed {_moves(proposal.moves)}: {proposal.rationale.removeprefix(told)}"
+        )
         lines.append(f"Expected: {proposal.expected}")
         if proposal.cites:
-            lines.append(f"It follows {', '.join(proposal.cites)}.")
+            lines.append(f"It follows {_said(run, proposal.cites)}.")
     lines += _verdict_lines(run.evaluation(name), stages) if stages else ["It is not evaluated yet."]
+    lines += Ranking(run).why(name)
     return "\n".join(line for line in lines if line)
 
 
@@ -167,6 +176,20 @@ def _origin(candidate: Candidate, decision: Decision | None) -> str:
     return f"{candidate.id} was made from {', '.join(candidate.parents)} on island {candidate.island}{step}."
 
 
+def _sentence(text: str) -> str:
+    return f"{text}." if text and text[-1] not in ".!?" else text
+
+
+def _who(expert: str) -> str:
+    return "The user" if expert == USER else f"The {expert} expert"
+
+
+def _said(run: RunDirectory, cites: tuple[str, ...]) -> str:
+    """`d1 (@tiling avoid unroll 8), r07c`: a user's words beside their number; other ids are those of lessons."""
+    texts = {f"d{item.id}": item.text for item in run.inbox.read()}
+    return ", ".join(f"{name} ({texts[name]})" if name in texts else name for name in cites)
+
+
 def _moves(moves: tuple[Move, ...]) -> str:
     return ", ".join(move.key for move in moves) or "a kernel of its own"
 
@@ -174,6 +197,14 @@ def _moves(moves: tuple[Move, ...]) -> str:
 def _stages(run: RunDirectory, name: str) -> list[Stage]:
     rows = run.database.run("SELECT stage FROM evaluations WHERE candidate = ? ORDER BY at", (name,))
     return [row[0] for row in rows]
+
+
+def _at_place(run: RunDirectory, ordinal: str) -> str:
+    """Who stands there in the ranking. Raises UsageError where it is shorter."""
+    names = Ranking(run).names
+    if len(names) < PLACES[ordinal]:
+        raise UsageError(f"run {run.id} has {len(names)} correct and clean candidates: there is no {ordinal} yet")
+    return names[PLACES[ordinal] - 1]
 
 
 def _verdict_lines(evaluation: Evaluation, stages: list[Stage]) -> list[str]:
@@ -210,11 +241,12 @@ def _best_line(found: Summary) -> str:
 _ANSWERS: dict[str, Callable[[RunDirectory, RunQuestion], str]] = {
     "status": lambda run, _: status(run),
     "best": lambda run, _: best(run),
+    "ranking": lambda run, _: "\n".join(Ranking(run).lines()),
     "cost": lambda run, _: cost(run),
     "help": lambda *_: forms(),
     "directives": lambda run, _: directives(run),
     "tried": lambda run, asked: tried(run, asked.about),
-    "why": lambda run, asked: story(run, asked.candidate),
+    "why": lambda run, asked: story(run, asked.candidate or _at_place(run, asked.about)),
     "show": lambda run, asked: show(run, asked.candidate),
     "diff": lambda run, asked: difference(run, asked.candidate, asked.other),
 }

@@ -18,6 +18,7 @@ COMMANDS = (
     "help",
     "model",
     "pause",
+    "ranking",
     "resume",
     "role",
     "show",

@@ -1,0 +1,116 @@
+"""Who won and why the others lost: the correct and clean candidates of a run, best first, and the rest by number."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.run_directory import LAST, RunDirectory
+from foundry.knowledge.candidate import REFERENCE, Evaluation, Stage
+from foundry.knowledge.merit import estimate_of
+
+SHOWN = 10  # candidates that a ranking lists
+STAGE_WORDS: dict[Stage, str] = {"screen": "screened", "full": "timed at length", "final": "proven"}
+BY = "compared by one deviation below the speedup"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A correct and clean candidate. `counts`: the speedup that it is compared by."""
+
+    name: str
+    stage: Stage
+    speedup: float
+    interval: tuple[float, float]
+    pairs: int
+    counts: float
+
+    @property
+    def words(self) -> str:
+        """`c4, 1.75x (1.23 to 2.30; proven, 58 pairs)`."""
+        low, high = self.interval
+        return (
+            f"{self.name}, {self.speedup:.2f}x ({low:.2f} to {high:.2f}; {STAGE_WORDS[self.stage]}, {self.pairs} pairs)"
+        )
+
+
+class Ranking:
+    """The order in which a run stands, or ended: proven candidates first, by their proofs alone, as the winner is
+    chosen; then the others, by all their timings."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self.winner = run.get("winner")
+
+    @cached_property
+    def _proofs(self) -> dict[str, Placed | None]:
+        """Every finalist by its proof; None for one that failed it."""
+        rows = self._run.database.run("SELECT candidate FROM evaluations WHERE stage = 'final' ORDER BY at")
+        return {name: _placed(self._run.records(name, ("final",))) for (name,) in rows}
+
+    @cached_property
+    def names(self) -> list[str]:
+        proven = [item for item in self._proofs.values() if item is not None]
+        proven.sort(key=lambda item: (item.name != self.winner, -item.counts))
+        return [item.name for item in proven] + [name for name in self._run.ranking(LAST) if name not in self._proofs]
+
+    def placed(self, name: str) -> Placed | None:
+        """A candidate as it is compared; None where something speaks against it."""
+        return self._proofs[name] if name in self._proofs else _placed(self._run.records(name))
+
+    def lines(self, most: int = SHOWN) -> list[str]:
+        """The first ones, a line each, and what became of the rest."""
+        shown = [item for item in map(self.placed, self.names[:most]) if item is not None]
+        lines = [f"{number}. {self._line(item)}" for number, item in enumerate(shown, 1)]
+        left = len(self.names) - len(shown)
+        lines += [f"and {left} more"] if left else []
+        lines += [f"Without a place: {failed}."] if (failed := self._failed()) else []
+        if not shown:
+            return ["No candidate is correct and clean yet.", *lines]
+        return [*lines, f"Candidates are {BY}. `why {shown[-1].name}` says why one lost."]
+
+    def _line(self, item: Placed) -> str:
+        return f"{item.words}{': the winner' if item.name == self.winner else f', counts {item.counts:.2f}x'}"
+
+    def why(self, name: str) -> list[str]:
+        """Why a candidate stands where it does, beside the first; nothing for one without a place."""
+        own, first = self.placed(name), self.placed(self.names[0]) if self.names else None
+        if own is None or first is None or name not in self.names:
+            return []
+        place = f"It is number {self.names.index(name) + 1} of {len(self.names)} that are correct and clean"
+        if name == first.name:
+            return [f"{place}: {'it won' if name == self.winner else 'the best so far'}."]
+        lines = [f"{place}. {'The winner' if first.name == self.winner else 'The best so far'} is {first.words}."]
+        if first.stage == "final" != own.stage:
+            return [*lines, self._why_unproven(own)]
+        line = f"{BY.capitalize()} it counts {own.counts:.2f}x, {first.name} {first.counts:.2f}x"
+        overlap = own.interval[1] > first.interval[0]
+        return [*lines, f"{line}; the 95 % intervals overlap, so this may be noise." if overlap else f"{line}."]
+
+    def _why_unproven(self, own: Placed) -> str:
+        screened = [_placed(self._run.records(name, ("screen", "full"))) for name in self._proofs]
+        least = min((item.counts for item in screened if item is not None), default=0.0)
+        if own.counts > least:
+            return f"It was not proven: it came too late, or no longer promised to beat {self.names[0]}'s proof."
+        counted = f"{BY} it counted {own.counts:.2f}x, those that were proven {least:.2f}x and more"
+        return f"It was not proven: {counted}."
+
+    def _failed(self) -> str:
+        """How many of the others ended how: `2 wrong_result, 1 compile_error`."""
+        found = EventLog(self._run.database, reading=True).read("evaluation")
+        latest = {event.name: str(event.data["outcome"]) for event in found}
+        placed = {*self.names, REFERENCE}
+        failed = Counter(outcome for name, outcome in latest.items() if name not in placed)
+        return ", ".join(f"{count} {outcome}" for outcome, count in failed.most_common())
+
+
+def _placed(records: Sequence[Evaluation]) -> Placed | None:
+    found = estimate_of(records)
+    timing = records[-1].timing if records else None
+    if found is None or timing is None:
+        return None
+    name = records[-1].candidate.id
+    return Placed(name, timing.stage, timing.speedup, timing.speedup_ci95, timing.pairs, found.cautious)
