@@ -32,9 +32,11 @@ DATED = {
     "events": "started",
     "sessions": "started",
 }
-# What was measured of a kernel's text holds whoever asks for it, so a fork that proposes the text again does not measure
-# it again. Proofs are left out: a winner is proven in the run that exports it.
-OF_A_TEXT = "kind = 'measure' AND (key GLOB 'build/*' OR key GLOB 'tune/*' OR key GLOB '*/screen/*' OR key GLOB '*/full/*')"
+# What was measured of a text holds whoever asks for it: a fork that proposes the text does not measure it again. Proofs
+# are left out: a winner is proven in the run that exports it.
+OF_A_TEXT = (
+    "kind = 'measure' AND (key GLOB 'build/*' OR key GLOB 'tune/*' OR key GLOB '*/screen/*' OR key GLOB '*/full/*')"
+)
 _GREGORIAN_100NS = 0x01B21DD213814000  # between 1582, where time-ordered UUIDs begin, and 1970
 
 

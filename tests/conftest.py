@@ -28,6 +28,7 @@ LARGEST = "softmax"  # the task of half of the exhibits: these go to whichever w
 THE_SOLVED_RUN = (  # what reads the fixture `solved`, a run of a minute
     "tests/cli/test_solve.py",
     "tests/cli/test_chat_and_trace.py",
+    "tests/cli/test_newcomer.py",
     "tests/cli/test_knowledge.py",
     "tests/cli/test_verify.py",
     "tests/cli/test_pages.py",

@@ -21,6 +21,13 @@ R = TypeVar("R")
 UsageProblem = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[2])
 
 
+class GroupsFirst(typer.core.TyperGroup):
+    """Lists groups of commands before single ones: what most people came for is a group."""
+
+    def list_commands(self, context: Any) -> list[str]:
+        return sorted(self.commands, key=lambda name: not isinstance(self.commands[name], typer.core.TyperGroup))
+
+
 class CommandLine(typer.Typer):
     """A Typer application whose usage errors are one line on standard error, like all others."""
 

@@ -18,7 +18,11 @@ from foundry.tools.command_line import one_line_errors, print_json
 @one_line_errors
 def fork(
     run: Annotated[
-        str, typer.Argument(metavar="RUN[@STEP]", help="A step (i0g4), a candidate (c17) or a node; default: the end.")
+        str,
+        typer.Argument(
+            metavar="RUN[@STEP]",
+            help="As in other commands; after @ a step (i0g4), a candidate (c17) or a node (decide); default: its end.",
+        ),
     ],
     said: Annotated[list[str] | None, typer.Option("--say", help="A line to the experts; may be given again.")] = None,
     model: model_flags.ModelFlag = None,
@@ -34,7 +38,10 @@ def fork(
     plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on from just before a step of a run, as a new run: with other words, another model, more budget."""
+    """Go on from a run's end, or from just before a step, as a new run: more budget, other words, another model.
+
+    foundry agent fork last --minutes 10 goes on with yesterday's run; fork last@c17 --say "@tiling avoid unroll 8"
+    makes c17 again, otherwise."""
     from foundry.agents.models.settings import read_models
     from foundry.graph import fork as forking
     from foundry.graph.run.request import RunLimits

@@ -12,7 +12,7 @@ from foundry.graph.commands import prompts
 from foundry.graph.commands.options import JsonOption, StoreOption
 from foundry.tools.command_line import one_line_errors, print_json
 
-app = typer.Typer(help="What earlier runs learnt.", no_args_is_help=True)
+app = typer.Typer(help="List, search, share and forget what earlier runs learnt.", no_args_is_help=True)
 app.add_typer(prompts.app, name="prompts")
 
 

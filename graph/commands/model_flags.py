@@ -25,7 +25,7 @@ ProviderFlag = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="langchain's name of a provider without such an endpoint: anthropic, ... (foundry[providers]).",
+        help="langchain's name of a provider without such an endpoint: anthropic, ... (foundry\\[providers]).",
     ),
 ]
 KeyFlag = Annotated[

@@ -67,11 +67,16 @@ def watch(run: RunArgument, runs: RunsOption = Path("runs"), plain: PlainOption 
 @one_line_errors
 def chat(
     run: RunArgument,
-    words: Annotated[list[str] | None, typer.Argument(help="One line; without it, lines are read until EOF.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(help="One line; without it you are asked for one after another.")
+    ] = None,
     wait: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for an expert to take it.")] = 0.0,
     runs: RunsOption = Path("runs"),
 ) -> None:
-    """Steer the experts of a run, or ask about it: "@tiling block 256", "pause", "why c17", "status"."""
+    """Steer the experts of a run or ask about it: "@tiling avoid unroll 8", "ranking", "why c17", "help".
+
+    "ranking" says who won, "why c17" why a candidate lost, "status" how far a run is, "pause" and "stop" do so;
+    "help" lists all that is understood."""
     from foundry.graph.live.prompt import typed_lines
     from foundry.graph.run.opening import Parts
     from foundry.graph.run.run_directory import RunDirectory, find_run

@@ -58,7 +58,9 @@ def solve(
     recording: model_flags.ReplayFlag = None,
     ask_missing: model_flags.AskMissingFlag = False,
     seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
-    islands: Annotated[int | None, typer.Option(min=1, max=64)] = None,
+    islands: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Populations that search side by side; default: the effort's.")
+    ] = None,
     in_flight: Annotated[
         int | None,
         typer.Option(min=1, max=MOST_IN_FLIGHT, help="Steps that each island takes at a time; default: 1."),
@@ -88,8 +90,11 @@ def solve(
     plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search a fast, proven kernel for a task."""
-    from foundry.agents.chat.tape import TapeOptions
+    """Search a fast, proven kernel for a task.
+
+    To tell the experts what to do or to avoid: foundry agent chat last "@tiling avoid unroll 8" while it works, or
+    instructions = "..." in a TOML file beside the task (README, "A task")."""
+    from foundry.agents.chat.options import TapeOptions
     from foundry.agents.models.settings import find_file, read_in_flight, read_models
     from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
     from foundry.tools.machine.device import see_gpus
@@ -162,14 +167,16 @@ def _show_dry_run(request: SolveRequest, as_json: bool) -> None:
 def resume(
     run: RunArgument,
     runs: RunsOption = Path("runs"),
-    min_speedup: Annotated[float, typer.Option(min=0.0)] = 0.0,
+    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
     answer: Annotated[
         bool | None, typer.Option("--yes/--no", help="Yes to all that the run asks; no to what it asks now.")
     ] = None,
     plain: PlainOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Go on with a run that was interrupted or killed, or that asks something."""
+    """Go on with a run that was interrupted or killed, or that asks something.
+
+    A run that has ended tells its end again; with more budget it goes on by foundry agent fork RUN --minutes 10."""
     from foundry.graph.run.run_directory import RunDirectory, find_run
 
     path = find_run(runs, run)
@@ -238,12 +245,14 @@ def drive(work: Work, request: SolveRequest, as_json: bool, plain: bool, answer:
 
 
 def conclude(summary: Summary, task_path: str, as_json: bool, min_speedup: float) -> None:
+    from foundry.graph.report.write import PAGE
     from foundry.graph.views.ending import ending_lines
 
     if as_json:
         print_json(summary.to_json())
     else:
-        for line in ending_lines(summary, task_path):
+        page = Path(summary.run) / PAGE
+        for line in ending_lines(summary, task_path, page if page.exists() else None):
             typer.echo(line)
     if summary.verdict == "interrupted":
         raise typer.Exit(130)

@@ -7,8 +7,8 @@ from pathlib import Path
 from foundry.graph.run.summary import Summary
 
 
-def ending_lines(summary: Summary, task_path: str) -> list[str]:
-    """What a user reads when a run ends, whatever its verdict."""
+def ending_lines(summary: Summary, task_path: str, page: Path | None = None) -> list[str]:
+    """What a user reads when a run ends, whatever its verdict; `page` is where its page lies."""
     lines = _verdict_lines(summary)
     spent = {name.removesuffix("_s"): seconds for name, seconds in summary.time.items() if name.endswith("_s")}
     parts = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in spent.items())
@@ -22,7 +22,11 @@ def ending_lines(summary: Summary, task_path: str) -> list[str]:
     if summary.kernel:
         lines.append(f"kernel:  {summary.kernel}")
         lines.append(f"receipt: {summary.receipt}" if summary.receipt else "no receipt: nothing is proven")
-    lines.append(f"inspect: foundry agent trace {summary.run}")
+    if page is not None:
+        lines.append(f"page:    {page} (everything about the run, in one file that opens offline)")
+    lines.append(f"inspect: foundry agent trace {summary.run}, foundry agent chat {summary.run} ranking")
+    if summary.verdict in ("accepted", "nothing accepted"):
+        lines.append(f"go on:   foundry agent fork {summary.run} --minutes 10")
     return lines + _use_lines(summary, task_path)
 
 
@@ -61,5 +65,5 @@ def _use_lines(summary: Summary, task_path: str) -> list[str]:
     return [
         f"use it:  {load}",
         "         fast = ModelNew(*init_inputs); fast.load_state_dict(model.state_dict())",
-        f"again:   foundry verify {task_path} {summary.kernel}",
+        f"again:   foundry verify {task_path} {summary.kernel} --receipt {summary.receipt}",
     ]

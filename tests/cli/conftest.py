@@ -183,7 +183,8 @@ def cli(tmp_path: Path, home: Path) -> Iterator[Cli]:
 @dataclass(frozen=True)
 class Solved:
     """Two runs of the toy task that worked at the same time, on one store and in one folder of runs: the first in a
-    process of its own; a chat model drove the second."""
+    process of its own; a chat model drove tiling and the auditor of the second. Fusion has no move for the toy:
+    the model could choose none there, and is asked where a busy machine makes launches look slow."""
 
     cli: Cli
     first: Done
@@ -203,7 +204,17 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote)
     step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
-    model = ("--model", "scripted-1", "--base-url", server.url, "--evaluations", "6", "--minutes", "1", *SHORT_END)
+    model = (
+        "--model",
+        "tiling=scripted-1,auditor=scripted-1",
+        "--base-url",
+        server.url,
+        "--evaluations",
+        "6",
+        "--minutes",
+        "1",
+        *SHORT_END,
+    )
     playbook = ("--evaluations", "3", "--minutes", "0.5", *SHORT_END)
     try:
         child = cli.start(*words, *playbook)

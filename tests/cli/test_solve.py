@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -80,36 +78,6 @@ def test_the_run_directory_holds_what_is_documented(solved: Solved) -> None:
     assert receipt["timing"]["speedup"] == solved.first.json["speedup"]
     for path in solved.run.rglob("*"):
         assert not path.is_file() or b"FOUNDRY_TEST_SECRET" not in path.read_bytes()
-
-
-def test_the_end_says_how_to_use_the_kernel_and_it_works(solved: Solved) -> None:
-    """`resume` of a finished run prints the same ending again."""
-    told = solved.cli.here("agent", "resume", solved.run.name)
-    assert (told.code, told.err) == (0, "")
-    summary = solved.first.json
-    low, high = summary["speedup_ci95"]
-    assert "PyTorch eager" in told.out.splitlines()[0]
-    assert f"95 % interval {low:.2f} to {high:.2f}" in told.out and f"{summary['speedup']:.2f}x" in told.out
-    assert summary["kernel"] in told.out and summary["receipt"] in told.out
-    start = told.out.index("use it:")
-    lines = [line[9:] for line in told.out[start:].splitlines() if not line.startswith("again:")]
-    script = [
-        "import torch, toy",
-        "model, init_inputs = toy.Model(*toy.get_init_inputs()), toy.get_init_inputs()",
-        *lines,
-        "inputs = toy.get_inputs()",
-        "assert torch.allclose(fast(*inputs), model(*inputs), rtol=1e-3, atol=1e-5)",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(script)],
-        cwd=solved.cli.folder,
-        env={**solved.cli.environment, "PYTHONPATH": str(solved.cli.folder)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    again = next(line for line in told.out.splitlines() if line.startswith("again:"))
-    assert f"foundry verify toy.py {summary['kernel']}" in again
 
 
 def test_a_speedup_that_is_not_reached_is_exit_1(solved: Solved) -> None:
