@@ -104,7 +104,7 @@ def search(request: SolveRequest, parts: Parts, seconds: float) -> float:
 
     asyncio.run(limited())
     run = RunDirectory.inspect(next(Path(request.runs).iterdir()))
-    events = EventLog(run.database, reading=True).read(kind="evaluation")
+    events = EventLog(run.database, reading=True).read("evaluation")
     run.close()
     return 60.0 * sum(event.island is not None and event.island >= 0 for event in events) / seconds
 

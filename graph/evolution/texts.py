@@ -104,7 +104,7 @@ def uses_of(run: RunDirectory, target: TargetName) -> list[Use]:
 def read_calls(run: RunDirectory) -> dict[tuple[str, str], bool]:
     """(step, expert) of every step that a model was asked for -> whether it was heard in the end."""
     found: dict[tuple[str, str], bool] = {}
-    for event in EventLog(run.database, reading=True).read(kind="expert"):
+    for event in EventLog(run.database, reading=True).read("expert"):
         if event.data.get("purpose") == "propose" and "outcome" in event.data:
             found[event.step, event.name] = event.data["outcome"] in HEARD
     return found
