@@ -190,6 +190,32 @@ def test_what_is_not_the_kernels_own_work_shows(grader: Grader, name: str) -> No
     assert len(found[gate]) > 20
 
 
+CFFI = """import cffi
+FFI = cffi.FFI()
+FFI.cdef("int softmax(void*, void*, void*, long, long); void sgemm_();")
+LIBRARY = FFI.dlopen(FOLDER + "/kernel.so")
+def at(tensor):
+    return FFI.cast("void*", tensor.data_ptr())
+"""
+BY_CFFI = LAUNCH.replace(
+    "x.data_ptr(), self.scale.data_ptr(), out.data_ptr(),", "at(x.detach()), at(self.scale), at(out),"
+)
+
+
+@pytest.mark.slow
+def test_functions_that_cffi_finds_are_judged_as_those_of_ctypes(grader: Grader) -> None:
+    pytest.importorskip("cffi")
+    gates = runs(grader, candidate(BY_CFFI, CFFI))
+    assert failed(gates) == {}
+    assert {gate.gate: gate.evidence for gate in gates}["own kernels"] == "forward depends on softmax"
+    torchs = "os.path.join(os.path.dirname(torch.__file__), 'lib', 'libtorch_cpu.so')"
+    borrowed = failed(runs(grader, candidate(BY_CFFI, f"{CFFI}OTHER = FFI.dlopen({torchs}).sgemm_\n")))
+    assert "looks up sgemm_, which belongs to a vendor's" in borrowed["process events"]
+    assert "libtorch_cpu.so, a library that the candidate did not build" in borrowed["mapped code"]
+    decoy = "LIBRARY.softmax(at(x), at(self.scale), at(x * 0), 0, 0)\nreturn torch.softmax(x * self.scale, 1)"
+    assert "ablation" in failed(runs(grader, candidate(decoy, CFFI)))
+
+
 def test_open_asks_for_no_kernel_of_its_own(grader: Grader) -> None:
     names = {gate.gate for gate in runs(grader, candidate("return torch.softmax(x * self.scale, 1)"), "open")}
     assert "ablation" not in names

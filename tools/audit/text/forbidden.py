@@ -42,7 +42,7 @@ ALLOWED_IMPORTS = frozenset(
         "numpy array stat locale pprint decimal fractions statistics heapq bisect glob importlib io atexit traceback "
         "datetime timeit random inspect gc zlib base64 binascii queue signal weakref concurrent multiprocessing "
         "contextvars shlex site argparse pickle asyncio secrets cmath unittest fnmatch getpass mmap socket select "
-        "graphlib keyword pkgutil zipfile code ast "
+        "graphlib keyword pkgutil zipfile code ast cffi "
         "rich tqdm loguru colorama tabulate packaging einops ninja pybind11 filelock"  # words, layouts
     )
 )

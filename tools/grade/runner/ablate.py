@@ -1,8 +1,9 @@
 """What is left of a candidate's answer when its own native code does nothing. Runs in a runner (imports torch).
 
 `install` goes before the candidate's text. From then on every way from Python into native code that the candidate
-built or loaded leads nowhere: functions of ctypes libraries, of extension modules and of operators registered by them,
-and launches of device code. An output that is still right was computed by somebody else, whatever its name.
+built or loaded leads nowhere: functions of ctypes' and cffi's libraries, of extension modules and of operators
+registered by them, and launches of device code. An output that is still right was computed by somebody else, whatever
+its name.
 
 Two ways of doing nothing, because a candidate may ask its native code for a sign of life:
   silent   a ctypes function returns zero without being called
@@ -52,6 +53,7 @@ def install(way: Way) -> Silenced:
     silenced = Silenced(way)
     torch.set_num_threads(1)  # a pool of threads would not survive the forks of `undone`
     _cut_ctypes(silenced)
+    _cut_cffi(silenced)
     _cut_extensions(silenced)
     _cut_operators(silenced)
     _cut_launches(silenced)
@@ -131,6 +133,55 @@ def _in_child(real: Callable[[], Any], restype: Any) -> Any:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     return int(answer) if answer else _nothing(restype)
+
+
+# ---------------------------------------------------------------- cffi
+
+Found = Callable[[str, str, Any, Any], Any]  # library, name, type and function -> what the candidate gets
+
+
+class FollowedLibrary:
+    """A library that cffi opened, whose functions are handed to `found` before the candidate has them."""
+
+    def __init__(self, library: Any, path: str, found: Found) -> None:
+        self._library, self._path, self._found = library, path, found
+
+    def load_function(self, kind: Any, name: str) -> Any:
+        return self._found(self._path, name, kind, self._library.load_function(kind, name))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+
+def follow_cffi(opens: Callable[[Any], None], found: Found) -> None:
+    """Says which libraries cffi opens from now on (ABI mode), before it does. What it reaches by any other way is not
+    cut, and so convicts whoever needs it."""
+    if importlib.util.find_spec("_cffi_backend") is None:
+        return
+    backend = importlib.import_module("_cffi_backend")
+    plain = backend.load_library
+
+    def load_library(path: Any = None, *args: Any) -> FollowedLibrary:
+        opens(path)
+        return FollowedLibrary(plain(path, *args), str(path), found)
+
+    backend.load_library = load_library  # type: ignore[attr-defined]
+
+
+def _cut_cffi(silenced: Silenced) -> None:
+    def cut(path: str, name: str, kind: Any, function: Any) -> Any:
+        result = getattr(kind, "result", None)
+        restype = None if result is None or result.kind == "void" else ctypes.c_long
+
+        def call(*args: Any) -> Any:
+            silenced.names.add(name)
+            if silenced.way == "undone" and not _on_cuda():
+                return _in_child(functools.partial(function, *args), restype)
+            return _nothing(restype)
+
+        return call
+
+    follow_cffi(lambda path: None, cut)
 
 
 # ---------------------------------------------------------------- extensions and the operators they register

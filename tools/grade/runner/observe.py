@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
+from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
 from foundry.tools.grade.runner.record import record_beside
 from foundry.tools.grade.runner.sentry import line_of
@@ -94,6 +95,7 @@ class Observer:
         self._calls: dict[tuple[str, int], None] | None = None  # of a steady forward, while it is watched
         self.has_threads = False  # of Python's, since then
         _mark_arrays()
+        follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
         self._follow_threads()
         sys.addaudithook(self._note)
 
@@ -249,6 +251,11 @@ def watched_calls(
     beside = record_beside(lambda: call(False)) if observer.has_threads else []
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
     return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
+
+
+def _looked_up(path: str, name: str, kind: Any, function: Any) -> Any:
+    sys.audit("ctypes.dlsym", path, name)
+    return function
 
 
 def _triton_folder() -> str:
