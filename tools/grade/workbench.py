@@ -178,9 +178,8 @@ class LocalWorkbench:
         is_idle = self.device.target == "cuda" and self.device.present and "compile max-autotune" not in rivals
         if is_idle and self._contest is None and self._is_small(await self.intake()):
             baseline = await self.baseline()
-            self._contest = asyncio.ensure_future(
-                self._in_thread(lambda: self._grader.ready_contest(baseline, rivals, self._holds()))
-            )
+            ready = self._in_thread(lambda: self._grader.ready_contest(baseline, rivals, self._holds()))
+            self._contest = asyncio.ensure_future(ready)
 
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
@@ -191,9 +190,8 @@ class LocalWorkbench:
         chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
         if self._contest is not None:
             await asyncio.gather(self._contest, return_exceptions=True)
-        return await self._in_thread(
-            lambda: self._grader.contest(text, build, baseline, chosen, foreign, self._holds())
-        )
+        held = functools.partial(self._grader.contest, text, build, baseline, chosen, foreign, self._holds())
+        return await self._in_thread(held)
 
     # ------------------------------------------------------------ one candidate
 
@@ -303,10 +301,8 @@ class LocalWorkbench:
         graph = as_labelled(graphs[0], audit.labels) if graphs else None
         found = await self._floors(graph, audit, timing) if graph else None
         device, seen = self._measured or self.device, self._grader.notes.seen.get(digest_of(text))
-        made = await self._in_thread(
-            lambda: profile(text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
-        )
-        return Profiled(made, read_coordinates(text, build, lowered))
+        look = functools.partial(profile, text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
+        return Profiled(await self._in_thread(look), read_coordinates(text, build, lowered))
 
     async def tune(
         self,
@@ -327,8 +323,7 @@ class LocalWorkbench:
         if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
             return []
         is_small, means = self._is_small(await self.intake()), self.notes.isolation
-        async with self._lock.shared():
-            return await self._in_thread(lambda: self._sanitizer.check(text, build, means, at_once=is_small))
+        return await self._sharing(lambda: self._sanitizer.check(text, build, means, at_once=is_small))
 
     @staticmethod
     def _is_small(known: Intake) -> bool:
@@ -394,15 +389,14 @@ class LocalWorkbench:
             await self._in_thread(lambda: self._grader.compile_ahead(text, build))
 
     async def _take_in(self) -> Intake:
-        async with self._lock.shared():  # the truth of large inputs keeps a device busy, and another run may be timing
-            if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
-                tried = self._in_thread(lambda: self._sanitizer.try_out(self.notes.isolation))
-                capture = self._in_thread(self._grader.capture)
-                checked, captured, _ = await asyncio.gather(self._check(), capture, tried)
-            else:
-                checked = await self._in_thread(self._grader.check)
-                ready = self._in_thread(self._grader.prepare) if self.device.present else asyncio.sleep(0)
-                captured, _ = await asyncio.gather(self._in_thread(self._grader.capture), ready)
+        if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
+            tried = self._sharing(lambda: self._sanitizer.try_out(self.notes.isolation))
+            capture = self._sharing(self._grader.capture)
+            checked, captured, _ = await asyncio.gather(self._check(), capture, tried)
+        else:
+            checked = await self._sharing(self._grader.check)
+            ready = self._sharing(self._grader.prepare) if self.device.present else asyncio.sleep(0)
+            captured, _ = await asyncio.gather(self._sharing(self._grader.capture), ready)
         return Intake(
             inputs=[decode_record(TensorSpec, item) for item in checked["inputs"]],
             outputs=[decode_record(TensorSpec, item) for item in checked["outputs"]],
@@ -434,8 +428,7 @@ class LocalWorkbench:
     async def _stock(self) -> None:
         is_missing = True
         while is_missing and not self._timings and not self._is_closed:
-            async with self._lock.shared():
-                is_missing = await self._in_thread(self._grader.stock)
+            is_missing = await self._sharing(self._grader.stock)
         if not self._is_closed:
             await self._in_thread(self._sanitizer.begin)
 
@@ -449,9 +442,9 @@ class LocalWorkbench:
             await checks
 
     async def _check(self) -> Message:
-        """What the task is, once a judge is ready for it."""
-        checked, _ = await asyncio.gather(self._in_thread(self._grader.check), self._in_thread(self._grader.warm_judge))
-        await self._in_thread(self._grader.prepare)
+        """What the task is, once a judge is ready for it. Other runs' timings come in between."""
+        checked, _ = await asyncio.gather(self._sharing(self._grader.check), self._sharing(self._grader.warm_judge))
+        await self._sharing(self._grader.prepare)
         return checked
 
     async def _time_reference(self) -> Baseline:
@@ -462,6 +455,11 @@ class LocalWorkbench:
 
     def _absent(self, purpose: str) -> str:
         return f"there is no {self.device.target} device here to {purpose}"
+
+    async def _sharing(self, work: Callable[[], Result]) -> Result:
+        """Work that would disturb another run's timing."""
+        async with self._lock.shared():
+            return await self._in_thread(work)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
