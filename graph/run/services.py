@@ -21,6 +21,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Directive
@@ -87,6 +88,7 @@ class Services:
     flight: Flight = field(default_factory=Flight)
     briefs: dict[str, Brief] = field(default_factory=dict)  # each strand's latest, by its step
     known: dict[str, Known | None] = field(default_factory=dict)  # by candidate and stage, for the estimates
+    estimates: dict[str, Estimate | None] = field(default_factory=dict)  # by candidate and stage
     others: tuple[Known, ...] | None = None  # what earlier runs measured of kernels like these, once asked
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
@@ -144,6 +146,13 @@ class Services:
         found = self.run.records(candidate, stages)
         theirs = self.recorded.records(candidate, stages) if self.recorded else []
         return theirs if len(theirs) > len(found) else found
+
+    def estimate(self, candidate: str, up_to: Stage) -> Estimate | None:
+        """How fast a candidate is by its records up to a stage, None unless they accept it; remembered."""
+        key = f"{candidate}/{up_to}"
+        if key not in self.estimates:
+            self.estimates[key] = estimate_of(self.records(candidate, up_to))
+        return self.estimates[key]
 
     def candidate(self, name: str) -> Candidate:
         """A candidate that this run has decided on; raises UsageError when it has not."""

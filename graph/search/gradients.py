@@ -14,6 +14,7 @@ from typing import Literal
 
 from foundry.agents.brief import Hint
 from foundry.graph.search.archive import Archive, best
+from foundry.knowledge.merit import Estimate
 
 FITNESS, RATE, EXPLORATION = 0.4, 0.4, 0.2
 DECAY = 0.95  # per transition
@@ -101,15 +102,20 @@ def _clamp(value: float) -> float:
 
 def choose_parent(
     candidates: Mapping[str, tuple[str, float]],
+    estimates: Mapping[str, Estimate],
     transitions: Sequence[Transition],
     archive: Archive,
     stream: random.Random,
 ) -> str:
-    """One of `candidates` (id -> cell and merit): the best half of the time, otherwise by merit blended with the
-    length of the gradient at its cell."""
+    """One of `candidates` (id -> cell and merit): half of the time the one that may be the best, as probably as it is
+    by the `estimates` of those that are correct (Thompson sampling); otherwise by merit blended with the length of the
+    gradient at its cell."""
     ranked = sorted(candidates, key=lambda name: (-candidates[name][1], int(name[1:])))
-    if len(ranked) == 1 or stream.random() < 0.5:
+    if len(ranked) == 1:
         return ranked[0]
+    if stream.random() < 0.5:
+        drawn = {name: stream.gauss(one.log_speedup, one.deviation) for name, one in sorted(estimates.items())}
+        return max(drawn, key=lambda name: drawn[name], default=ranked[0])
     lengths = {cell: math.hypot(*gradient(cell, transitions, archive)) for cell, _ in candidates.values()}
     merits = [candidates[name][1] ** 2 for name in ranked]
     pulls = [lengths[candidates[name][0]] for name in ranked]

@@ -18,7 +18,6 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import Known
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.merit import estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
@@ -73,7 +72,7 @@ async def _known(name: str, stage: Stage, services: Services) -> Known | None:
     recipe = records[-1].candidate.recipe
     if recipe is None:
         return None
-    lowered, estimate = await services.lower(recipe), estimate_of(records)
+    lowered, estimate = await services.lower(recipe), services.estimate(name, stage)
     where = known_of(lowered.kernels, lowered.structure)
     if estimate is None or math.isinf(estimate.deviation):
         return replace(where, failed=True)

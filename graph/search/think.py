@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from foundry.graph.run.budget import Place
@@ -20,9 +21,9 @@ from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
 from foundry.graph.search.state import Findings, IslandReport, IslandState, Outside, Stop, Update, step_name
-from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation
+from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
 from foundry.knowledge.library.moves import name_kernel
-from foundry.knowledge.merit import CORRECT, merit
+from foundry.knowledge.merit import CORRECT, Estimate, merit
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.thought import Diagnosis, Directive, Role
 
@@ -94,7 +95,7 @@ async def select(state: IslandState, services: Services) -> Update:
     if stop:
         services.flight.leave(place)
         return {**update, "stop": stop}
-    update = {**update, **_choose_parent(state, orders, step, services)}
+    update = {**update, **_choose_parent(state, orders, step, outside["stages"], services)}
     services.flight.tell(place, step, update.get("parent", ""))
     return update
 
@@ -115,7 +116,9 @@ def _change_model(said: Sequence[Directive], services: Services) -> None:
         services.use_models(names[-1])
 
 
-def _choose_parent(state: IslandState, orders: UserOrders, step: str, services: Services) -> Update:
+def _choose_parent(
+    state: IslandState, orders: UserOrders, step: str, stages: Mapping[str, Stage], services: Services
+) -> Update:
     """Begins the step: with a user's file, from where a user wants it, with a repair, or from a drawn parent."""
     fresh: Update = {
         "diagnosis": None,
@@ -149,10 +152,15 @@ def _choose_parent(state: IslandState, orders: UserOrders, step: str, services: 
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
         return {"stop": Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")}
-    parent = choose_parent(
-        correct or open_parents, state["transitions"], state["archive"], services.stream(f"{step}:select")
-    )
+    stream, estimates = services.stream(f"{step}:select"), _estimates(correct, stages, services)
+    parent = choose_parent(correct or open_parents, estimates, state["transitions"], state["archive"], stream)
     return {**fresh, "parent": parent}
+
+
+def _estimates(names: Iterable[str], stages: Mapping[str, Stage], services: Services) -> dict[str, Estimate]:
+    """How fast these candidates are, as far as that was known when the step began."""
+    known = {name: services.estimate(name, stages[name]) for name in names if name in stages}
+    return {name: found for name, found in known.items() if found is not None and math.isfinite(found.deviation)}
 
 
 def _place_of(name: str, services: Services) -> tuple[str, float]:
