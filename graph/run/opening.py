@@ -184,7 +184,7 @@ def create(request: SolveRequest, parts: Parts) -> RunDirectory:
     """A new run directory that knows its task and device. Raises TaskError, MissingTool, UsageError."""
     parts.check_model(request)
     task, device = parts.task(request), parts.device(request)
-    run = RunDirectory.create(request)
+    run = RunDirectory.create(replace(request, in_flight=request.strands))  # so many, whoever thinks later on
     run.set("task", encode(task))
     run.set("task_name", task.name)
     run.set("device", encode(device))

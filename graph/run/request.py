@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,6 +15,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.task import Policy
 from foundry.knowledge.thought import Role
 
+USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others find
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates"]
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
@@ -144,7 +146,7 @@ class SolveRequest:
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
     without: tuple[Mechanism, ...] = ()
-    in_flight: int | None = None  # steps that each island takes at a time; a run's own request says it
+    in_flight: int | None = None  # steps that each island takes at a time; a run's own request says how many
     prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
 
@@ -173,8 +175,10 @@ class SolveRequest:
 
     @property
     def strands(self) -> int:
-        """Steps that each island takes at a time."""
-        return self.in_flight or 1
+        """Steps that each island takes at a time. Where nobody says: as many as keep busy all requests that a model
+        takes at once; with the playbook, whose thought takes no time, one."""
+        at_once = max((spec.options.parallel for spec in self.models.specs), default=1)
+        return self.in_flight or min(USUALLY_IN_FLIGHT, math.ceil(at_once / self.island_count))
 
     @property
     def finalist_count(self) -> int:

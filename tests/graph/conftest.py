@@ -312,7 +312,13 @@ def make_request(tmp_path: Path) -> Callable[..., SolveRequest]:
         limits = RunLimits(evaluations=evaluations)
         if model:
             changes["models"] = one_model(model, base_url, chat)
-        settings: dict[str, Any] = {"learn": False, "runs": str(tmp_path / "runs"), "seed": 1, "limits": limits}
+        settings: dict[str, Any] = {
+            "learn": False,
+            "runs": str(tmp_path / "runs"),
+            "seed": 1,
+            "limits": limits,
+            "in_flight": 1,
+        }
         return SolveRequest("relu_add.py", **{**settings, **changes})
 
     return make
