@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -131,3 +134,11 @@ def test_on_recorded_sweeps_the_tuners_policy_ends_near_the_best(recording: Reco
         swept(recording, kernel, count * (recording.build_s + 3 * recording.sample_s))
         lost.append(recording.median_ms(kernel.winner()[0]) / recording.best_ms)
     assert sorted(lost)[2] <= 1.04
+
+
+@pytest.mark.slow
+def test_beside_a_second_lane_the_tuner_tries_at_least_half_as_much_a_second_of_its_clock() -> None:
+    command = [sys.executable, str(SWEEPS.parents[1] / "two_lanes.py"), "--seconds", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    alone, beside = (json.loads(line) for line in done.stdout.splitlines())
+    assert beside["waited_s"] > 0 and beside["tried_a_second"] >= alone["tried_a_second"] / 2
