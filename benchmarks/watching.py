@@ -1,4 +1,4 @@
-"""What it costs to watch a run: the time until its first picture, and the processor time of each further one.
+"""What it costs to watch a run, in processor time: its first picture and each further one, its trace, its page.
 
 python benchmarks/watching.py runs/softmax-20261120-120000
 """
@@ -19,6 +19,11 @@ from foundry.graph.live.reader import RunReader
 from foundry.graph.live.scene import Scene
 from foundry.graph.live.screen import Below, draw
 from foundry.graph.live.watch import REFRESH_S
+from foundry.graph.report.facts import run_facts
+from foundry.graph.report.write import run_page
+from foundry.graph.run.events import EventLog
+from foundry.graph.run.run_directory import RunDirectory
+from foundry.graph.views import trace
 
 PICTURES = 50
 
@@ -48,10 +53,22 @@ def main() -> None:
             costs.append(time.process_time() - began)
     reader.close()
     cost_s = statistics.median(costs)
+    run = RunDirectory.inspect(path, reading=True)
+    began = time.process_time()
+    console.print(trace.tree(run, depth=1, latest=60))
+    told = trace.split_lines(run)
+    trace_s = time.process_time() - began
+    began = time.process_time()
+    size = len(run_page(run_facts(run)))
+    page_s = time.process_time() - began
+    worked_s = EventLog(run.database, reading=True).elapsed_s()
+    run.close()
     print(
         f"{len(scene.curve)} evaluations: first picture after {first_s:.2f} s, each further one {1e3 * cost_s:.1f} ms"
     )
     print(f"at one every {REFRESH_S:g} s at most that is {100 * cost_s / REFRESH_S:.2f} % of one core")
+    print(f"trace ({len(told)} lines of times): {trace_s:.2f} s; page: {page_s:.2f} s, {size / 1e6:.1f} MB")
+    print(f"both once are {100 * (trace_s + page_s) / worked_s:.2f} % of the run's {worked_s:.0f} s")
 
 
 if __name__ == "__main__":
