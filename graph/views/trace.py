@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -68,9 +69,10 @@ def _grow_root(root: Tree, own: list[Event], children: dict[int | None, list[Eve
         if event.kind != "node":
             steps[event.step].append(event)
     inside: dict[int, list[str]] = defaultdict(list)
+    starts = [node.started for node in nodes]
     for step, members in steps.items():
-        around = [node for node in nodes if node.started <= members[0].started]
-        inside[around[-1].id if around else 0].append(step)
+        at = bisect_right(starts, members[0].started)
+        inside[nodes[at - 1].id if at else 0].append(step)
     for step in inside[0]:
         _grow_step(root, step, steps[step], children, depth)
     for event in _latest(nodes, latest, root):
