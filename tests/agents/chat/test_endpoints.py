@@ -166,21 +166,30 @@ def test_the_parameter_that_is_named_first_is_the_one_refused() -> None:
 # when an endpoint is away
 
 
-def outage(first_s: float = 0.05, longest_s: float = 0.1) -> Any:
+def outage(first_s: float = 15.0, longest_s: float = 300.0) -> Any:
     return replace(QUICK, attempts=1, pauses=Pauses(after=3, first_s=first_s, longest_s=longest_s))
+
+
+class Hours:
+    """The clock of a session's pauses: it stands still, however busy the machine is."""
+
+    def __init__(self, session: Session) -> None:
+        self.now_s = 0.0
+        session.brain.breaker = Breaker(session.brain.breaker.pauses, lambda: self.now_s)
 
 
 async def test_an_outage_ends_and_the_model_thinks_again(toy: Any, scripted: Any) -> None:
     session = Session(toy, scripted(*[status(503)] * 4, answer(move())), outage())
+    hours = Hours(session)
     for _ in range(5):
         assert await session.is_playbooks(await session.propose())
     assert len(session.server.requests) == 3  # the fourth and fifth were not even asked
     away = session.notices[-1]
-    assert away.name == "model unavailable" and away.facts["retry_s"] == pytest.approx(0.05, abs=0.02)
-    await asyncio.sleep(0.06)
+    assert away.name == "model unavailable" and away.facts["retry_s"] == 15.0
+    hours.now_s += 16
     assert await session.is_playbooks(await session.propose())  # still away: a longer pause
-    assert session.notices[-1].facts["retry_s"] == pytest.approx(0.1, abs=0.02)
-    await asyncio.sleep(0.11)
+    assert session.notices[-1].facts["retry_s"] == 30.0
+    hours.now_s += 31
     assert (await session.propose()).brain == "scripted-1"
     assert (await session.propose()).brain == "scripted-1"
     assert len(session.server.requests) == 6
@@ -189,21 +198,23 @@ async def test_an_outage_ends_and_the_model_thinks_again(toy: Any, scripted: Any
 
 
 async def test_one_island_alone_tries_an_endpoint_that_was_away(toy: Any, scripted: Any) -> None:
-    session = Session(toy, scripted(*[status(503)] * 3, answer(move(), wait_s=0.1)), outage(first_s=0.01))
+    session = Session(toy, scripted(*[status(503)] * 3, answer(move(), wait_s=0.1)), outage())
+    hours = Hours(session)
     await asyncio.gather(*(session.propose(step=f"i{island}g1") for island in range(3)))
-    await asyncio.sleep(0.02)
+    hours.now_s += 16
     steps = await asyncio.gather(*(session.propose(step=f"i{island}g2") for island in range(4)))
     assert [step.brain for step in steps].count("scripted-1") == 1 and len(session.server.requests) == 4
     assert (await session.propose()).brain == "scripted-1"
 
 
 async def test_no_access_is_asked_about_rarely_and_a_repaired_key_works(toy: Any, scripted: Any) -> None:
-    session = Session(toy, scripted(status(401, message="bad key"), answer(move())), outage(first_s=9, longest_s=0.05))
+    session = Session(toy, scripted(status(401, message="bad key"), answer(move())), outage())
+    hours = Hours(session)
     for _ in range(3):
         assert await session.is_playbooks(await session.propose())
     assert len(session.server.requests) == 1 and len(session.calls) == 1
     assert "bad key" in session.calls[0].detail and "wants a key" in session.calls[0].detail
-    await asyncio.sleep(0.06)
+    hours.now_s += 301  # the longest pause at once: no key appears by itself
     assert (await session.propose()).brain == "scripted-1"
 
 
