@@ -2,10 +2,13 @@
 
 python benchmarks/landscapes.py plan --target cuda                          # what would be recorded
 python benchmarks/landscapes.py record --target cuda --seconds 80 --out FILE   # on the device
+python benchmarks/landscapes.py build --target cpu                             # fills the cache, nothing is timed
+python benchmarks/landscapes.py record --target cpu --seconds 900 --out FILE   # passes over all tasks, the least counts
 
 A landscape holds one task: the structures that a step or two lead to, the kernels of each, and times of each kernel's
 configurations, taken by the tuner's worker. A candidate's time is the sum of its kernels' times. Tunables with many
-values keep a few of them, so that a space can be recorded whole.
+values keep a few of them, so that a space can be recorded whole. The cores of a CPU have other work: there each
+configuration is timed in passes that lie minutes apart, so that a burst meets no configuration in all of them.
 """
 
 from __future__ import annotations
@@ -16,16 +19,15 @@ import json
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import torch
-from torch import nn
+from landscape_tasks import tasks
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.codec import decode, encode
-from foundry.knowledge.device import Device
+from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.ir.kernels import KernelSummary
@@ -45,111 +47,23 @@ from foundry.tools.tune.sweep import Job
 
 SEED = 7
 VALUES = 3  # of a tunable, at most, those of words all
-STRUCTURES = 2  # of a task
-MOST = 140  # configurations of a kernel
-SAMPLES = 6
+STRUCTURES = {"cuda": 2, "cpu": 3}  # of a task
+MOST = {"cuda": 140, "cpu": 24}  # configurations of a kernel
+SAMPLES, PASSES = 6, {"cuda": 1, "cpu": 5}
+OWN_CACHE = 32 << 20  # bytes
+KEPT = 2  # of the times of all passes
 BATCH, AT_ONCE = 16, 6  # configurations of one kernel at a time; kernels at a time
 REPORTED = ("registers", "spill_bytes", "shared_bytes", "threads", "blocks", "occupancy")
 SOURCE = "class Model: ...\n"  # a candidate's file holds the task's text; nothing here runs it
 
 
-class Rows(nn.Module):
-    """Something over the last dimension, and a little around it."""
-
-    def __init__(self, kind: str, width: int) -> None:
-        super().__init__()
-        self.kind, self.norm = kind, nn.LayerNorm(width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.kind == "layer_norm_gelu":
-            return torch.nn.functional.gelu(self.norm(x))
-        if self.kind == "rms_norm":
-            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) + x
-        if self.kind == "log_softmax":
-            return torch.log_softmax(x, dim=-1)
-        return torch.softmax(x * 0.5, dim=-1)
-
-
-class Product(nn.Module):
-    """A product with its bias and an activation."""
-
-    def __init__(self, width: int, out: int, kind: str) -> None:
-        super().__init__()
-        self.linear, self.kind = nn.Linear(width, out), kind
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.linear(x)
-        return torch.relu(found) if self.kind == "relu" else torch.nn.functional.gelu(found) * 0.5
-
-
-class Convolution(nn.Module):
-    """A convolution with its bias and an activation."""
-
-    def __init__(self, channels: int, out: int, size: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels, out, size, padding=size // 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.conv(x))
-
-
-class Chain(nn.Module):
-    """Pointwise work."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.kind == "long":
-            return torch.nn.functional.gelu(x) * torch.sigmoid(x) + torch.tanh(x)
-        return torch.nn.functional.silu(x) + 1.0
-
-
-class Columns(nn.Module):
-    """A reduction over another dimension than the last."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(x).amax(dim=1)
-
-
-Made = tuple[nn.Module, torch.Tensor]
-
-
-def tasks(target: str) -> dict[str, Made]:
-    """On a GPU the sizes that models have, on a CPU such as fit its caches. Neighbours in this list are relatives."""
-    if target == "cuda":
-        return {
-            "layer_norm_gelu": (Rows("layer_norm_gelu", 4096), torch.empty(8192, 4096)),
-            "rms_norm": (Rows("rms_norm", 1024), torch.empty(16384, 1024)),
-            "softmax": (Rows("softmax", 2048), torch.empty(8192, 2048)),
-            "log_softmax": (Rows("log_softmax", 8192), torch.empty(2048, 8192)),
-            "product_square": (Product(2048, 2048, "relu"), torch.empty(2048, 2048)),
-            "product_flat": (Product(4096, 1024, "gelu"), torch.empty(512, 4096)),
-            "product_deep": (Product(8192, 512, "relu"), torch.empty(1024, 8192)),
-            "product_wide": (Product(1024, 4096, "gelu"), torch.empty(4096, 1024)),
-            "convolution_early": (Convolution(64, 128, 3), torch.empty(16, 64, 56, 56)),
-            "convolution_late": (Convolution(256, 256, 3), torch.empty(16, 256, 14, 14)),
-            "chain_long": (Chain("long"), torch.empty(4096, 4096)),
-            "chain_short": (Chain("short"), torch.empty(1024, 1000)),
-            "columns_largest": (Columns(), torch.empty(16, 2048, 512)),
-        }
-    return {
-        "layer_norm_gelu": (Rows("layer_norm_gelu", 1024), torch.empty(1024, 1024)),
-        "rms_norm": (Rows("rms_norm", 512), torch.empty(1024, 512)),
-        "softmax": (Rows("softmax", 512), torch.empty(2048, 512)),
-        "log_softmax": (Rows("log_softmax", 4096), torch.empty(256, 4096)),
-        "product_square": (Product(256, 256, "relu"), torch.empty(256, 256)),
-        "product_flat": (Product(512, 256, "gelu"), torch.empty(64, 512)),
-        "chain_long": (Chain("long"), torch.empty(512, 1024)),
-        "chain_short": (Chain("short"), torch.empty(1024, 1000)),
-    }
-
-
-def thinned(values: Sequence[Choice], default: Choice) -> tuple[Choice, ...]:
-    """All words; of many numbers the default and others evenly."""
-    if len(values) <= VALUES or not all(isinstance(value, int) for value in values):
+def thinned(values: Sequence[Choice], default: Choice, target: str) -> tuple[Choice, ...]:
+    """Of many numbers the default and others evenly; of words, on a CPU, where a product has eight tiles, those that
+    the library names first, and elsewhere all."""
+    if len(values) <= VALUES:
         return tuple(values)
+    if not all(isinstance(value, int) for value in values):
+        return tuple(values[:VALUES] if target == "cpu" else values)
     at = list(values).index(default) if default in values else 0
     kept = {at} | {round(step * (len(values) - 1) / (VALUES - 1)) for step in range(VALUES)}
     far = sorted(kept - {at}, key=lambda place: abs(place - at))
@@ -238,21 +152,38 @@ def structures_of(graph: OpGraph, device: Device) -> list[Lowered]:
             continue
         found.setdefault(made.structure, made)
     first, *others = found.values()
-    return [first, *sorted(others, key=lambda item: len(item.kernels))[: STRUCTURES - 1]]
+    return [first, *sorted(others, key=lambda item: len(item.kernels))[: STRUCTURES[device.target] - 1]]
 
 
 class ThinnedSpace(KernelSpace):
-    """A kernel's space with fewer values of each tunable."""
+    """A kernel's space with fewer values of each tunable. On a CPU only so many tunables vary, drawn by the kernel's
+    place, that the space is recorded whole: where holes are, a step of one number often leads into one."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, place: str, target: str) -> None:
         super().__init__(subject)
         self.kept: dict[str, tuple[Choice, ...]] = {}
+        self._target = target
+        self._fixed: set[str] = set()
+        if target == "cpu":
+            self._fix(place)
+
+    def _fix(self, place: str) -> None:
+        size, values = 1, self.values(self.present)
+        for name in random.Random(f"{SEED}:{place}").sample(sorted(values), len(values)):
+            if size * len(values[name]) > MOST[self._target]:
+                self._fixed.add(name)
+                self.kept.pop(name)
+            else:
+                size *= len(values[name])
 
     def values(self, setting: Setting) -> Mapping[str, Sequence[Choice]]:
         found = {}
         for name, values in super().values(setting).items():
-            kept = self.kept.setdefault(name, thinned(values, dict(self.present).get(name, values[0])))
-            found[name] = tuple(value for value in values if value in kept)
+            if name in self._fixed:
+                continue
+            if name not in self.kept:
+                self.kept[name] = thinned(values, dict(self.present).get(name, values[0]), self._target)
+            found[name] = tuple(value for value in values if value in self.kept[name])
         return {name: values for name, values in found.items() if values}
 
 
@@ -288,8 +219,7 @@ class Survey:
 
 def survey(name: str, device: Device, machine: tuple[Zygote, DeviceLock] | None) -> list[Survey]:
     """The kernels of a task's structures, each once; `machine` runs them, if they are to be run."""
-    model, x = tasks(device.target)[name]
-    graph = capture(model, (x,))
+    graph = capture(*tasks(device.target)[name])
     found = structures_of(graph, device)
     landscape = Landscape(name, device, graph, tuple((item.materialised, item.rewrites_applied) for item in found))
     surveys: list[Survey] = []
@@ -298,7 +228,7 @@ def survey(name: str, device: Device, machine: tuple[Zygote, DeviceLock] | None)
         recipe = Recipe(device.target, made.materialised, made.rewrites_applied)
         by_name = {subject.name: subject for subject in subjects(graph, recipe, device)}
         fresh = [kernel for kernel in made.kernels if place_of(kernel) not in known]
-        spaces = {kernel.name: ThinnedSpace(by_name[kernel.name]) for kernel in fresh}
+        spaces = {kernel.name: ThinnedSpace(by_name[kernel.name], place_of(kernel), device.target) for kernel in fresh}
         session = None
         if machine is not None and fresh:
             threads = device.cores if device.target == "cpu" else 1
@@ -307,7 +237,7 @@ def survey(name: str, device: Device, machine: tuple[Zygote, DeviceLock] | None)
         for kernel in fresh:
             known.add(place_of(kernel))
             space = spaces[kernel.name]
-            settings = settings_of(space, MOST)
+            settings = settings_of(space, MOST[device.target])
             item = Survey(landscape, place_of(kernel), kernel.name, by_name[kernel.name], space, settings, session)
             landscape.sweeps[item.place] = Sweep(space.kept)
             surveys.append(item)
@@ -320,7 +250,9 @@ async def record(device: Device, zygote: Zygote, names: Sequence[str], seconds: 
     surveys = [item for name in names for item in survey(name, device, (zygote, lock))]
     found = list({item.landscape.task: item.landscape for item in surveys}.values())
     print(f"{len(surveys)} kernels, {sum(len(item.settings) for item in surveys)} configurations", flush=True)
-    queue = [(item, batch) for item in surveys for batch in _batches(item.settings)]
+    queue = [
+        (item, batch) for _ in range(PASSES[device.target]) for item in surveys for batch in _batches(item.settings)
+    ]
 
     async def work() -> None:
         while queue and time.monotonic() - began < seconds:
@@ -360,8 +292,27 @@ async def _measure(item: Survey, settings: Sequence[Setting], deadline: float) -
     for job in jobs:
         answer = found.get(job, []) if job in ready else problems[job]
         if answer or job not in ready:
-            sweep.times[job.setting] = [] if isinstance(answer, str) else answer
+            taken = [] if isinstance(answer, str) else answer
+            sweep.times[job.setting] = _kept([*sweep.times.get(job.setting, []), *taken], item.landscape.device)
             sweep.reports[job.setting] = await asyncio.to_thread(_report, item, job.setting)
+
+
+def _kept(times: list[float], device: Device) -> list[float]:
+    """All of a GPU's, the least of a CPU's."""
+    return sorted(times)[:KEPT] if device.target == "cpu" else times
+
+
+async def fill_cache(device: Device, zygote: Zygote, names: Sequence[str]) -> None:
+    """Builds what would be recorded."""
+    for name in names:
+        surveys = survey(name, device, (zygote, DeviceLock(device)))
+        for item in surveys:
+            assert item.session is not None
+            problems = await item.session.build([Job(item.name, setting) for setting in item.settings])
+            print(f"{name}: {item.name} {len(item.settings)}, {len(problems)} failed", flush=True)
+        for session in {id(item.session): item.session for item in surveys}.values():
+            assert session is not None
+            await session.aclose()
 
 
 def _report(item: Survey, setting: Setting) -> list[float]:
@@ -412,6 +363,13 @@ def read_landscapes(path: Path) -> list[Landscape]:
     return found
 
 
+def machine(target: TargetName) -> Device:
+    """This machine. Of a CPU's last cache others have their part; emptying all of it takes ten times as long as a
+    call."""
+    device = describe(target)
+    return replace(device, cache_bytes=min(device.cache_bytes, OWN_CACHE)) if target == "cpu" else device
+
+
 def shown(device: Device, names: Sequence[str]) -> Iterator[str]:
     for name in names:
         surveys = survey(name, device, None)
@@ -421,7 +379,7 @@ def shown(device: Device, names: Sequence[str]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("plan", "record"))
+    parser.add_argument("what", choices=("plan", "build", "record"))
     parser.add_argument("--target", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--tasks", default="")
     parser.add_argument("--seconds", type=float, default=80.0)
@@ -429,14 +387,17 @@ def main() -> None:
     asked = parser.parse_args()
     names = asked.tasks.split(",") if asked.tasks else list(tasks(asked.target))
     if asked.what == "plan":
-        for line in shown(describe(asked.target), names):
+        for line in shown(machine(asked.target), names):
             print(line, flush=True)
         return
-    device = with_ceilings(describe(asked.target))
+    device = with_ceilings(machine(asked.target))
     threads = device.cores if device.target == "cpu" else 1
     zygote = Zygote.start(threads=threads, preload=("torch", "foundry.tools.tune.worker"))
     try:
-        asyncio.run(record(device, zygote, names, asked.seconds, asked.out))
+        if asked.what == "build":
+            asyncio.run(fill_cache(device, zygote, names))
+        else:
+            asyncio.run(record(device, zygote, names, asked.seconds, asked.out))
     finally:
         zygote.close()
 

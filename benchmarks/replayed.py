@@ -148,12 +148,12 @@ class RecordedLibrary:
         return self.made(replace(structure.recipe, choices=choices)).recipe
 
     def draw_start(self, seed: int) -> Recipe:
-        """Where a search begins: somewhere that runs in the library's first structure. Seed 0 is its own default."""
+        """Where a search begins: somewhere that runs, in any structure. Seed 0 is the library's own default."""
         if seed == 0:
             return self.structures[0].recipe
         stream = random.Random(f"{seed}:{self.landscape.task}:start")
         while True:
-            found = self.draw(stream, self.structures[0])
+            found = self.draw(stream, stream.choice(self.structures))
             if self.landscape.ms(self.made(found)) is not None:
                 return found
 
@@ -299,7 +299,7 @@ async def run_search(
     in_flight: int = 1,
 ) -> Trail:
     """The real search. `store`: the experience that it recalls, and adds to. `learn`: the store that it only writes."""
-    folder = Path(tempfile.mkdtemp(prefix="foundry-search-", dir=_memory()))
+    folder = Path(tempfile.mkdtemp(prefix="foundry-search-", dir=memory()))
     limits = RunLimits(evaluations=evaluations, minutes=1e6)
     request = SolveRequest(
         library.landscape.task,
@@ -326,7 +326,7 @@ async def run_search(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _memory() -> str | None:
+def memory() -> str | None:
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ class Estimates:
         self._table = self._encoder.table(self._items)
         self._alike = _alike(self._table, self._table)
 
-    @property
+    @cached_property
     def best(self) -> float:
         """What is expected of the best configuration of this run: not what it was lucky to be timed as."""
         return float(self.of(self._own).mean.max()) if self._own else 0.0

@@ -19,7 +19,7 @@ from foundry.knowledge.home import foundry_home
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
 READ_BEYOND = 64  # records beyond the journal's own of a graph that are asked what a move brought, at most
 READ_KNOWN = 4000  # records, the newest, that are looked through for what was measured
-OF_A_RUN, MOST_KNOWN = 40, 160  # configurations
+OF_A_RUN, MOST_KNOWN = 12, 96  # configurations
 CITED = 4  # records that stand for a move
 
 
@@ -102,11 +102,9 @@ class ExperienceStore:
         runs: dict[str, dict[str, Known]] = {}
         for record in self._journal.measured(query.target, READ_KNOWN):
             if any(kernel.template in templates for kernel in record.kernels):
-                found = runs.setdefault(record.run, {})
-                if len(found) < OF_A_RUN:
-                    found.setdefault(record.source_digest, _as_known(record, query))
+                runs.setdefault(record.run, {}).setdefault(record.source_digest, _as_known(record, query))
         ranked = sorted(runs.values(), key=lambda found: -max(item.nearness for item in found.values()))
-        return [item for found in ranked for item in found.values()][:MOST_KNOWN]
+        return [item for found in ranked for item in _telling(list(found.values()))][:MOST_KNOWN]
 
     def _beyond(self, query: Query, k: int) -> list[Hit]:
         """What only the index finds: other graphs with some of the operators, and what another machine learnt of this
@@ -215,6 +213,17 @@ def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tup
     if query.limiter and limiter != query.limiter:
         nearness *= 0.9
     return nearness, why
+
+
+def _telling(found: Sequence[Known]) -> list[Known]:
+    """Of what one run measured the best, and others from all the way down: where speed is lost is worth as much as
+    where it is found, and ten more of either tell little and take long to think about."""
+    ranked = sorted(found, key=lambda item: (item.failed, -item.log_speedup))
+    if len(ranked) <= OF_A_RUN:
+        return ranked
+    best, rest = ranked[: OF_A_RUN // 2], ranked[OF_A_RUN // 2 :]
+    count = OF_A_RUN - len(best)
+    return [*best, *(rest[round((number + 1) * (len(rest) - 1) / count)] for number in range(count))]
 
 
 def _as_known(record: ExperienceRecord, query: Query) -> Known:
