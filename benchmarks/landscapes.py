@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +50,9 @@ SEED = 7
 VALUES = 3  # of a tunable, at most, those of words all
 STRUCTURES = {"cuda": 2, "cpu": 3}  # of a task
 MOST = {"cuda": 140, "cpu": 24}  # configurations of a kernel
-SAMPLES, PASSES = 6, {"cuda": 1, "cpu": 5}
+SAMPLES, PASSES = {"cuda": 6, "cpu": 3}, {"cuda": 1, "cpu": 12}
 OWN_CACHE = 32 << 20  # bytes
+CLOSE = 1.6  # times the best: what is taken again in a later pass
 KEPT = 2  # of the times of all passes
 BATCH, AT_ONCE = 16, 6  # configurations of one kernel at a time; kernels at a time
 REPORTED = ("registers", "spill_bytes", "shared_bytes", "threads", "blocks", "occupancy")
@@ -250,13 +252,17 @@ async def record(device: Device, zygote: Zygote, names: Sequence[str], seconds: 
     surveys = [item for name in names for item in survey(name, device, (zygote, lock))]
     found = list({item.landscape.task: item.landscape for item in surveys}.values())
     print(f"{len(surveys)} kernels, {sum(len(item.settings) for item in surveys)} configurations", flush=True)
-    queue = [
-        (item, batch) for _ in range(PASSES[device.target]) for item in surveys for batch in _batches(item.settings)
-    ]
+    _take_over(out, found)
+    queue = iter(
+        (item, batch)
+        for _ in range(PASSES[device.target])
+        for item in surveys
+        for batch in _batches(_promising(item.settings, item.landscape.sweeps[item.place]))
+    )
 
     async def work() -> None:
-        while queue and time.monotonic() - began < seconds:
-            await _measure(*queue.pop(0), began + seconds)
+        while time.monotonic() - began < seconds and (one := next(queue, None)):
+            await _measure(*one, began + seconds)
 
     async def tell() -> None:
         while True:
@@ -278,6 +284,25 @@ async def record(device: Device, zygote: Zygote, names: Sequence[str], seconds: 
             await session.aclose()
 
 
+def _take_over(out: Path, found: Sequence[Landscape]) -> None:
+    """What an earlier recording left in this file."""
+    before = {item.task: item for item in read_landscapes(out)} if out.exists() else {}
+    for item in found:
+        for place, sweep in item.sweeps.items():
+            known = before[item.task].sweeps.get(place) if item.task in before else None
+            sweep.times |= known.times if known else {}
+            sweep.reports |= known.reports if known else {}
+
+
+def _promising(settings: Sequence[Setting], sweep: Sweep) -> list[Setting]:
+    """The present one, which the others are checked with, those that were not timed yet, and those that may be the
+    best: how slow the others are needs no second look."""
+    best = min((min(times) for times in sweep.times.values() if times), default=math.inf)
+    present, *others = settings
+    kept = (one for one in others if min(sweep.times.get(one, [0.0]), default=math.inf) < CLOSE * best)
+    return [present, *kept]
+
+
 def _batches(settings: Sequence[Setting]) -> list[Sequence[Setting]]:
     return [settings[start : start + BATCH] for start in range(0, len(settings), BATCH)]
 
@@ -288,7 +313,7 @@ async def _measure(item: Survey, settings: Sequence[Setting], deadline: float) -
     sweep = item.landscape.sweeps[item.place]
     problems = await item.session.build(jobs)
     ready = [job for job in jobs if job not in problems]
-    found = await item.session.run(ready, SAMPLES, max(deadline - time.monotonic(), 1.0))
+    found = await item.session.run(ready, SAMPLES[item.landscape.device.target], max(deadline - time.monotonic(), 1.0))
     for job in jobs:
         answer = found.get(job, []) if job in ready else problems[job]
         if answer or job not in ready:

@@ -37,7 +37,7 @@ from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.lowered import Lowered
 
-EVALUATIONS = 48
+EVALUATIONS, TEACHING = 32, 24
 OF_ABLATIONS = 24  # evaluations: compared with as many of the whole's
 # Nothing was tuned on them.
 HELD_OUT = frozenset(
@@ -51,6 +51,9 @@ NEAR = 0.95  # of the best known
 WHOLE, COLD = "the whole", "without experience"
 LONG = ("random", "coordinate descent", WHOLE, COLD)
 ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "gradients", "roles", "migration", "profiler")
+# Left out together as well: what each of them alone does not show, all may.
+BARE = "without the five together"
+TOGETHER: tuple[Mechanism, ...] = ("archive", "gradients", "roles", "migration", "profiler")
 RESAMPLED = 4000
 TAUGHT = 100  # the seed of the searches that the experience is from
 WARM_EVALUATIONS = 24
@@ -163,6 +166,7 @@ class Result:
         return next((count for count, value in enumerate(self.curve, 1) if value >= NEAR), len(self.curve) + 1)
 
 
+PRINTED: dict[str, RecordedLibrary] = {}  # by task: what this process has printed
 Variant = Callable[[RecordedLibrary, int, int, Sequence[ExperienceRecord]], Coroutine[Any, Any, Trail]]
 
 
@@ -190,6 +194,7 @@ def variants() -> dict[str, Variant]:
     found[COLD] = _alone(run_search)
     for name in ABLATED:
         found[f"without {name}"] = partial(recall_and_search, without=(name,))
+    found[BARE] = partial(recall_and_search, without=TOGETHER)
     return found
 
 
@@ -197,7 +202,7 @@ def work(
     landscape: Landscape, records: Sequence[ExperienceRecord], names: Sequence[str], seeds: Sequence[int], most: int
 ) -> list[Result]:
     """The searches of one task, in a process of their own: they share what the library has printed."""
-    library, found = RecordedLibrary(landscape), list[Result]()
+    library, found = PRINTED.setdefault(landscape.task, RecordedLibrary(landscape)), list[Result]()
     for seed in seeds:
         library.start = library.draw_start(seed)
         for name in names:
@@ -260,7 +265,7 @@ def learn_of_others(
 ) -> list[tuple[Landscape, list[ExperienceRecord]]]:
     """Each task with what searches of all others left in the store."""
     count = len(landscapes)
-    taught = list(pool.map(teach, landscapes, [TAUGHT] * count, [EVALUATIONS] * count))
+    taught = list(pool.map(teach, landscapes, [TAUGHT] * count, [TEACHING] * count))
     return [
         (
             item,
@@ -292,12 +297,15 @@ def run_warm(landscapes: Sequence[Landscape], seeds: Sequence[int], evaluations:
 def run_all(landscapes: Sequence[Landscape], asked: argparse.Namespace) -> list[Result]:
     """Task after task, each from all its starts."""
     began, found = time.monotonic(), list[Result]()
-    names = asked.variants.split(",") if asked.variants else list(variants())
+    turns = [turn.split(",") for turn in asked.variants.split(";")] if asked.variants else [list(variants())]
     seeds = range(1, asked.seeds + 1)
     with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
+        others = learn_of_others(landscapes, pool)
         waiting = [
             (item, pool.submit(work, item, known, names, seeds, asked.evaluations))
-            for item, known in learn_of_others(landscapes, pool)
+            for names in turns
+            for item, known in others
+            if not asked.tasks or item.task in asked.tasks.split(",")
         ]
         for item, future in waiting:
             found += future.result()
@@ -335,22 +343,22 @@ def pairs_of(results: Sequence[Result], one: str, other: str, keep: Callable[[Re
     return found
 
 
-def compare(pairs: Pairs) -> Compared:
+def compare(pairs: Pairs, resampled: int = RESAMPLED) -> Compared:
     every = [pair for found in pairs.values() for pair in found]
     stream = random.Random(0)
     ratios, areas = [], []
-    for _ in range(RESAMPLED):
+    for _ in range(resampled):
         drawn = [stream.choice(pairs[task]) for task in stream.choices(list(pairs), k=len(pairs)) for _ in pairs[task]]
         ratios.append(_ratio(drawn))
         areas.append(_gain(drawn))
     differences = [mine.evaluations - theirs.evaluations for mine, theirs in every]
     extreme, seen = 0, abs(sum(differences))
-    for _ in range(RESAMPLED):
+    for _ in range(resampled):
         extreme += abs(sum(difference * stream.choice((-1, 1)) for difference in differences)) >= seen
     return Compared(
         (_ratio(every), *_interval(ratios)),
         (_gain(every), *_interval(areas)),
-        (extreme + 1) / (RESAMPLED + 1),
+        (extreme + 1) / (resampled + 1),
         sum(difference < 0 for difference in differences),
         sum(difference > 0 for difference in differences),
     )
@@ -440,7 +448,8 @@ def main() -> None:
     parser.add_argument("what", choices=("run", "table", "warm"))
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--variants", default="")
+    parser.add_argument("--variants", default="", help="A,B;C: A and B of all tasks, then C.")
+    parser.add_argument("--tasks", default="", help="Of these files, to search; all of them teach.")
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)

@@ -29,7 +29,7 @@ from foundry.tools.command_line import choose, one_line_errors, print_json
 if TYPE_CHECKING:
     from foundry.graph.run.events import Event
     from foundry.graph.run.opening import Asker
-    from foundry.graph.run.request import PromptMode, SolveRequest
+    from foundry.graph.run.request import Mechanism, PromptMode, SolveRequest
     from foundry.graph.run.summary import Summary
 
     Listener = Callable[[Event], None]
@@ -77,6 +77,9 @@ def solve(
     policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
+    switched_on: Annotated[
+        str, typer.Option("--with", metavar="gradients,migration", help="Parts of the search that are off by default.")
+    ] = "",
     store: StoreOption = None,
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
     ask: Annotated[
@@ -123,7 +126,7 @@ def solve(
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
     request = replace(request, prompts=_choose_prompts(prompts, request))
     request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
-    request = replace(request, in_flight=read_in_flight(in_flight))
+    request = replace(request, in_flight=read_in_flight(in_flight), without=_leave_out(switched_on))
     if models and not as_json and (file := find_file(Path.cwd())):
         typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:
@@ -131,6 +134,14 @@ def solve(
         return
     summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
     conclude(summary, request.task, as_json, min_speedup)
+
+
+def _leave_out(switched_on: str) -> tuple[Mechanism, ...]:
+    """The parts of the search that are off by default, but for those that the user wants."""
+    from foundry.graph.run.request import OFF
+
+    wanted = [choose("--with", name.strip(), OFF) for name in switched_on.split(",") if name.strip()]
+    return tuple(name for name in OFF if name not in wanted)
 
 
 def _choose_prompts(flag: str | None, request: SolveRequest) -> PromptMode:

@@ -19,6 +19,8 @@ USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others f
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates"]
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
+# Off unless asked for: on recorded landscapes no use of them shows (README, "Search: what each part of it brings").
+OFF: tuple[Mechanism, ...] = ("gradients", "migration")
 EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
@@ -145,7 +147,7 @@ class SolveRequest:
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
-    without: tuple[Mechanism, ...] = ()
+    without: tuple[Mechanism, ...] = OFF
     in_flight: int | None = None  # steps that each island takes at a time; a run's own request says how many
     prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported

@@ -36,7 +36,7 @@ async def test_a_run_finds_a_faster_kernel_and_leaves_everything_in_its_director
     make_request: MakeRequest, parts: Any, summit: float
 ) -> None:
     events: list[Event] = []
-    summary = await solve(make_request(44), events.append, parts=parts())
+    summary = await solve(make_request(44, without=()), events.append, parts=parts())
     assert summary.verdict == "accepted"
     assert summary.speedup is not None and summary.speedup > 0.75 * summit
     assert summary.speedup_vs_compile == pytest.approx(summary.speedup * 0.8, rel=0.05)
@@ -248,13 +248,16 @@ async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeReque
             return replace(lowered, kernels=(replace(kernel, tunables=only),), rewrites_open=())
 
     summary = await solve(make_request(100), parts=parts(library=Small()))
+    run = RunDirectory.inspect(Path(summary.run))
+    assert not EventLog(run.database, reading=True).read(kind="migration")  # off by default: nine with it
+    run.close()
     assert summary.evaluations < 12
     assert "exhausted" in summary.ending
     assert summary.verdict == "accepted"
 
 
 async def test_migrants_arrive_and_are_built_upon(make_request: MakeRequest, parts: Any, library: Any) -> None:
-    summary = await solve(make_request(60), parts=parts(brain=SlowIsland(library())))
+    summary = await solve(make_request(60, without=()), parts=parts(brain=SlowIsland(library())))
     run = RunDirectory.inspect(Path(summary.run))
     arrived = EventLog(run.database, reading=True).read("migration")
     assert arrived and all(event.data["origin"] != event.island for event in arrived)

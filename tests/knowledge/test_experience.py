@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import shutil
 import socket
@@ -19,7 +20,7 @@ import pytest
 
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.embedding import DIMENSIONS, embed
-from foundry.knowledge.experience.record import ExperienceRecord, Query
+from foundry.knowledge.experience.record import ExperienceRecord, KernelChoices, Query
 from foundry.knowledge.experience.store import ExperienceStore, record_id, shape_class
 
 CPU = "cpu:Test CPU:2"
@@ -308,3 +309,18 @@ def test_embeddings_are_unit_vectors_and_near_for_near_texts() -> None:
 def test_shape_class_buckets_near_sizes_together() -> None:
     assert shape_class([(4096, 1024)]) == shape_class([(4000, 1000)])
     assert shape_class([(4096, 1024)]) != shape_class([(64, 64)])
+
+
+def test_a_run_tells_its_best_and_how_far_down_others_were_in_few_configurations(store: ExperienceStore) -> None:
+    speeds = [1.0 + ((7 * number) % 41) / 10 for number in range(41)]
+    kernels = [(KernelChoices("#0", "row", "row:softmax", 1.0, {"unroll": number}),) for number in range(41)]
+    measured = [
+        lesson(number, source_digest=f"d{number}", child_speedup=speed, child_ci95=(speed, speed), kernels=made)
+        for number, (speed, made) in enumerate(zip(speeds, kernels, strict=True))
+    ]
+    store.add([*measured, lesson(41, source_digest="bad", outcome="crash", child_speedup=None, kernels=kernels[0])])
+    found = store.known(QUERY, {"row"})
+    known = [math.exp(item.log_speedup) for item in found if not item.failed]
+    assert len(found) <= 12 and any(item.failed for item in found)
+    assert known[:6] == pytest.approx(sorted(speeds, reverse=True)[:6])
+    assert min(known) < 1.6 and max(one - other for one, other in itertools.pairwise(known)) < 1.0
