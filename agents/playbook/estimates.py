@@ -233,7 +233,7 @@ class Estimates:
     def _solve(self) -> None:
         whole = self._covariance(self._items, self._items, self._alike, self._table, self._table)
         self._whole = whole + np.diag(self._noise)
-        self._root = np.linalg.cholesky(self._whole + 1e-9 * np.eye(len(self._items)))
+        self._root = _root(self._whole)
         self._centre = 0.0
         half = np.linalg.solve(self._root, self._log - self._centre)
         self._solved = np.linalg.solve(self._root.T, half)
@@ -283,9 +283,21 @@ def _owners(table: _Table, count: int) -> Array:
 def _log_likelihood(covariance: Array, values: Array) -> float:
     if not len(values):
         return 0.0
-    root = np.linalg.cholesky(covariance + 1e-9 * np.eye(len(values)))
+    root = _root(covariance)
     half = np.linalg.solve(root, values)
     return float(-0.5 * half @ half - np.log(np.diag(root)).sum())
+
+
+def _root(covariance: Array) -> Array:
+    """The lower root. What other graphs share with each of two kernels of one template may be more than the two share
+    with each other: what no such effects could have is cut off there."""
+    least = 1e-9 * np.eye(len(covariance))
+    try:
+        found: Array = np.linalg.cholesky(covariance + least)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(covariance)
+        found = np.linalg.cholesky((vectors * np.maximum(values, LEAST_DEVIATION**2)) @ vectors.T + least)
+    return found
 
 
 def with_choices(item: Known, choices: Mapping[str, Mapping[str, Choice]]) -> Known:

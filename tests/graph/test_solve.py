@@ -249,7 +249,7 @@ async def test_an_exhausted_space_ends_the_islands_early(make_request: MakeReque
 
     summary = await solve(make_request(100), parts=parts(library=Small()))
     run = RunDirectory.inspect(Path(summary.run))
-    assert not EventLog(run.database, reading=True).read(kind="migration")  # off by default: nine with it
+    assert not EventLog(run.database, reading=True).read("migration")  # off by default: nine with it
     run.close()
     assert summary.evaluations < 12
     assert "exhausted" in summary.ending

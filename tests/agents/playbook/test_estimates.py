@@ -62,3 +62,16 @@ def test_what_fails_is_expected_to_fail_again() -> None:
     broken = [Known("", "one", (kernel((128, stages, "near")),), 0.0, 0.0, failed=True) for stages in (2, 3)]
     mean = Estimates([*measured(points), *broken]).of([WANTED[SPACE.index((128, 4, "near"))], WANTED[0]]).mean
     assert mean[0] < mean[1]
+
+
+def test_two_kernels_of_one_template_learn_from_earlier_runs() -> None:
+    def both(one: tuple[int, int, str], other: tuple[int, int, str]) -> Known:
+        first, second = replace(kernel(one), share=0.5), replace(kernel(other), share=0.5, place="row:max", name="k1")
+        return Known("", "two", (first, second), effect(*one) + effect(*other), 0.01)
+
+    own = [both(one, other) for one, other in zip(SPACE[:9], SPACE[8::-1], strict=True)]
+    own += [Known("", "one", (kernel(one),), effect(*one), 0.01) for one in SPACE[:9]]
+    own += [replace(item, kernels=(replace(item.kernels[0], place="row:max"),)) for item in own[9:]]
+    earlier = [Known("r", "one", (kernel(one),), effect(*one), 0.01, 0.95) for one in SPACE[:9]]
+    estimates = Estimates([*own, *earlier])
+    assert (estimates.of(own).deviation > 0).all() and abs(estimates.best) < 2.0
