@@ -293,11 +293,11 @@ def _root(covariance: Array) -> Array:
     with each other: what no such effects could have is cut off there."""
     least = 1e-9 * np.eye(len(covariance))
     try:
-        found: Array = np.linalg.cholesky(covariance + least)
+        return np.asarray(np.linalg.cholesky(covariance + least))
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(covariance)
-        found = np.linalg.cholesky((vectors * np.maximum(values, LEAST_DEVIATION**2)) @ vectors.T + least)
-    return found
+        bounded = (vectors * np.maximum(values, LEAST_DEVIATION**2)) @ vectors.T
+        return np.asarray(np.linalg.cholesky(bounded + least))
 
 
 def with_choices(item: Known, choices: Mapping[str, Mapping[str, Choice]]) -> Known:
