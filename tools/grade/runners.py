@@ -140,7 +140,8 @@ class Runners:
             free = self._most - self._starting.total() - sum(map(len, self._waiting.values()))
             if not self._on_gpu or free <= 0 or all(self._waiting.get(kind) for kind in kinds):
                 return
-            missing = [*(kinds * RESTOCKED)][:free]
+            waiting = {kind: len(self._waiting.get(kind, ())) for kind in kinds}
+            missing = [kind for number in range(RESTOCKED) for kind in kinds if waiting[kind] <= number][:free]
             self._starting.update(missing)
         self._start(missing, text)
 

@@ -121,6 +121,9 @@ def test_a_timing_that_goes_on_beyond_what_was_made_ready_gets_more_pairs_at_onc
     assert waiting(runners) == 3  # two pairs, but for the one process that may not wait
     second = runners.pair(PLAIN)
     assert waiting(runners) == 1
+    runners.make_ready(PLAIN, {REFERENCE: 2, CANDIDATE: 0}, 12)
+    runners.restock(PLAIN)
+    assert {kind: len(workers) for kind, workers in runners._waiting.items()} == {REFERENCE: 2, CANDIDATE: 2}
     for worker in (*first, *second):
         runners.discard(worker)
 
