@@ -43,6 +43,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
 from foundry.knowledge.candidate import Build, Stage, Timing, Verdict
 
+WARM_S = 12.0  # of the first search, in which clients are imported
 MOVES = 10  # of those that a prompt lists, from which the model chooses
 EFFORTS["quick"] = replace(QUICK, seeds=1, proofs=0, tune_s=0.0, plateau=10_000, floor_trusted=10_000, counted=0)
 BUILD_S, VERIFY_S, TIME_S, ALONE_S = 1.2, 0.5, 1.2, 0.3  # one step of the search on an H200, and while it is held alone
@@ -117,7 +118,8 @@ def search(request: SolveRequest, parts: Parts, seconds: float) -> float:
 def measure(asked: argparse.Namespace, models: Models) -> dict[int, list[float]]:
     """Evaluations a minute by steps at a time, in turns; what the first search imports is none's fault."""
     with tempfile.TemporaryDirectory(prefix="foundry-flight-") as folder:
-        search(SolveRequest("relu_add.py", learn=False, runs=folder, rivals=(), in_flight=1), WaitingParts(), 5.0)
+        warm = SolveRequest("relu_add.py", learn=False, runs=folder, rivals=(), models=models, in_flight=1)
+        search(warm, WaitingParts(), WARM_S)
     found: dict[int, list[float]] = {int(word): [] for word in asked.strands.split(",")}
     for seed in range(asked.rounds):
         for task in asked.tasks or ["relu_add.py"]:
