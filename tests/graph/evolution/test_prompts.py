@@ -187,6 +187,23 @@ async def test_after_kill_9_a_run_asks_with_the_same_texts(evolving: MakeRequest
     archive.close()
 
 
+def test_prompts_evolve_only_where_a_model_thinks_and_something_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOUNDRY_MODEL", raising=False)
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(app, ["agent", "solve", "task.py", *words]).output
+
+    model = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+    assert "no chat model is asked for" in said("--prompts", "evolve")
+    assert "--no-learn leaves nothing" in said("--prompts", "frozen", "--no-learn", *model)
+    assert "one of shipped, frozen, evolve" in said("--prompts", "wild", *model)
+    (tmp_path / "foundry.toml").write_text('prompts = "evolve"\n')
+    assert "a dry run says" in said("--dry-run"), "a file may say it for all runs: one without a model goes on"
+
+
 def test_the_command_line_lists_exports_and_takes_back(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", VariantArchive(tmp_path / "store")
     one = variant()
