@@ -8,8 +8,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from foundry.agents.directives import FORMS, forms
 from foundry.agents.models.settings import read_models
@@ -36,6 +38,15 @@ def test_every_command_of_the_readme_exists(capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(SystemExit) as end:
             app([*words, "--help"])
         assert end.value.code == 0, (words, capsys.readouterr().err)
+
+
+def test_every_option_and_argument_says_what_it_is_for() -> None:
+    def silent(command: Any, name: str) -> list[str]:
+        own = [f"{name} {one.name}" for one in command.params if one.name != "help" and not getattr(one, "help", None)]
+        below = getattr(command, "commands", {}).items()
+        return [*own, *(line for word, other in below for line in silent(other, f"{name} {word}"))]
+
+    assert silent(typer.main.get_command(app), "foundry") == []
 
 
 def test_the_contract_of_solve_is_the_summary_s() -> None:

@@ -47,9 +47,9 @@ def list_lessons(
 @app.command("search")
 @one_line_errors
 def search(
-    text: str,
+    text: Annotated[str, typer.Argument(help="Words to look for, such as softmax, bandwidth or unroll.")],
     target: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    limit: Annotated[int, typer.Option(min=1)] = 10,
+    limit: Annotated[int, typer.Option(min=1, help="How many, nearest first.")] = 10,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +67,10 @@ def search(
 
 @app.command("show")
 @one_line_errors
-def show(record_id: str, store: StoreOption = None) -> None:
+def show(
+    record_id: Annotated[str, typer.Argument(help="The start of a lesson's id, as `list` shows it.")],
+    store: StoreOption = None,
+) -> None:
     """Show one lesson whole, by the start of its id."""
     with _opened(store) as opened:
         from foundry.knowledge.codec import to_plain
@@ -77,7 +80,7 @@ def show(record_id: str, store: StoreOption = None) -> None:
 
 @app.command("export")
 @one_line_errors
-def export(path: Path, store: StoreOption = None) -> None:
+def export(path: Annotated[Path, typer.Argument(help="The file to write.")], store: StoreOption = None) -> None:
     """Write every lesson as a line of JSON."""
     with _opened(store) as opened:
         typer.echo(f"{opened.export(path)} lessons written to {path}")
@@ -85,7 +88,9 @@ def export(path: Path, store: StoreOption = None) -> None:
 
 @app.command("import")
 @one_line_errors
-def import_(path: Path, store: StoreOption = None) -> None:
+def import_(
+    path: Annotated[Path, typer.Argument(help="A file that `export` wrote.")], store: StoreOption = None
+) -> None:
     """Add the lessons of an exported file."""
     with _opened(store) as opened:
         typer.echo(f"{opened.import_(path)} new lessons imported from {path}")
@@ -94,7 +99,7 @@ def import_(path: Path, store: StoreOption = None) -> None:
 @app.command("forget")
 @one_line_errors
 def forget(
-    record_ids: list[str],
+    record_ids: Annotated[list[str], typer.Argument(help="Ids of lessons, as `list` shows them.")],
     reason: Annotated[str, typer.Option(help="Kept beside the forgotten ids.")] = "user",
     store: StoreOption = None,
 ) -> None:

@@ -70,7 +70,10 @@ def list_variants(store: StoreOption = None, as_json: JsonOption = False) -> Non
 
 @app.command("show")
 @one_line_errors
-def show(variant_id: str, store: StoreOption = None) -> None:
+def show(
+    variant_id: Annotated[str, typer.Argument(help="The start of a variant's id, as `list` shows it.")],
+    store: StoreOption = None,
+) -> None:
     """Show what a variant changed, as a diff, why, and what it brought in each run."""
     with _opened(store) as archive:
         rows, uses = _rows(archive), archive.uses()
@@ -110,7 +113,7 @@ def _find(
 
 @app.command("export")
 @one_line_errors
-def export(path: Path, store: StoreOption = None) -> None:
+def export(path: Annotated[Path, typer.Argument(help="The file to write.")], store: StoreOption = None) -> None:
     """Write every variant and what each text brought in each run as lines of JSON."""
     with _opened(store) as archive:
         typer.echo(f"{archive.export(path)} lines written to {path}")
