@@ -15,10 +15,12 @@ import pytest
 from tests.graph.test_resume import CHILD
 
 from foundry.graph.live.line import Line, keys_of
+from foundry.graph.live.plain import PlainLines
 from foundry.graph.live.reader import RunReader
 from foundry.graph.live.scene import Scene
 from foundry.graph.live.screen import Below, draw
 from foundry.graph.live.watch import watch_plain
+from foundry.graph.run.events import Event
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
@@ -52,6 +54,22 @@ async def test_a_screen_holds_islands_budget_curve_and_archive(
         assert lines[-1] == ">  "
     shown = "\n".join(picture(Path(summary.run)))
     assert "7 algo" in shown and "best so far" in shown and "sync 3" in shown and "██" in shown
+
+
+def test_the_best_is_the_proven_one_and_not_the_luckiest_screen(make_request: Callable[..., SolveRequest]) -> None:
+    told: list[str] = []
+    lines = PlainLines(Scene(make_request()), told.append)
+    looks = [("c1", "screen", 2.6), ("c2", "screen", 1.5), ("c1", "final", 1.3), ("c2", "final", 1.5)]
+    for number, (name, stage, speedup) in enumerate(looks):
+        ends = (speedup * 0.9, speedup * 1.1)
+        data = {"outcome": "correct", "stage": stage, "speedup": speedup, "speedup_ci95": ends}
+        lines.take(Event(number, "evaluation", name, None, f"{stage}/{name}", None, number, number, data))
+    assert [line.split("(")[1].split(",")[0] for line in told] == [
+        "best c1 2.60x",
+        "best c1 2.60x",
+        "best c1 1.30x",
+        "best c2 1.50x",
+    ]
 
 
 async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[..., SolveRequest], parts: Any) -> None:
