@@ -127,9 +127,9 @@ _QUESTIONS = (
     _Form("why", ("why|what|explain|show|tell ... CANDIDATE ...", "why ... PLACE ...")),
 )
 _RUN = (
-    _Form("pause", ("pause|wait|hold",), "The run pauses at the next safe boundary."),
+    _Form("pause", ("pause|wait|hold",), "The run pauses when the steps at work have ended."),
     _Form("resume", ("resume|continue", "go on"), "The run goes on."),
-    _Form("stop", ("stop|finish|quit",), "The run finishes with what it has at the next safe boundary."),
+    _Form("stop", ("stop|finish|quit",), "The run finishes with what it has when the steps at work have ended."),
     _Form("budget", ("budget + [DOLLAR] AMOUNT [UNIT]",), "The run gets {amount} more {unit}."),
     _Form("budget", ("budget LESS [DOLLAR] AMOUNT [UNIT]",)),
 )

@@ -113,7 +113,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Directive:
-    """A user's word to an expert (or to all), read from the inbox at a safe boundary.
+    """A user's word to an expert (or to all), read from the inbox when a step begins.
 
     `command["verb"]` says which form of the steering language the line matched; a line outside it has no command, and
     only a chat model reads it. Verbs for experts: set (name, value, optionally value2, kernel), avoid (name, value),

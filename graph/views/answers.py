@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from foundry.agents.directives import RunQuestion, forms
 from foundry.graph.run.inbox import Acknowledgement, in_force
@@ -105,14 +105,25 @@ def status(run: RunDirectory) -> str:
         lines += [f"Model {record.words}." for record in found.models]
     if found.ending:
         lines.append(f"The search ended: {found.ending}.")
-    lines += [f"Island {island} stopped: {reason}." for island, reason in sorted(found.islands.items())]
+    lines += _stopped(found.islands)
     taken = run.inbox.acknowledgements()
     for directive in in_force(run.inbox.read()):
         readers = [item for item in taken if item.directive == directive.id]
         if not readers:
-            lines.append(f"d{directive.id} waits for the next safe boundary: {directive.text}")
+            lines.append(f"d{directive.id} waits for the next step: {directive.text}")
         lines += [f"d{directive.id} ({directive.text}): {answer}" for answer in refusals(readers)]
     return "\n".join(lines)
+
+
+def _stopped(islands: Mapping[str, str]) -> list[str]:
+    """`Islands 0, 2 stopped: budget: 24 evaluations.`, a line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for island, reason in sorted(islands.items(), key=lambda item: int(item[0])):
+        by_reason.setdefault(reason, []).append(island)
+    return [
+        f"Island{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} stopped: {reason}."
+        for reason, numbers in by_reason.items()
+    ]
 
 
 def refusals(taken: list[Acknowledgement]) -> list[str]:

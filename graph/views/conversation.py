@@ -122,7 +122,7 @@ def wait_for_acknowledgement(run: RunDirectory, directive: int, limit_s: float) 
             readers = ", ".join(f"{item.reader} at {item.step}" for item in taken)
             return "\n".join([f"d{directive} taken by {readers}", *refusals(taken)])
         if time.monotonic() >= deadline or not run.is_active:
-            return f"d{directive} waits: no expert has reached a safe boundary yet"
+            return f"d{directive} waits: nobody has begun a new step yet"
         time.sleep(POLL_S)
 
 
@@ -130,7 +130,7 @@ def _post(run: RunDirectory, said: Directive, outlook: str) -> Reply:
     """Puts a directive into the inbox; `outlook` says what will be done with it."""
     number = run.inbox.post(said)
     if run.is_active:
-        return Reply(f"d{number}: {outlook} It is taken at the next safe boundary.", number)
+        return Reply(f"d{number}: {outlook} It is taken when the next step begins.", number)
     if run.get("status") == "finished":
         hint = f'foundry agent fork {run.path} --say "..." goes on with it; `instructions = "..."` in '
         hint += f"{Path(run.request.task).stem}.toml tells every run of the task"

@@ -1,4 +1,4 @@
-"""Words to a run: taken at a safe boundary, acknowledged, cited, answered from the trace."""
+"""Words to a run: taken when a step begins, acknowledged, cited, answered from the trace."""
 
 from __future__ import annotations
 
