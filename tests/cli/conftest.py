@@ -204,17 +204,8 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote)
     step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
-    model = (
-        "--model",
-        "tiling=scripted-1,auditor=scripted-1",
-        "--base-url",
-        server.url,
-        "--evaluations",
-        "6",
-        "--minutes",
-        "1",
-        *SHORT_END,
-    )
+    limits = ("--evaluations", "6", "--minutes", "5", *SHORT_END)
+    model = ("--model", "tiling=scripted-1,auditor=scripted-1", "--base-url", server.url, *limits)
     playbook = ("--evaluations", "3", "--minutes", "0.5", *SHORT_END)
     try:
         child = cli.start(*words, *playbook)
