@@ -311,21 +311,21 @@ def test_a_call_of_the_interpreter_that_leads_into_a_new_library_is_seen() -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "gate"),
+    ("text", "gates"),
     [
-        (candidate("if self.calls > 150: return torch.zeros_like(x), self.norm(y)\n" + RIGHT), "same answer twice"),
+        (candidate("if self.calls > 150: return torch.zeros_like(x), self.norm(y)\n" + RIGHT), {"same answer twice"}),
         (
             candidate(
                 "out = self.ring[self.calls % 20].copy_(torch.softmax(x, dim=1))\nreturn out, self.norm(y)",
                 init="self.ring = [torch.empty(64, 256) for _ in range(20)]",
             ),
-            "as given: outputs own their memory",
+            {"as given: outputs own their memory", "many calls"},  # how many come before depends on the machine
         ),
     ],
     ids=["counter", "ring of outputs"],
 )
 def test_what_changes_with_the_number_of_calls_is_caught(
-    grader: Grader, baseline: Baseline, text: str, gate: str
+    grader: Grader, baseline: Baseline, text: str, gates: set[str]
 ) -> None:
     verdict = verify(grader, baseline, text, "full")
-    assert not verdict.correct and verdict.gates[-1].gate == gate, verdict.evidence
+    assert not verdict.correct and verdict.gates[-1].gate in gates, verdict.evidence
