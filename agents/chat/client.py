@@ -224,7 +224,7 @@ class ChatClient:
                         continue  # the same request in other words
                     problem, wait_s = self._after(error, failures + 1, requests)
                 except (TimeoutError, _Overlong) as error:
-                    problem, wait_s = str(error) or self._too_late(), 0.0
+                    problem, wait_s = str(error), 0.0
                 except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
                     # what langchain-openai raises for a body that is no chat completion
                     problem = f"not a chat completion ({type(error).__name__}: {error})"
@@ -239,16 +239,17 @@ class ChatClient:
         for the end of the run, but for a least."""
         return min(self.options.request_s, max(LEAST_REQUEST_S, self.ledger.left_s()))
 
-    def _too_late(self) -> str:
-        if self._request_s() < self.options.request_s:
-            return f"no answer within {self._request_s():.0f} s, and the run's time is over"
-        return f"no answer within {self.options.request_s:.0f} s (--request-seconds)"
+    def _too_late(self, limit_s: float) -> str:
+        if limit_s < self.options.request_s:
+            return f"no answer within {limit_s:.0f} s, and the run's time is over"
+        return f"no answer within {limit_s:.0f} s (--request-seconds)"
 
     async def _once(self, asked: _Asked, dialect: EndpointDialect, requests: int, lost: list[ModelCost]) -> ModelReply:
+        limit_s = self._request_s()
         held = self.ledger.reserve(self._most_tokens(asked), self.options.answer_tokens, self.price)
         used: TokenUsage | None = None
         try:
-            async with asyncio.timeout(self._request_s()):
+            async with asyncio.timeout(limit_s):
                 heard = await self._invoke(asked, dialect, held.answer_tokens)
             told = heard.usage
             if told is not None:
@@ -256,10 +257,12 @@ class ChatClient:
             said = len(heard.text) + sum(len(call.arguments) for call in heard.calls)
             guess = (asked.size_bytes // BYTES_PER_TOKEN + 1, said // BYTES_PER_TOKEN + 1)
             used = told or TokenUsage(*guess, estimated=True)
-        except (TimeoutError, _Overlong):
+        except (TimeoutError, _Overlong) as error:
             # the server was generating: count what it may bill
             used = TokenUsage(held.prompt_tokens, held.answer_tokens, estimated=True)
             lost.append(ModelCost(1, held.prompt_tokens, held.answer_tokens, held.dollars))
+            if isinstance(error, TimeoutError):
+                raise TimeoutError(self._too_late(limit_s)) from error
             raise
         finally:
             dollars = self.ledger.settle(held, used)
