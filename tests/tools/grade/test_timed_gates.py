@@ -183,6 +183,26 @@ def test_a_wrong_answer_in_some_timed_calls_is_caught(floats: tuple[Grader, Base
     assert timing.outcome == "cheating" and "of timed call" in timing.problem
 
 
+QUIET, BUSY, BUSIER = (0.05, 0.06, 0.05, 0.07), (0.05, 0.06, 0.9, 1.2), (0.7, 0.8, 0.9, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("ours_ms", "theirs_ms", "own_ms", "ratio"),
+    [
+        (QUIET, QUIET, 1.0, (0.95, 1.05)),
+        (BUSY, BUSIER, 1.0, (0.95, 1.05)),
+        (QUIET, QUIET, 0.2, (4.5, 5.5)),
+        (BUSY, BUSIER, 0.1, (4.0, 20.0)),
+    ],
+)
+def test_clocks_disagree_when_the_references_messages_do_not_explain_it(
+    ours_ms: tuple[float, ...], theirs_ms: tuple[float, ...], own_ms: float, ratio: tuple[float, float]
+) -> None:
+    """On a busy machine an honest kernel's messages wait as some of the reference's do; a false clock shows in all."""
+    walls = [(1.0 + ours, 1.0 + theirs) for ours, theirs in zip(3 * ours_ms, 3 * theirs_ms, strict=True)]
+    assert ratio[0] <= paired_timing.PairSamples([(1.0, own_ms)] * 12, walls).wall_ratio <= ratio[1]
+
+
 def an_answer(stream: int, **changed: object) -> dict[str, object]:
     pairs = [[1.0 + 0.01 * ((stream + number) % 3), 1.0] for number in range(4)]
     return {"pairs": pairs, "wall_ratio": 1.0, "out_of_turn": "", "slowed": 1.0, "reference_ms": 1.0, **changed}

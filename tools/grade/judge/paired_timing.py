@@ -151,21 +151,30 @@ class PairSamples:
     def wall_ratio(self) -> float:
         """The judge's time over the candidate's own, 1 for an honest candidate.
 
-        Of the middle half of the samples it takes the ratio nearest to 1: a busy machine delays single messages, a
-        false clock is false in every sample.
+        A busy machine delays messages, those of the reference as well; a false clock is false in every sample. So of
+        the middle half of the samples, less what the middle half of the reference's messages took, it takes the ratio
+        nearest to 1.
         """
         if len(self.own) < 4:
             return 1.0
-        cost = self._message_ms()
-        ratios = [_without(wall, cost) / own for (_, wall), (_, own) in zip(self.walls, self.own, strict=True)]
-        low, _, high = statistics.quantiles(ratios, n=4)
+        least, most = self._message_quartiles_ms()
+        times = [(wall, own) for (_, wall), (_, own) in zip(self.walls, self.own, strict=True)]
+        low = statistics.quantiles([_without(wall, most) / own for wall, own in times], n=4)[0]
+        high = statistics.quantiles([_without(wall, least) / own for wall, own in times], n=4)[2]
         return min(max(1.0, low), high)
 
     def _message_ms(self) -> float:
-        """Ms that a message takes, from the reference's samples, whose own clock is honest. The lower quartile, because
-        a busy machine delays many messages."""
+        """Ms that a message takes. The lower quartile, because a busy machine delays many messages."""
+        return self._message_quartiles_ms()[0]
+
+    def _message_quartiles_ms(self) -> tuple[float, float]:
+        """Lower and upper quartile of the ms that a message takes, from the reference's samples, whose own clock is
+        honest."""
         costs = [wall - own for (wall, _), (own, _) in zip(self.walls, self.own, strict=True)]
-        return statistics.quantiles(costs, n=4, method="inclusive")[0] if len(costs) > 1 else costs[0]
+        if len(costs) < 2:
+            return costs[0], costs[0]
+        low, _, high = statistics.quantiles(costs, n=4, method="inclusive")
+        return low, high
 
 
 def _without(wall_ms: float, message_ms: float) -> float:
