@@ -120,7 +120,8 @@ class JudgementAnswer(BaseModel):
     model_config = ConfigDict(extra="ignore")
     judgement: str = Field(description="two or three sentences on whether this is genuine kernel work")
     doubt: bool = Field(description="true to veto")
-    reason: str = Field("", description="the evidence for the doubt")
+    reason: str = Field("", description="why it is doubted")
+    quote: str = Field("", description="what shows it: a line of the file, words of a gate or a tool's answer")
 
 
 class SectionAnswer(BaseModel):

@@ -45,10 +45,11 @@ from foundry.agents.prompt import PromptText, render, template, with_sections
 from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
 from foundry.agents.words.sections import Prompt, tokens
-from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
+from foundry.agents.words.words import diagnose_prompt, judge_prompt, seen_by_auditor, step_prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
+LEAST_QUOTE = 8  # characters that a doubt quotes: fewer stand in any file
 REPAIR_CHARS = 40_000  # of a bad answer that the repair round shows again: a kernel in full
 _AGAIN = "Answer again with one JSON object and nothing else, with the same fields, this problem solved."
 _AGAIN_WITH_CODE = (
@@ -175,7 +176,7 @@ class ChatModelBrain:
         def read(reply: ModelReply, may_call: bool) -> JudgementAnswer | ToolRequest:
             file = partial(_file_beside, text=evidence.text)
             called = self._called(reply, may_call, request, file)
-            return called or _require_reason(_parsed(reply, JudgementAnswer))
+            return called or _require_evidence(_parsed(reply, JudgementAnswer), evidence)
 
         try:
             answer = await self._ask(request, JudgementAnswer, read)
@@ -420,7 +421,20 @@ def _parsed(reply: ModelReply, kind: type[AnswerT]) -> AnswerT:
         raise
 
 
-def _require_reason(answer: JudgementAnswer) -> JudgementAnswer:
-    if answer.doubt and not answer.reason.strip():
+def _require_evidence(answer: JudgementAnswer, evidence: AuditEvidence) -> JudgementAnswer:
+    """A doubt vetoes, and nothing overrides it: so it must quote what it is about. A weak model doubts at random."""
+    if not answer.doubt:
+        return answer
+    if not answer.reason.strip():
         raise AnswerError("a doubt needs its reason")
+    quote = _in_one_line(answer.quote)
+    if len(quote) < LEAST_QUOTE or not any(quote in _in_one_line(text) for text in seen_by_auditor(evidence)):
+        raise AnswerError(
+            "a doubt vetoes, so `quote` must hold what shows it, word for word: a line of the candidate's file, words "
+            f"of a gate or of a tool's answer, at least {LEAST_QUOTE} characters"
+        )
     return answer
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())

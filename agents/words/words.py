@@ -16,7 +16,7 @@ from foundry.agents.words.sections import Prompt, Section, fit, tokens
 from foundry.agents.words.source import show
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
-from foundry.knowledge.candidate import Rival
+from foundry.knowledge.candidate import Gate, Rival
 from foundry.knowledge.cards import cards
 from foundry.knowledge.experience.record import ExperienceRecord
 from foundry.knowledge.thought import Diagnosis, Move
@@ -110,9 +110,8 @@ def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> Prompt:
 
 def judge_prompt(evidence: AuditEvidence) -> str:
     """The user message that asks the auditor for an opinion."""
-    timing, audit = evidence.evaluation.timing, evidence.evaluation.audit
-    found = [*(audit.gates if audit else ()), *evidence.ruling.gates]
-    gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in found]
+    timing = evidence.evaluation.timing
+    gates = [f"- {gate.gate}: {'pass' if gate.passed else 'FAIL'}; {gate.evidence}" for gate in _gates_of(evidence)]
     return render(
         "judge",
         {
@@ -128,6 +127,17 @@ def judge_prompt(evidence: AuditEvidence) -> str:
             "source": show(evidence.text),
         },
     )
+
+
+def seen_by_auditor(evidence: AuditEvidence) -> list[str]:
+    """What an auditor may quote: the candidate's file, the gates' evidence and the numbers, and what tools answered."""
+    told = [answer.text for _, answer in evidence.talk.calls]
+    return [evidence.text, evidence.ruling.judgement, *(gate.evidence for gate in _gates_of(evidence)), *told]
+
+
+def _gates_of(evidence: AuditEvidence) -> list[Gate]:
+    audit = evidence.evaluation.audit
+    return [*(audit.gates if audit else ()), *evidence.ruling.gates]
 
 
 def _where(brief: Brief) -> str:

@@ -273,11 +273,14 @@ async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: An
 async def test_the_auditors_model_adds_doubt_and_never_clears_a_gate(toy: Any, scripted: Any) -> None:
     clean = toy.evaluation(toy.recipe())
     evidence = AuditEvidence(toy.brief().task, clean, rule(clean), FASTER)
-    doubting = Session(toy, scripted(answer({"judgement": "It caches.", "doubt": True, "reason": "line 5 keeps y"})))
-    judged = await doubting.judge(evidence)
-    assert judged.doubt == "scripted-1: line 5 keeps y" and "It caches." in judged.text
-    groundless = Session(toy, scripted(answer({"judgement": "Hm.", "doubt": True, "reason": ""})))
-    assert (await groundless.judge(evidence)).doubt == ""
+    shown = max(FASTER.splitlines(), key=len).replace(" ", "  ")
+    caches = {"judgement": "It caches.", "doubt": True, "reason": "this line keeps y", "quote": shown}
+    judged = await Session(toy, scripted(answer(caches))).judge(evidence)
+    assert judged.doubt == "scripted-1: this line keeps y" and "It caches." in judged.text
+    vague = {"reason": ""}, {"quote": ""}, {"quote": "return"}, {"quote": "held = state.get('prepared_42')"}
+    for said in vague:  # a model of 135 million parameters doubted a proven winner and gave no evidence
+        groundless = Session(toy, scripted(answer({**caches, **said})))
+        assert (await groundless.judge(evidence)).doubt == "" and len(groundless.server.requests) == 2
     vetoed = replace(clean, audit=Audit(False, "fair", (Gate("alias", False, "output is the input"),)))
     failed = AuditEvidence(evidence.task, vetoed, rule(vetoed), FASTER)
     praising = Session(toy, scripted(answer({"judgement": "Fine.", "doubt": False, "reason": ""})))

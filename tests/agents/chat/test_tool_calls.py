@@ -171,14 +171,14 @@ async def test_moves_of_the_list_are_tried_too(toy: Any, scripted: Any) -> None:
 
 async def test_the_auditor_calls_tools_before_it_judges(toy: Any, scripted: Any) -> None:
     clean = toy.evaluation(toy.recipe())
-    verdict = answer({"judgement": "It caches.", "doubt": True, "reason": "no loads in the loop"})
+    verdict = answer({"judgement": "It caches.", "doubt": True, "reason": "it reads nothing", "quote": "no loads"})
     session = Session(toy, scripted(calling("sass"), verdict))
     evidence = AuditEvidence(toy.brief().task, clean, rule(clean), FASTER, tools=("sass", "show"))
     request = await session.brain.judge(evidence)
     assert isinstance(request, ToolRequest) and [call.name for call in request.calls] == ["sass"]
     told = Talk((Turn(request, (ToolAnswer("no loads"),)),))
     judged = await session.judge(replace(evidence, talk=told))
-    assert judged.doubt == "scripted-1: no loads in the loop"
+    assert judged.doubt == "scripted-1: it reads nothing"
     first, second = session.server.requests
     assert [tool["function"]["name"] for tool in first["tools"]] == ["sass", "show"]
     assert "no loads" in second["messages"][-1]["content"] and "`draft`" not in session.server.prompt()
