@@ -28,7 +28,7 @@ from foundry.knowledge.task_text import overridden_source
 from foundry.tools.audit import audit
 from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.task.file import OptionsFile, read_task
-from foundry.tools.task.plain_file import read_bytes, read_source
+from foundry.tools.task.plain_file import KERNEL_BYTES, parse_python, read_bytes, read_kernel
 from foundry.tools.verify.receipt import (
     Receipt,
     check_comparable,
@@ -179,7 +179,7 @@ def test_candidate_files(body: bytes, named: bool, task: Task) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.py"
         path.write_bytes(body)
-        text = told(lambda: read_source(path), UsageError)
+        text = told(lambda: read_kernel(path), UsageError)
     if text is None:
         return
     reason = hopeless(text)
@@ -254,7 +254,7 @@ def test_things_that_are_no_files(kind: str, tmp_path: Path) -> None:
     OBJECTS[kind](path)
     assert told(lambda: read_task(path), TaskError) is None
     assert told(lambda: read_receipt(path), UsageError, NotComparable) is None
-    text = told(lambda: read_source(path), UsageError)
+    text = told(lambda: read_kernel(path), UsageError)
     assert text is None or hopeless(text)
 
 
@@ -284,6 +284,16 @@ def test_the_largest_file_is_read_in_bounded_time(tmp_path: Path) -> None:
     path.write_bytes(b"a" * ((1 << 20) + 1))
     with pytest.raises(TaskError, match="larger than"):
         read_task(path)
+
+
+def test_a_kernel_for_a_network_of_many_layers_is_read(tmp_path: Path) -> None:
+    """A kernel that a search had exported could not be verified: its device code is a string of 2.6 MB."""
+    path = tmp_path / "kernel.py"
+    path.write_text('SOURCE = """' + "// a line of device code\n" * 120_000 + '"""\n')
+    assert len(parse_python(read_kernel(path)).body) == 1
+    path.write_bytes(b"#" * (KERNEL_BYTES + 1))
+    with pytest.raises(UsageError, match="larger than"):
+        read_kernel(path)
 
 
 def test_line_ends_and_accents_are_read_as_they_are(tmp_path: Path) -> None:

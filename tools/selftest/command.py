@@ -25,7 +25,7 @@ from foundry.tools.selftest.faults.original import original_of
 from foundry.tools.selftest.planting import DEFAULT_FAULTS, library_mutants, source_mutants
 from foundry.tools.selftest.report import SelfTestReport, lines
 from foundry.tools.task.file import read_task
-from foundry.tools.task.plain_file import read_source
+from foundry.tools.task.plain_file import read_kernel
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def show(request: SelfTestRequest, *, as_json: bool) -> NoReturn:
 
 def run(request: SelfTestRequest) -> SelfTestReport:
     """`self_test` of files; raises UsageError for a file that cannot be read, and what `self_test` raises."""
-    text = read_source(request.candidate) if request.candidate is not None else None
+    text = read_kernel(request.candidate) if request.candidate is not None else None
     task = read_task(request.task, scale=request.scale)
     return self_test(task, text, target=request.target, faults=request.faults, seed=request.seed)
 

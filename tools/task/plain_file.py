@@ -11,6 +11,7 @@ from foundry.knowledge import syntax
 from foundry.knowledge.errors import UsageError
 
 SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
+KERNEL_BYTES = 16 << 20  # the kernels of a network of 200 layers have 2.6 MB, nearly all of it one string
 DEEPEST = 200  # levels of a syntax tree: what reads it recursively needs three frames a level, and Python gives 1000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -51,6 +52,11 @@ def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from None
+
+
+def read_kernel(path: Path) -> str:
+    """A candidate's file as text; raises UsageError in one line."""
+    return read_source(path, largest_bytes=KERNEL_BYTES)
 
 
 def parse_python(text: str, name: str = "candidate.py") -> ast.Module:

@@ -13,7 +13,7 @@ from foundry.knowledge.errors import FoundryError, UsageError
 from foundry.knowledge.task import Policy, Task
 from foundry.tools.machine.device import describe
 from foundry.tools.task.file import read_task
-from foundry.tools.task.plain_file import read_source
+from foundry.tools.task.plain_file import read_kernel
 from foundry.tools.verify.receipt import (
     Receipt,
     check_comparable,
@@ -54,7 +54,7 @@ def run(request: VerifyRequest) -> tuple[dict[str, Any], int]:
     if request.write_receipt:
         check_writable(request.write_receipt)
     task = read_task(request.task, scale=_scale(request, claimed))
-    text = read_source(request.candidate)
+    text = read_kernel(request.candidate)
     if claimed is not None:
         _check_claim(request, claimed, task, text)
     from foundry.tools.verify.verify import verify_pair  # half a second: not for a file that cannot be read

@@ -25,7 +25,7 @@ from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import INSTALL
 from foundry.tools.task.file import read_task
-from foundry.tools.task.plain_file import read_source as read_text
+from foundry.tools.task.plain_file import read_kernel
 from foundry.tools.verify.receipt import sha256
 from foundry.tools.words import make_printable
 
@@ -57,7 +57,7 @@ def run(request: ProfileRequest, zygote: Zygote | None = None) -> dict[str, Any]
     """The document of a profile. Raises FoundryError for bad input, a missing environment, or a kernel that does not
     build or run. Nothing is proven of the kernel: `foundry verify` does that."""
     task = read_task(request.task, scale=request.scale)
-    text = read_text(request.candidate)
+    text = read_kernel(request.candidate)
     device = with_known_ceilings(describe(request.target))
     profile, ms = asyncio.run(_profiled(task, text, device, request.rung, zygote))
     facts = dataclasses.asdict(profile)
