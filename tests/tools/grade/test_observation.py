@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+
+import numpy as np
+
+from foundry.tools.grade.runner.disguise import Disguise
+from foundry.tools.grade.runner.observe import Array
 
 EXTENSION = """
 #include <Python.h>
@@ -73,3 +80,10 @@ def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_i
     tritons, libraries = json.loads(done.stdout)
     assert [Path(path).name for path in tritons] == ["launcher.so"]
     assert {Path(path).name for path in libraries} >= {"launcher.so", "own.so"}
+
+
+def test_watched_arrays_can_be_pickled_and_copied_where_no_grader_is_in_sight() -> None:
+    watched = np.arange(3.0).view(Array)
+    with Disguise():
+        again = [pickle.loads(pickle.dumps(watched)), pickle.loads(pickle.dumps(watched, 5)), copy.deepcopy(watched)]
+    assert [item.tolist() for item in again] == [[0.0, 1.0, 2.0]] * 3

@@ -21,6 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+import numpy as np
+import torch
+
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
@@ -264,29 +267,34 @@ def _triton_folder() -> str:
     return str(Path(found.origin).parent) if found is not None and found.origin else ""
 
 
+class Array(np.ndarray):
+    """An array that came out of a tensor and tells of the arithmetic that is done with it."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the plain array that it is for everybody else: nobody finds this class by its name while it is hidden."""
+        return self.view(np.ndarray).__reduce_ex__(protocol)
+
+    def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        plain = [_unmarked(item) for item in inputs]
+        options = {key: _unmarked(value) for key, value in kwargs.items()}
+        result = getattr(function, method)(*plain, **options)
+        return result.view(Array) if isinstance(result, np.ndarray) else result
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        return super().__array_function__(function, types, args, kwargs)
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_unmarked(item) for item in value)
+    return value.view(np.ndarray) if isinstance(value, Array) else value
+
+
 def _mark_arrays() -> None:
     """Lets arrays that come out of tensors tell of the arithmetic that is done with them.
 
     NumPy's operators are invisible to PyTorch's dispatcher and to Python's profiler.
     """
-    import numpy as np
-    import torch
-
-    class Array(np.ndarray):
-        def __array_ufunc__(self, function: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-            plain = [_unmarked(item) for item in inputs]
-            options = {key: _unmarked(value) for key, value in kwargs.items()}
-            result = getattr(function, method)(*plain, **options)
-            return result.view(Array) if isinstance(result, np.ndarray) else result
-
-        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-            return super().__array_function__(function, types, args, kwargs)
-
-    def _unmarked(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(_unmarked(item) for item in value)
-        return value.view(np.ndarray) if isinstance(value, Array) else value
-
     plain_numpy = torch.Tensor.numpy
 
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
