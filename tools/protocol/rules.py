@@ -90,7 +90,8 @@ class Distribution:
     - `other numbers`: Python's floats change.
     - `other indices`: integers that only select a row become any valid row, in any order; integers that are only
       converted to floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
-      what 32 bits hold.
+      what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, all of one
+      sign, where the reference's own integers hold the result.
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure

@@ -10,10 +10,11 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.cases import cases_of
-from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
+from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
     Structure,
+    agree,
     break_structure,
     enlarge,
     nudge,
@@ -325,7 +326,7 @@ def test_integers_that_are_only_added_up_grow_beyond_32_bits() -> None:
         mixed.sum()
         torch.randn(9)[mixed]
 
-    assert index_ranges(run, [sizes, small, mixed]) == [TOTALS, None, 9]
+    assert index_ranges(run, [sizes, small, mixed]) == [TOTALS, FACTORS, 9]
     assert int(enlarge(sizes).cumsum(-1).max()) > 2**35
 
 
@@ -339,3 +340,23 @@ def test_totals_that_are_used_further_are_left_alone() -> None:
         sizes.cumsum(0).clone()
 
     assert index_ranges(run, [lengths, counts, sizes]) == [None, None, TOTALS]
+
+
+def test_integers_that_are_calculated_with_agree_where_the_reference_holds_the_sums() -> None:
+    a, b, place, small = (torch.randint(-3000, 3000, (64, 64)) for _ in range(4))
+    small = small.to(torch.int16)
+
+    def run() -> None:
+        ((a * b).sum(-1) > 0).float()
+        torch.randn(4000)[(place * 2 % 20).abs()]
+        (small * small).clone()
+
+    ranges = index_ranges(run, [a, b, place, small])
+    assert ranges == [FACTORS, FACTORS, None, FACTORS]
+    one, other = (agree(item, torch.Generator().manual_seed(1)) for item in (a, b))
+    assert (
+        abs(int((one * other).sum(-1)[0])) > 2**28 and one.abs().max() <= 3000 and len(set(one.flatten().tolist())) > 9
+    )
+    assert without_overflow(ranges, [a, b, place, small], lambda values: [(values[0] * values[1]).sum(-1)]) == ranges
+    wrapped = without_overflow(ranges, [a, b, place, small], lambda values: [values[3] * values[3]])
+    assert wrapped == [None, None, None, None]  # a kernel with 32 bits would be right, and PyTorch is not

@@ -17,7 +17,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import patterns
-from foundry.tools.grade.judge.index_ranges import NUMBERS, TOTALS, index_ranges
+from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
 from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
 from foundry.tools.grade.runner.tensors import shared_elements
 from foundry.tools.protocol import comparison
@@ -387,7 +387,8 @@ class Case:
         if all(item.is_floating_point() or patterns.is_mask(item) for item in tensors):
             return []
         self._load_state(self._model, "seeded")
-        return index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
+        ranges = index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
+        return without_overflow(ranges, inputs, lambda values: self._run(self._model, "seeded", values))
 
     def _given(self, seed: int, *, publicly: bool = False) -> list[Any]:
         """get_inputs() on the device, drawn there; `publicly`: drawn on the host, as everybody draws them."""
@@ -410,6 +411,8 @@ class Case:
                     return patterns.shuffle_rows(tensor, generator)
                 if count == TOTALS:
                     return patterns.enlarge(tensor)
+                if count == FACTORS:
+                    return patterns.agree(tensor, generator)
                 return patterns.reindex(tensor, count, generator) if count else tensor
 
             return list(bundle.map_tensors(list(inputs), other))

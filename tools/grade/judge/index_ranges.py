@@ -1,5 +1,5 @@
 """Finds integer inputs of a model that are only used to select a row, with the number of rows, and those that are only
-converted to floating numbers. Runs in the judge.
+converted to floating numbers or calculated with. Runs in the judge.
 
 An index as `get_inputs` draws it may leave most of a table out; a kernel must be right for every row. Any other integer
 (a length, a flag, a count) may mean things that its values alone do not tell, so it is not touched.
@@ -13,11 +13,19 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from foundry.knowledge.errors import TaskError
+from foundry.tools.grade.judge.patterns import agree
+from foundry.tools.task import bundle
+
 # Operators whose results hold the elements of their first argument.
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
 NUMBERS = 0  # any order of them will do, and no other values
 TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
+FACTORS = -2  # integers that are only calculated with: any others of the same range will do
 _ADD_UP = frozenset({"cumsum", "sum"})
+_CALCULATE = frozenset(
+    {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
+)
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
 # Operators that ask which of several things a value means; any value has an answer.
 _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
@@ -25,8 +33,8 @@ _ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
-    numbers; TOTALS if it holds 64-bit integers that are only added up, and nothing is done with the sums; None
-    otherwise.
+    numbers; TOTALS if it holds 64-bit integers that are only added up, and nothing is done with the sums; FACTORS if it
+    is only multiplied, added and summed, and so are the results; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -34,6 +42,33 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     with watcher:
         run()
     return [watcher.range_of(tensor) for tensor in tensors]
+
+
+def without_overflow(
+    ranges: list[int | None], inputs: Any, run: Callable[[Any], list[torch.Tensor]]
+) -> list[int | None]:
+    """`ranges`, without FACTORS where the reference's own integers overflow once they agree: a kernel with wider ones
+    would be right. The same in float64 tells; `run` gives the reference's outputs."""
+    if FACTORS not in ranges:
+        return ranges
+
+    def outputs(*, as_floats: bool) -> list[torch.Tensor]:
+        kinds = iter(ranges)
+
+        def drawn(tensor: torch.Tensor) -> torch.Tensor:
+            if next(kinds) != FACTORS:
+                return tensor.clone()
+            agreed = agree(tensor, torch.Generator(tensor.device).manual_seed(0))
+            return agreed.double() if as_floats else agreed
+
+        return [item.double() for item in run(bundle.map_tensors(inputs, drawn))]
+
+    try:
+        pairs = list(zip(outputs(as_floats=False), outputs(as_floats=True), strict=True))
+        is_held = all(torch.allclose(own, wide, rtol=1e-9) for own, wide in pairs)
+    except (TaskError, RuntimeError):
+        is_held = False
+    return ranges if is_held else [None if count == FACTORS else count for count in ranges]
 
 
 class _Watcher(TorchDispatchMode):
@@ -51,14 +86,19 @@ class _Watcher(TorchDispatchMode):
         self._numbers: set[int] = set()
         self._totals: set[int] = set()
         self._sums: dict[int, int] = {}  # place of a sum -> place of the input that it adds up
+        self._factors: set[int] = set()
+        self._results: dict[int, set[int]] = {}  # place of what is calculated -> places of the inputs it comes from
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
     def range_of(self, tensor: torch.Tensor) -> int | None:
         if not _is_integer(tensor):
             return None
         place = _place(tensor)
-        if place in self._totals and not (place in self._ranges or place in self._numbers):
-            return TOTALS
+        if place not in self._ranges and place not in self._numbers:
+            if place in self._factors:
+                return FACTORS
+            if place in self._totals:
+                return TOTALS
         return self._ranges.get(place, NUMBERS if place in self._numbers else None)
 
     def __torch_dispatch__(
@@ -71,8 +111,10 @@ class _Watcher(TorchDispatchMode):
             owner = self._owners.get(_place(item))
             if owner is not None:
                 self._note(owner, item, name, sizes, result)
-            elif _place(item) in self._sums:
+            if owner is None and _place(item) in self._sums:
                 self._note_sum(self._sums[_place(item)], name, result)
+            for factor in list(self._results.get(_place(item), ())):
+                self._note_result(factor, item, name, result)
         return result
 
     def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
@@ -86,6 +128,9 @@ class _Watcher(TorchDispatchMode):
             self._keep_sum(owner, result)
         elif name in _INTO_FLOATS and isinstance(result, torch.Tensor) and result.is_floating_point():
             self._numbers.add(owner)
+        elif name in _CALCULATE and _is_integer(result) and _place(result) != owner:
+            self._factors.add(owner)
+            self._keep_result(owner, result)
         elif name in _PASS_ON and _is_integer(result):
             self._kept.append(result)
             self._owners[_place(result)] = owner
@@ -98,6 +143,19 @@ class _Watcher(TorchDispatchMode):
             self._keep_sum(owner, result)
         else:
             self._ranges[owner] = None
+
+    def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
+        """What was calculated may be calculated with, copied, compared and become floating numbers."""
+        if name in _CALCULATE | _PASS_ON | _INTO_FLOATS and _is_integer(result):
+            self._keep_result(owner, result)
+        elif name not in _ASK | _INTO_FLOATS and not (
+            isinstance(result, torch.Tensor) and _place(result) == _place(item)
+        ):
+            self._ranges[owner] = None
+
+    def _keep_result(self, owner: int, result: torch.Tensor) -> None:
+        self._kept.append(result)
+        self._results.setdefault(_place(result), set()).add(owner)
 
     def _keep_sum(self, owner: int, result: torch.Tensor) -> None:
         self._kept.append(result)

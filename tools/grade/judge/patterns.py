@@ -27,6 +27,7 @@ LARGE = 4.0  # times the usual parameters: activations saturate, recurrences rem
 OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
 FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
+NEAR = 8  # integers that agree lie within this part of the largest
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
 
 
@@ -188,6 +189,16 @@ def enlarge(value: torch.Tensor) -> torch.Tensor:
     of 2**26 of them still fit 64."""
     largest = int(value.abs().max()) if value.numel() else 0
     return value * (1 << max(0, 36 - largest.bit_length()))
+
+
+def agree(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Integers near the largest that occurs, all of its sign, zeros where they were: sums of them and of their products
+    are as large as the input's range allows, while those of usual draws cancel."""
+    wide = value.long().flatten()
+    largest = int(wide[wide.abs().argmax()]) if value.numel() else 0
+    sizes = _whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
+    drawn = (-sizes if largest < 0 else sizes).to(value.dtype)
+    return _keep_layout(value, torch.where(value == 0, value, drawn))
 
 
 def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
