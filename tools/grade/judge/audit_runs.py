@@ -33,6 +33,7 @@ from foundry.tools.protocol.rules import OutputError, accepts, error_limit
 
 SLOT = 0
 DISGUISED = "without a grader in sight"
+ALONE = "provenance (other libraries)"
 FEWER_ROWS, ELSEWHERE = "provenance (fewer rows)", "provenance (other addresses)"
 LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than a fraction of a second
 LATE_S = 0.3
@@ -97,6 +98,8 @@ def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy:
         if answer.passed:  # the other questions would only say it again
             gates.append(_public_gate(watched, case, trial))
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
+        if answer.passed and on_cpu and policy != "open":
+            gates.append(_alone_gate(watched, trial))
         if answer.passed and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
             ways = (ELSEWHERE, FEWER_ROWS) if on_cpu else (FEWER_ROWS, ELSEWHERE)
@@ -192,7 +195,7 @@ def _clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
     faster. The second of two calls counts: the first may have tuned."""
     for factor, how in CLOCKS:
         try:
-            link.ask({"do": "clocks", "factor": factor}, [], link.run_limit_s)
+            link.ask({"do": "pretend", "factor": factor}, [], link.run_limit_s)
         except RunnerFailed as failed:
             return Gate(OTHER_CLOCKS, False, f"it could not be asked under other clocks: {failed.evidence}")
         for _ in range(2):
@@ -200,8 +203,23 @@ def _clocks_gate(link: RunnerLink, trial: Trial) -> Gate:
             if not gate.passed:
                 return gate
     with contextlib.suppress(RunnerFailed):
-        link.ask({"do": "clocks", "factor": 0}, [], link.run_limit_s)
+        link.ask({"do": "pretend", "factor": 0}, [], link.run_limit_s)
     return Gate(OTHER_CLOCKS, True, "right whatever the clocks say")
+
+
+def _alone_gate(link: RunnerLink, trial: Trial) -> Gate:
+    """The answer while the arithmetic of NumPy and of every BLAS but PyTorch's does nothing. PyTorch's own shows in its
+    dispatcher; a function of others that is reached by its address shows nowhere else."""
+    try:
+        silenced = link.ask({"do": "pretend", "alone": True}, [], link.run_limit_s).get("silenced", ())
+        if not silenced:
+            return Gate(ALONE, True, "there is none in its process")
+        gate = _answer_gate(ALONE, link, trial, "while other libraries' arithmetic (NumPy's, BLAS) does nothing")
+        link.ask({"do": "pretend"}, [], link.run_limit_s)
+    except RunnerFailed as failed:
+        return Gate(ALONE, False, f"it could not be asked without other libraries: {failed.evidence}")
+    words = "so they compute for it: let its own kernel do the work"
+    return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
 
 
 def _fewer_gate(name: str, link: RunnerLink, trial: Trial, seen: Message) -> Gate:

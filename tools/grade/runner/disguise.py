@@ -1,5 +1,5 @@
 """Hides, while the candidate's code runs, that a grader runs it: what it finds is what any benchmark's process shows,
-and clocks that tell another time.
+clocks that tell another time, and libraries of others that compute nothing.
 
 Only the audit's watched process does so. A file that is honest where it recognises the grader is wrong there.
 """
@@ -12,12 +12,19 @@ import gc
 import mmap
 import os
 import platform
+import re
 import struct
 import sys
 import time
 import types
 from pathlib import Path
 from types import ModuleType, TracebackType
+
+import torch
+
+from foundry.tools.machine.installed import is_installed
+from foundry.tools.process import procfs
+from foundry.tools.process.channel import Message
 
 OURS = __name__.split(".")[0]
 CACHE = "FOUNDRY_BUILD_CACHE"
@@ -96,11 +103,73 @@ class OtherClocks:
 _CHANGED = contextlib.ExitStack()
 
 
-def set_clocks(factor: float) -> None:
-    """Clocks run at another speed from now on, or as they should again (0)."""
+def pretend(message: Message) -> Message:
+    """From now on clocks run `factor` times as fast as they should, or, with `alone`, other libraries compute nothing;
+    what was changed before is as it should be again. Says which libraries were changed."""
     _CHANGED.close()
-    if factor:
-        _CHANGED.enter_context(OtherClocks(factor))
+    if message.get("factor"):
+        _CHANGED.enter_context(OtherClocks(float(message["factor"])))
+    return {"silenced": _silence_others() if message.get("alone") else []}
+
+
+# ---------------------------------------------------------------- other libraries' arithmetic
+
+_RETURN = b"\xc3"  # a function that does nothing
+_BLAS = [  # under the names that builds of OpenBLAS and BLIS give them
+    f"{prefix}{kind}{name}{ending}"
+    for kind in "sdcz"
+    for name in ("gemm", "gemmt", "gemm3m", "gemv", "ger", "syrk", "syr", "symm", "symv", "trsm", "trmm", "dot", "axpy")
+    for prefix in ("cblas_", "scipy_cblas_", "", "scipy_")
+    for ending in ("", "64_", "_", "_64_")
+]
+_LOOPS, _LOOP_COUNT, _POINTER = 32, 48, 8  # in NumPy's PyUFuncObject
+
+
+def _silence_others() -> list[str]:
+    """NumPy's arithmetic with floating numbers and the products of every BLAS but PyTorch's do nothing, whichever way
+    leads there: a name, a table, an address."""
+    if not OtherClocks.work_here():
+        return []
+    found = [path for path in sorted(procfs.mapped_code()) if is_installed(path) and _silence_blas(path)]
+    return [*found, "numpy"] if _silence_loops() else found
+
+
+def _silence_blas(path: str) -> bool:
+    """Whether a mapped library has products of its own, which do nothing now."""
+    if "/torch/" in path or not re.search("blas|blis", Path(path).name):
+        return False
+    library, pytorch = (ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW) for name in (path, torch._C.__file__))
+    places = {_address(library, name) for name in _BLAS} - {_address(pytorch, name) for name in _BLAS} - {0}
+    for place in places:
+        _CHANGED.callback(_overwrite, place, ctypes.string_at(place, len(_RETURN)))
+        _overwrite(place, _RETURN)
+    return bool(places)
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    function = getattr(library, name, None)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0 if function is not None else 0
+
+
+def _silence_loops() -> bool:
+    """Whether NumPy is here, of whose functions every loop that writes floating numbers does nothing now."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return False
+    page = mmap.mmap(-1, _PAGE, prot=_READ | _WRITE | _RUN)
+    _PAGES.append(page)
+    page[: len(_RETURN)] = _RETURN
+    nothing = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    for function in {value for value in vars(numpy).values() if isinstance(value, numpy.ufunc)}:
+        if ctypes.c_int.from_address(id(function) + _LOOP_COUNT).value != function.ntypes:
+            return False  # laid out otherwise than in the versions that are known
+        loops = ctypes.c_void_p.from_address(id(function) + _LOOPS).value or 0
+        for number, types_of_one in enumerate(function.types[: function.ntypes]):
+            if types_of_one[-1] in "efdgFDG":
+                loop = ctypes.c_void_p.from_address(loops + number * _POINTER)
+                _CHANGED.callback(setattr, loop, "value", loop.value)
+                loop.value = nothing
+    return True
 
 
 def _overwrite(place: int, code: bytes) -> None:
@@ -110,7 +179,7 @@ def _overwrite(place: int, code: bytes) -> None:
     first = place & -_PAGE
     size = (place + len(code) - first + _PAGE - 1) & -_PAGE
     if protect(first, size, _READ | _WRITE | _RUN):
-        raise OSError(ctypes.get_errno(), "the clocks' machine code cannot be written to")
+        raise OSError(ctypes.get_errno(), "machine code cannot be written to")
     ctypes.memmove(place, code, len(code))
     protect(first, size, _READ | _RUN)
 

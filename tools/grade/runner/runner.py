@@ -21,7 +21,7 @@ from torch import nn
 
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import copies, integrity, timed_calls
-from foundry.tools.grade.runner.disguise import Disguise, set_clocks
+from foundry.tools.grade.runner.disguise import Disguise, pretend
 from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 KEPT_CALLS = 6
 COMMANDS = (  # of the judge's: a method each
     *("load", "build", "state", "inputs", "restore", "forget", "token", "call", "run", "collect", "look", "perturb"),
-    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "clocks", "profile"),
+    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "pretend", "profile"),
 )
 
 Clock = Callable[[], int]
@@ -375,10 +375,9 @@ class Runner:
             operators = record_ops(lambda: self._guard("crash", lambda: self._models[slot.case](*arguments)))
         return {"operators": operators, "rows": rows}
 
-    def _clocks(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: clocks run at another speed from now on, or as they should again (factor 0)."""
-        set_clocks(float(message["factor"]))
-        return {}
+    def _pretend(self, message: Message, handles: list[int]) -> Message:
+        """For the audit: clocks run at another speed, or other libraries compute nothing, until it says otherwise."""
+        return pretend(message)
 
     def _copies(self, message: Message, handles: list[int]) -> Message:
         """For the audit: changes every copy of some elements of the last answer, wherever it lies in memory."""
