@@ -64,7 +64,7 @@ from foundry.tools.tune.tuner import TunedPlan
 # (benchmarks/results/coverage-screen*.jsonl); a proof is three times as exact.
 NOISE = {"cuda": 0.018, "cpu": 0.055}
 PROOF = 1 / 3
-EFFORTS["quick"] = replace(QUICK, seeds=1, proofs=0, tune_s=0.0, plateau=10_000, floor_trusted=10_000, counted=0)
+REPLAYED = replace(QUICK, seeds=1, proofs=0, tune_s=0.0, plateau=10_000, floor_trusted=10_000, counted=0)
 
 
 class RecordedLibrary:
@@ -314,6 +314,8 @@ async def run_search(
         in_flight=in_flight,
     )
     parts = RecordedParts(library, seed, store)
+    kept = EFFORTS["quick"]
+    EFFORTS["quick"] = REPLAYED
     try:
         run = create(request, parts)
         opened = await open_services(run, parts, silent)
@@ -323,6 +325,7 @@ async def run_search(
         run.close()
         return trail
     finally:
+        EFFORTS["quick"] = kept
         shutil.rmtree(folder, ignore_errors=True)
 
 

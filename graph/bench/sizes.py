@@ -7,6 +7,8 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from foundry.knowledge.syntax import parse
+
 MAKERS = frozenset({"empty", "full", "normal", "ones", "rand", "randint", "randn", "zeros"})  # of PyTorch's tensors
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -23,8 +25,8 @@ Known = dict[str, Any]
 def input_elements(source: str) -> int | None:
     """The elements of the tensors that `get_inputs` makes; None where that cannot be read."""
     try:
-        module = ast.parse(source)
-    except (SyntaxError, ValueError):
+        module = parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     known: Known = {}
     found: list[int | None] = []

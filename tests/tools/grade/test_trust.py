@@ -277,7 +277,8 @@ def test_answers_from_memory_and_work_put_off(
 )
 def test_what_ordinary_inputs_do_not_show(grader: Grader, baseline: Baseline, forward: str, gate: str) -> None:
     verdict = verify(grader, baseline, candidate(forward), "full")
-    assert (verdict.outcome, verdict.gates[-1].gate) == ("wrong_result", gate), verdict.evidence
+    is_wrong = verdict.outcome in ("wrong_result", "inaccurate")  # by how many elements of this draw differ
+    assert is_wrong and verdict.gates[-1].gate == gate, verdict.evidence
 
 
 def test_a_candidate_has_its_own_files_only_and_cannot_write_to_its_inputs(grader: Grader, baseline: Baseline) -> None:
