@@ -134,8 +134,8 @@ def file_of(address: int) -> str:
 
 
 def children() -> dict[int, str]:
-    """Children that still run (one that ended and was not waited for does not count): pid -> command, where it can be
-    read from inside a sandbox."""
+    """Children that still run (one that ended and was not waited for does not count): pid -> command, "" where a
+    sandbox hides it."""
     found: dict[int, str] = {}
     for thread in _entries("/proc/self/task"):
         with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ def _command(child: str) -> str:
     try:
         return Path(f"/proc/{child}/comm").read_text().strip()
     except OSError:
-        return "of unknown name"
+        return ""
 
 
 def open_files() -> dict[str, str]:

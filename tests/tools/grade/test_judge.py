@@ -281,7 +281,7 @@ def test_a_flood_does_no_harm_and_a_child_that_is_left_is_cheating(grader: Grade
         grader, baseline, candidate("subprocess.Popen(['sleep', '61.5'], start_new_session=True)\n" + flood)
     )
     assert (verdict.outcome, verdict.gates[-1].gate) == ("cheating", "threads and processes"), verdict.evidence
-    assert "a child process was left running" in verdict.evidence
+    assert "a child process was left running (sleep" in verdict.evidence
     time.sleep(0.2)
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+_FROM_TEXT = (
+    "runs Python from a text (exec, eval or compile), whose lines nobody can watch, even if it is a constant: "
+    "write that code as functions and classes of the file"
+)
 LOOKS_AWAY = {
     "socket.connect": "opens a network connection",
     "socket.bind": "opens a network port",
@@ -23,8 +27,8 @@ LOOKS_AWAY = {
     "code.__new__": "makes code at run time",
     "function.__new__": "makes code at run time",
     "object.__setattr__": "changes a function or a class of others",
-    "exec": "runs code made at run time",
-    "compile": "compiles code made at run time",
+    "exec": _FROM_TEXT,
+    "compile": _FROM_TEXT,
     "ctypes.string_at": "reads memory by its address",
     "mmap.__new__": "maps memory of its own",
     "os.fork": "starts a process of itself",

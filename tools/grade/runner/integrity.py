@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -350,7 +351,7 @@ def _signal_name(number: int) -> str:
 def _left_behind(before: Snapshot, after: Snapshot) -> Iterator[str]:
     for pid, command in after["children"].items():
         if pid not in before["children"]:
-            yield f"a child process was left running ({command})"
+            yield f"a child process was left running ({command or _begun_as(pid)})"
     scratch = [os.path.realpath(path) for path in (before["flags"]["the working directory"], *_build_folders(after))]
     for number, name in after["files"].items():
         if before["files"].get(number) == name:
@@ -361,6 +362,15 @@ def _left_behind(before: Snapshot, after: Snapshot) -> Iterator[str]:
             yield "a socket to another process was left open"
         elif name.startswith("writes ") and not name.removeprefix("writes ").startswith(tuple(scratch)):
             yield f"{name.removeprefix('writes ')} was left open for writing"
+
+
+def _begun_as(pid: int) -> str:
+    """The command of a child whose name a sandbox hides, as subprocess has it."""
+    begun = [item for item in gc.get_objects() if issubclass(type(item), subprocess.Popen)]
+    command = next((item.args for item in begun if item.pid == pid), None)
+    if command is None:
+        return f"process {pid}, which subprocess did not start: a fork, or a library's"
+    return command if isinstance(command, str) else " ".join(map(str, command))
 
 
 def _build_folders(state: Snapshot) -> list[str]:

@@ -29,7 +29,7 @@ class Sentry:
 
     def findings(self) -> list[str]:
         """What was seen so far, in words."""
-        return [f"line {line}: {LOOKS_AWAY[event]}" for event, line in self._seen]
+        return list(dict.fromkeys(f"line {line}: {LOOKS_AWAY[event]}" for event, line in self._seen))
 
     def _note(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._busy or not looks_away(event, arguments) or len(self._seen) >= MOST_SEEN:
