@@ -33,18 +33,29 @@ DOING = {
 
 
 @dataclass
-class IslandScene:
-    """One island: where it is, who does what there, and why."""
+class StepScene:
+    """A step that is under way: who does what."""
 
-    number: int
     generation: int = 0
     doing: str = "starts"
     expert: str = ""
-    candidate: str = ""  # of the step at hand
+    candidate: str = ""
+
+
+@dataclass
+class IslandScene:
+    """One island: its steps under way, and the reason that was given last."""
+
+    number: int
+    steps: dict[int, StepScene] = field(default_factory=lambda: {0: StepScene()})  # by strand
     reason: str = ""
     best: float | None = None
     tried: int = 0
     ended: str = ""
+
+    @property
+    def generation(self) -> int:
+        return max(step.generation for step in self.steps.values())
 
 
 @dataclass(frozen=True)
@@ -121,30 +132,41 @@ class Scene:
     def _take_island(self, number: int, event: Event) -> None:
         self.phase = "search"
         island = self.islands.setdefault(number, IslandScene(number))
-        step = _STEP.search(event.step)
-        if step and int(step[2]) != island.generation:
-            island.generation, island.expert, island.candidate = int(step[2]), "", ""
+        step = self._step_of(island, event)
         if event.kind == "node" and event.ended is None:
-            island.doing = DOING.get(event.name, event.name)
+            step.doing = DOING.get(event.name, event.name)
         elif event.kind == "expert" and event.data.get("purpose") == "propose":
-            self._take_thought(island, event)
+            step.expert = event.name
+            if event.ended is None:
+                step.doing = f"thinks about {event.data.get('parent', '')}"
         elif event.kind == "expert" and event.data.get("purpose") == "diagnose" and event.ended is not None:
             island.reason = f"{event.data.get('candidate', '')}: {event.data.get('found', '')}"
         elif event.kind == "proposal":
-            island.candidate = event.data["candidate"]
+            step.candidate = event.data["candidate"]
             moves = ", ".join(move.rpartition(":")[2] for move in event.data["moves"])
             island.reason = ": ".join(filter(None, (moves, event.data["rationale"])))
         elif event.kind == "note" and event.name == "role":
             self.roles[number] = event.data["role"]
         elif event.kind == "note" and event.name == "paused":
-            island.doing = "paused" if event.ended is None else "goes on"
+            step.doing = "paused" if event.ended is None else "goes on"
+        elif event.kind == "note" and event.name == "strand ends" and len(island.steps) > 1:
+            island.steps = {key: other for key, other in island.steps.items() if other is not step}
         elif event.kind == "note" and event.name == "island ends":
             island.ended = str(event.data.get("reason", "")) or "done"
 
-    def _take_thought(self, island: IslandScene, event: Event) -> None:
-        island.expert = event.name
-        if event.ended is None:
-            island.doing = f"thinks about {event.data.get('parent', '')}"
+    def _step_of(self, island: IslandScene, event: Event) -> StepScene:
+        """The step that an event is about. Of several strands each takes the next step in turn."""
+        found = _STEP.search(event.step)
+        if not found:
+            return island.steps[max(island.steps, key=lambda key: island.steps[key].generation)]
+        generation = int(found[2])
+        strand = generation % self.request.strands
+        if strand not in island.steps or island.steps[strand].generation != generation:
+            if island.generation == 0:
+                island.steps.clear()
+            doing = island.steps[strand].doing if strand in island.steps else "starts"
+            island.steps[strand] = StepScene(generation, doing)
+        return island.steps[strand]
 
     def _take_evaluation(self, event: Event) -> None:
         data = event.data

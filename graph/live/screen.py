@@ -112,7 +112,7 @@ def _islands(scene: Scene, width: int, height: int) -> list[Text]:
 
 
 def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
-    """Four lines: who it is, what is done, and why in two."""
+    """Four lines: who it is, each step that is under way, and the latest reason in those that are left."""
     gain = f" {island.best:.2f}x" if island.best else ""
     star = "*" if scene.best_island == island.number else ""
     role = scene.role(island.number)
@@ -120,7 +120,9 @@ def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
     head = Text.assemble(name, f" g{island.generation}", (gain + star, GOOD))
     if island.ended:
         return [head, *(Text(line, DIM) for line in _wrap(island.ended, width, 3))]
-    return [head, Text(_doing(island), "yellow"), *(Text(line, DIM) for line in _wrap(island.reason, width, 2))]
+    steps = _steps(island)[:3]
+    reason = _wrap(island.reason, width, 3 - len(steps)) if len(steps) < 3 else []
+    return [head, *(Text(line, "yellow") for line in steps), *(Text(line, DIM) for line in reason)]
 
 
 def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
@@ -132,10 +134,13 @@ def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
 
 
 def _doing(island: IslandScene) -> str:
-    if island.ended:
-        return make_printable(island.ended)
-    who = f"@{island.expert} " if island.expert else ""
-    return f"{who}{island.doing} {island.candidate}".rstrip()
+    return make_printable(island.ended) if island.ended else "; ".join(_steps(island))
+
+
+def _steps(island: IslandScene) -> list[str]:
+    """Who does what, a line a step."""
+    steps = sorted(island.steps.values(), key=lambda step: step.generation)
+    return [f"{f'@{step.expert} ' if step.expert else ''}{step.doing} {step.candidate}".rstrip() for step in steps]
 
 
 def _wrap(text: str, width: int, rows: int) -> list[str]:

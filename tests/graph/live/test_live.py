@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.graph.test_resume import CHILD
@@ -17,10 +17,10 @@ from tests.graph.test_resume import CHILD
 from foundry.graph.live.line import Line, keys_of
 from foundry.graph.live.plain import PlainLines
 from foundry.graph.live.reader import RunReader
-from foundry.graph.live.scene import Scene
+from foundry.graph.live.scene import DOING, Scene
 from foundry.graph.live.screen import Below, draw
 from foundry.graph.live.watch import watch_plain
-from foundry.graph.run.events import Event
+from foundry.graph.run.events import Event, EventKind
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import solve
@@ -70,6 +70,26 @@ def test_the_best_is_the_proven_one_and_not_the_luckiest_screen(make_request: Ca
         "best c1 1.30x",
         "best c2 1.50x",
     ]
+
+
+def test_each_of_an_island_s_steps_is_seen_while_it_is_under_way(make_request: Callable[..., SolveRequest]) -> None:
+    scene = Scene(make_request(12, islands=1, in_flight=2))
+    told = [
+        ("node", "select", "i0g1", 1.0, {}),
+        ("expert", "tiling", "i0g1", None, {"purpose": "propose", "parent": "c1"}),
+        ("expert", "fusion", "i0g2", None, {"purpose": "propose", "parent": "c3"}),
+        ("node", "verify", "i0g1", None, {}),
+        ("node", "build", "i0g2", None, {}),
+        ("expert", "diagnostician", "i0g3", None, {"purpose": "propose", "parent": "c5"}),
+    ]
+    for number, (kind, name, step, ended, data) in enumerate(told):
+        scene.take(Event(number, cast(EventKind, kind), name, 0, step, None, number, ended, data))
+    (island,) = scene.islands.values()
+    assert island.generation == 3
+    doing = {step.generation: (step.expert, step.doing) for step in island.steps.values()}
+    assert doing == {2: ("fusion", DOING["build"]), 3: ("diagnostician", "thinks about c5")}
+    scene.take(Event(9, "note", "strand ends", 0, "i0g2", None, 9, 9, {}))
+    assert [step.generation for step in island.steps.values()] == [3]
 
 
 async def test_watching_follows_a_run_and_writes_nothing(make_request: Callable[..., SolveRequest], parts: Any) -> None:
