@@ -294,6 +294,9 @@ def test_a_kernel_for_a_network_of_many_layers_is_read(tmp_path: Path) -> None:
     path.write_bytes(b"#" * (KERNEL_BYTES + 1))
     with pytest.raises(UsageError, match="larger than"):
         read_kernel(path)
+    path.write_bytes(b"x = 1\n" * 400_000)  # would take seconds and a GB to parse
+    with pytest.raises(UsageError, match="of Python beside its long strings"):
+        read_kernel(path)
 
 
 def test_line_ends_and_accents_are_read_as_they_are(tmp_path: Path) -> None:

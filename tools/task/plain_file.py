@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from foundry.knowledge import syntax
 from foundry.knowledge.errors import UsageError
 
 SOURCE_BYTES = 1 << 20  # source text has some kB, a generated kernel a hundred; a MB of code takes 3 s to parse
-KERNEL_BYTES = 16 << 20  # the kernels of a network of 200 layers have 2.6 MB, nearly all of it one string
+KERNEL_BYTES = 4 << 20  # the kernels of a network of 200 layers have 2.6 MB, nearly all of it one string
+_LONG_STRINGS = re.compile(r"\"{3}.*?\"{3}|'{3}.*?'{3}", re.DOTALL)
 DEEPEST = 200  # levels of a syntax tree: what reads it recursively needs three frames a level, and Python gives 1000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -55,8 +57,11 @@ def read_source(path: Path, *, largest_bytes: int = SOURCE_BYTES) -> str:
 
 
 def read_kernel(path: Path) -> str:
-    """A candidate's file as text; raises UsageError in one line."""
-    return read_source(path, largest_bytes=KERNEL_BYTES)
+    """A candidate's file as text; raises UsageError in one line. Device code is a string, which costs no parsing."""
+    text = read_source(path, largest_bytes=KERNEL_BYTES)
+    if len(text) > SOURCE_BYTES and len(_LONG_STRINGS.sub("", text)) > SOURCE_BYTES:
+        raise UsageError(f"{path} has more than {SOURCE_BYTES:,} characters of Python beside its long strings")
+    return text
 
 
 def parse_python(text: str, name: str = "candidate.py") -> ast.Module:
