@@ -63,7 +63,9 @@ def solve(
     ] = None,
     in_flight: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_IN_FLIGHT, help="Steps that each island takes at a time; default: 1."),
+        typer.Option(
+            min=1, max=MOST_IN_FLIGHT, help="Steps of an island at a time; default: 1, or what keeps models busy."
+        ),
     ] = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
@@ -119,14 +121,23 @@ def solve(
     )
     machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
     limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
-    request = SolveRequest(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models)
-    request = replace(request, store=store, learn=learn, runs=str(runs), finalists=finalists, gpus=see_gpus(gpus))
     tape = TapeOptions(model_flags.absolute(record), model_flags.absolute(recording), ask_missing)
     if tape != TapeOptions() and not models:
         raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
-    request = replace(request, prompts=_choose_prompts(prompts, request))
-    request = replace(request, rivals=request.rivals if compiled else (), ask=ask, tape=tape)
-    request = replace(request, in_flight=read_in_flight(in_flight), without=_leave_out(switched_on))
+    request = SolveRequest(
+        *(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models),
+        in_flight=read_in_flight(in_flight),
+        store=store,
+        learn=learn,
+        runs=str(runs),
+        finalists=finalists,
+        gpus=see_gpus(gpus),
+        prompts=_choose_prompts(prompts, has_model=bool(models), learns=learn),
+        ask=ask,
+        tape=tape,
+        without=leave_out(switched_on),
+    )
+    request = request if compiled else replace(request, rivals=())
     if models and not as_json and (file := find_file(Path.cwd())):
         typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:
@@ -136,25 +147,25 @@ def solve(
     conclude(summary, request.task, as_json, min_speedup)
 
 
-def _leave_out(switched_on: str) -> tuple[Mechanism, ...]:
-    """The parts of the search that are off by default, but for those that the user wants."""
+def leave_out(switched_on: str) -> tuple[Mechanism, ...]:
+    """The parts of the search that are off by default, but for those that the user wants ("gradients,migration")."""
     from foundry.graph.run.request import OFF
 
     wanted = [choose("--with", name.strip(), OFF) for name in switched_on.split(",") if name.strip()]
     return tuple(name for name in OFF if name not in wanted)
 
 
-def _choose_prompts(flag: str | None, request: SolveRequest) -> PromptMode:
+def _choose_prompts(flag: str | None, *, has_model: bool, learns: bool) -> PromptMode:
     """What the user wants of the experts' prompts; as shipped where no model thinks or nothing is kept."""
     from foundry.agents.models.settings import read_prompts
     from foundry.graph.run.request import PromptMode
 
     said, by_flag = read_prompts(flag)
     mode: PromptMode = choose("--prompts", said or "shipped", get_args(PromptMode))
-    if mode == "shipped" or (request.models and request.learn):
+    if mode == "shipped" or (has_model and learns):
         return mode
     if by_flag:
-        lacks = "no chat model is asked for" if request.learn else "--no-learn leaves nothing to keep it in"
+        lacks = "no chat model is asked for" if learns else "--no-learn leaves nothing to keep it in"
         raise UsageError(f"--prompts {mode} is about what chat models are told, and {lacks}")
     return "shipped"
 

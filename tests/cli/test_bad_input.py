@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from foundry.graph.commands.solve import leave_out
+
 from .conftest import TOY, Cli, Solved, rows, working_below
 
 FORWARD = "return torch.relu(x * 2.0 + self.bias)"
@@ -99,6 +101,7 @@ def test_options_that_are_wrong(cli: Cli, text: str, words: list[str]) -> None:
     ("words", "told"),
     [
         (["--effort", "huge"], ["--effort huge", "quick"]),
+        (["--with", "migration,magic"], ["--with magic", "gradients"]),
         (["--target", "tpu"], ["--target tpu", "cuda"]),
         (["--policy", "kind"], ["--policy kind", "fair"]),
         (["--islands", "0"], ["--islands"]),
@@ -175,3 +178,11 @@ def test_a_machine_without_a_compiler(cli: Cli) -> None:
 def test_an_endpoint_without_a_model(cli: Cli) -> None:
     done = cli.here("agent", "solve", "toy.py", "--base-url", "http://127.0.0.1:9/v1", "--no-learn")
     assert done.is_one_line("--model")
+
+
+@pytest.mark.parametrize(
+    ("said", "left_out"),
+    [("", ("gradients", "migration")), ("migration", ("gradients",)), ("gradients, migration", ())],
+)
+def test_parts_of_the_search_that_are_off_are_switched_on_by_name(said: str, left_out: tuple[str, ...]) -> None:
+    assert leave_out(said) == left_out

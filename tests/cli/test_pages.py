@@ -29,8 +29,9 @@ def test_what_a_model_was_told_is_shown_with_its_first_bad_answer_and_the_repair
     run = solved.second.json["run"]
     shown = solved.cli.here("agent", "trace", run, "--prompts").out
     assert "by scripted-1: answered" in shown and "by scripted-1: failed" in shown
-    whole, again = shown.count("--- system\n"), shown.count("--- system: as before")
-    assert whole >= 2 and whole + again == shown.count("\n--- system") and whole <= 4  # once for each expert
+    told = [part.split("\n", 1)[0] for part in shown.split("--- system\n")[1:]]  # "# You are the ..."
+    assert len(told) >= 2 and len(set(told)) == len(told), "each expert's once; then it is as before"
+    assert len(told) + shown.count("--- system: as before") == shown.count("--- system")
     bad = shown.split("--- first answer, which could not be used\n")[1].split("\n--- repair\n")
     assert bad[0] and "--- answer" in bad[1]
     assert "--- prompt" in solved.cli.here("agent", "trace", run, "--prompts", "--kind", "expert").out
