@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -195,6 +196,9 @@ def test_an_output_that_the_callers_stream_does_not_wait_for_is_found(where: Whe
 
 @pytest.mark.gpu
 @needs_gpu
+@pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1, reason="needs the GPU to itself: run it without -n"
+)
 def test_an_honest_short_call_is_not_charged_for_a_slow_host() -> None:
     settle()
     x = torch.randn(1 << 20, device="cuda")
