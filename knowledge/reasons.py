@@ -17,6 +17,7 @@ class ReasonKind(StrEnum):
     SYSTEM = "system"  # the operating system (symbol)
     THREADS = "threads"  # threads that may outlive the call (symbol)
     DEVICE = "device"  # work or settings stay behind on the device (symbol)
+    RACES = "races"  # a kernel may begin before the one whose results it reads has written them (subject: "")
     FLUSHES = "flushes"  # denormal numbers become zero in the whole thread that loads the file (subject: "")
     UNKNOWN = "unknown"  # not known to be harmless (symbol)
     LINKED = "linked"  # another library is linked (name)

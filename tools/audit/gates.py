@@ -15,6 +15,7 @@ from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.knowledge.task import AccuracyClass, Policy
 from foundry.tools.audit.acts.conduct import MAPPED_CODE, apply_policy
 from foundry.tools.audit.acts.provenance import LARGEST_SHARE, computing_rows, kind_of, provenance_gates, torch_share
+from foundry.tools.audit.binary.dependence import DEPENDENCE
 from foundry.tools.audit.binary.symbols import symbol_gates
 from foundry.tools.audit.policies import open_labels, policy_gates, practices, spelled
 from foundry.tools.audit.text.clocks import clocks_are_apart, is_asked_about, is_clock
@@ -90,7 +91,7 @@ def _symbols(build: Build, policy: Policy) -> list[Gate]:
 def _of_runs(build: Build, watched: Sequence[Gate]) -> list[Gate]:
     """The gates of the audit's runs, without those over the library that was built and judged before."""
     name = build.artifact
-    twice = {f"symbols ({name})", f"libraries ({name})"} if name else set()
+    twice = {f"{gate} ({name})" for gate in ("symbols", "libraries", DEPENDENCE)} if name else set()
     return [gate for gate in watched if gate.gate not in twice]
 
 

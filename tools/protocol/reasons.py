@@ -33,6 +33,8 @@ _OTHERS = {
     ReasonKind.FLAG: "passes {!r} to the compiler, which does more than optimise",
     ReasonKind.RELAXED: "uses {}, whose arithmetic is not IEEE's",
     ReasonKind.TAKES_NAME: "defines {}, a name of the CUDA runtime: whose function is called could not be told",
+    ReasonKind.RACES: "its kernels let the next one begin early (griddepcontrol.launch_dependents) and none waits for "
+    "the one before it (griddepcontrol.wait), which alone makes that one's results visible: wait before the first read",
     ReasonKind.FLUSHES: "loading it sets flush-to-zero for the whole thread: other code loses its denormal numbers. "
     "GCC before 13 links this in where -ffast-math or -Ofast stands in the command that links",
     ReasonKind.MORE: "{} more that are not listed",

@@ -14,6 +14,7 @@ from pathlib import Path
 from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.binary.convicting import convicts, is_lead
+from foundry.tools.audit.binary.dependence import dependence_gate
 from foundry.tools.audit.binary.elf import Imports, is_device_code, read_code, read_imports
 from foundry.tools.process.child import Limits, run_command
 from foundry.tools.protocol.reasons import in_words, make_gate
@@ -127,12 +128,13 @@ _SAYS_NOTHING = Reason(ReasonKind.UNKNOWN, "")
 
 
 def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
-    """Gates "symbols" and "libraries" of a built shared library.
+    """Gates "symbols" and "libraries" of a built shared library, and "dependent launches" where it has device code.
 
     `torch_binding` judges an extension built against torch's headers: it may name PyTorch's types and allocator.
     """
     if is_device_code(library):
-        return [Gate("symbols", True, "device code of one file; nothing of another library is linked into it")]
+        alone = Gate("symbols", True, "device code of one file; nothing of another library is linked into it")
+        return [alone, *filter(None, [dependence_gate(library)])]
     try:
         imports = read_imports(library)
     except (OSError, ValueError) as error:
@@ -169,6 +171,7 @@ def symbol_gates(library: Path, *, torch_binding: bool = False) -> list[Gate]:
             [Reason(ReasonKind.LINKED, name) for name in foreign],
             "the library links nothing but the system's own and CUDA's runtime",
         ),
+        *filter(None, [dependence_gate(library)]),
     ]
 
 
