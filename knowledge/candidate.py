@@ -316,7 +316,7 @@ class Baseline:
     degenerate: str = ""  # why the task proves nothing, or ""
     coincidence: str = ""  # which answer without a kernel is right for the inputs as given, or ""
     told_by: str = ""  # the question that tells right from wrong then, on whose inputs everything is timed
-    is_ieee: bool = False  # its float32 outputs are as near to the truth as IEEE arithmetic brings any kernel
+    is_ieee: bool = False  # its float32 outputs need IEEE arithmetic: TF32, where allowed, changes nothing in them
 
     @property
     def label(self) -> str:

@@ -112,7 +112,7 @@ class Judge:
             degenerate=telling.degenerate,
             coincidence=telling.coincidence,
             told_by=telling.told_by,
-            is_ieee=all(map(is_ieee, trial.of_baseline, trial.specs)),
+            is_ieee=all(map(is_ieee, trial.of_baseline, trial.ieee, trial.specs)),
         )
         errors = [[error.norm, error.violation] for error in trial.of_baseline]
         plain = codec.to_plain(baseline)
