@@ -11,7 +11,7 @@ from foundry.agents.prompt import PromptText
 from foundry.agents.talk import Talk
 from foundry.knowledge.candidate import Baseline, Evaluation, Rival
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import Hit, Known, MoveLift
+from foundry.knowledge.experience.record import Credit, Hit, Known
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph
 from foundry.knowledge.task import Task
@@ -66,7 +66,7 @@ class Brief:
     lowered: Lowered | None  # None when the parent is not a library candidate
     diagnosis: Diagnosis | None
     hits: tuple[Hit, ...] = ()
-    lifts: tuple[MoveLift, ...] = ()
+    credits: tuple[Credit, ...] = ()
     directives: tuple[Directive, ...] = ()
     hints: tuple[Hint, ...] = ()  # the archive's gradients at the parent's cell, the strongest first
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0

@@ -226,22 +226,26 @@ def teach(landscape: Landscape, seed: int, evaluations: int) -> list[ExperienceR
 
 
 def shuffled(records: Sequence[ExperienceRecord], seed: int) -> list[ExperienceRecord]:
-    """The same lessons, with what came of them dealt anew among those of each run."""
+    """The same lessons, with what came of each step dealt anew among the steps of each run."""
     stream = random.Random(f"{seed}:shuffled")
     found: list[ExperienceRecord] = []
     for run in dict.fromkeys(record.run for record in records):
-        own = [record for record in records if record.run == run]
-        dealt = stream.sample(own, len(own))
-        found += [
-            replace(
-                record,
-                parent_speedup=other.parent_speedup,
-                child_speedup=other.child_speedup,
-                child_ci95=other.child_ci95,
-                outcome=other.outcome,
-            )
-            for record, other in zip(own, dealt, strict=True)
-        ]
+        steps: dict[str, list[ExperienceRecord]] = {}
+        for record in records:
+            if record.run == run:
+                steps.setdefault(record.step, []).append(record)
+        for own, dealt in zip(steps.values(), stream.sample(list(steps.values()), len(steps)), strict=True):
+            other = dealt[0]
+            found += [
+                replace(
+                    record,
+                    parent_speedup=other.parent_speedup,
+                    child_speedup=other.child_speedup,
+                    child_ci95=other.child_ci95,
+                    outcome=other.outcome,
+                )
+                for record in own
+            ]
     return found
 
 

@@ -311,7 +311,7 @@ async def _evaluate_seed(services: Services, decision: Decision) -> None:
                     graph=graphs[0],
                     device=services.device,
                     diagnosis=None,
-                    filed={SEED: 1.0},
+                    filed={SEED: 1},
                     parent=(),
                     child=[evaluation],
                     kernels=lowered.kernels if lowered else (),

@@ -1,8 +1,8 @@
 """How the playbook ranks the legal moves of one candidate.
 
 The score of a move is a product of weights: of its aspect on the diagnosis' card, of the expert, of the island's role,
-of the kernel's share of the time, of the lift that earlier runs measured, of the archive's hints, and of whether the
-tuner has swept the structure's numbers.
+of the kernel's share of the time, of the effect that experience credits it with, of the archive's hints, and of whether
+the tuner has swept the structure's numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from foundry.agents.route import ROLES
 from foundry.agents.situation import Situation
 from foundry.agents.tuning import is_tuned
 from foundry.knowledge.cards import cards
-from foundry.knowledge.experience.record import MoveLift
+from foundry.knowledge.experience.record import Credit
 from foundry.knowledge.thought import Aspect, Move
 
 TUNED = 0.3  # a number of a structure that the tuner has swept: it knows better ones, or none
-LIFT_POWER = 4.0  # a measured lift of 1.2 counts like a card's weight of 2
+CREDIT_POWER = 4.0  # a credit of 1.2 counts like a card's weight of 2
 # Which aspects move a candidate along a coordinate of the archive.
 COORDINATES: dict[str, tuple[Aspect, ...]] = {
     "d_mem": ("tile", "vector", "memory"),
@@ -34,12 +34,12 @@ NO_OPINION = Opinion(1.0)
 
 @dataclass(frozen=True)
 class Ranked:
-    """A move with its score (1 is neutral), the expert's opinion, and the lift that earlier runs measured."""
+    """A move with its score (1 is neutral), the expert's opinion, and what experience credits it with."""
 
     move: Move
     score: float
     opinion: Opinion
-    lift: MoveLift | None = None
+    credit: Credit | None = None
 
 
 def rank(moves: Sequence[Move], expert: Expert, situation: Situation, *, of_others: float = 0.0) -> list[Ranked]:
@@ -53,24 +53,23 @@ def _score(move: Move, expert: Expert, situation: Situation, of_others: float) -
     if not (liked := expert.aspects.get(move.aspect, of_others)):
         return Ranked(move, 0.0, NO_OPINION)
     opinion = expert.opinion(move, situation)
-    lift = next((item for item in situation.brief.lifts if item.move == move.key and item.tries > 0), None)
+    credit = next((item for item in situation.brief.credits if item.move == move.key), None)
     factors = (
         liked,
         opinion.weight,
         cards()[situation.limiter].weight(move.aspect) if situation.limiter else 1.0,
         ROLES[situation.brief.role].get(move.aspect, 1.0),
         _share(move, situation),
-        weigh_lift(lift) if lift else 1.0,
+        weigh_credit(credit) if credit else 1.0,
         _weigh_hints(move, situation),
         TUNED if move.kind == "set" and move.aspect != "precision" and is_tuned(situation.brief) else 1.0,
     )
-    return Ranked(move, math.prod(factors), opinion, lift)
+    return Ranked(move, math.prod(factors), opinion, credit)
 
 
-def weigh_lift(lift: MoveLift) -> float:
-    """What experience is worth: its lift, shrunk towards 1 while it rests on little that is near, to a power that lets
-    it win."""
-    return float(max(lift.lift, 0.1) ** (LIFT_POWER * lift.confidence))
+def weigh_credit(credit: Credit) -> float:
+    """What experience is worth: the effect that it credits a move with, to a power that lets it win."""
+    return math.exp(CREDIT_POWER * credit.log_effect)
 
 
 def _share(move: Move, situation: Situation) -> float:

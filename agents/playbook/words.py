@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from foundry.agents.expert import Expert
@@ -43,8 +44,8 @@ def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
 
 def _cites(draft: Draft) -> tuple[str, ...]:
     directives = [f"d{directive.id}" for directive in draft.held]
-    followed = [item.lift for item in draft.chosen if item.lift is not None and item.lift.lift >= 1]
-    return tuple(dict.fromkeys([*directives, *(f"x{record}" for lift in followed for record in lift.records)]))
+    followed = [item.credit for item in draft.chosen if item.credit is not None and item.credit.effect >= 1]
+    return tuple(dict.fromkeys([*directives, *(f"x{record}" for credit in followed for record in credit.records)]))
 
 
 def _rationale(draft: Draft, situation: Situation) -> str:
@@ -70,9 +71,8 @@ def _change(move: Move) -> str:
 
 def _why(item: Ranked) -> str:
     reasons = [item.opinion.because, _without_change(item.move)]
-    if item.lift is not None:
-        lift = item.lift
-        reasons.append(f"experience: {lift.lift:.2f}x over {lift.tries} tries, {lift.wins} wins")
+    if item.credit is not None:
+        reasons.append(f"experience credits it with {item.credit.words}")
     told = "; ".join(dict.fromkeys(reason.rstrip(".") for reason in reasons if reason))
     return f"{_change(item.move)}: {told}." if told else f"{_change(item.move)}."
 
@@ -88,10 +88,11 @@ def _expected(draft: Draft, situation: Situation) -> str:
     """What should change, so that the outcome can be compared with it."""
     if draft.undone:
         return "compiles and gives the right result again"
-    lifts = [item.lift for item in draft.chosen if item.lift is not None]
-    if lifts:
-        best = max(lifts, key=lambda lift: lift.tries)
-        return f"about {best.lift:.2f}x the parent's speed, as measured {best.tries} times on similar graphs"
+    credits = [item.credit for item in draft.chosen if item.credit is not None]
+    if credits:
+        together = math.exp(sum(credit.log_effect for credit in credits))
+        steps = max(credit.steps for credit in credits)
+        return f"about {together:.2f}x the parent's speed, as its moves are credited by up to {steps} steps each"
     moves = [move for move, _ in draft.asked] + [item.move for item in draft.chosen]
     saved = sum(2 * situation.value_bytes(move.name) for move in moves if move.kind == "fuse")
     if saved:

@@ -18,11 +18,12 @@ from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import Gate, Rival
 from foundry.knowledge.cards import cards
-from foundry.knowledge.experience.record import ExperienceRecord
+from foundry.knowledge.experience.record import Credit, ExperienceRecord
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 24
 EXAMPLE_CHARS = 3_200
+MOST_HELPED = 6  # moves by what they are credited with
 MOST_VALUES = 12  # of a tunable that are spelt out
 # What a step along a coordinate of the archive is in a kernel.
 ADVICE: Mapping[tuple[str, str], str] = {
@@ -276,9 +277,7 @@ def _experience(brief: Brief) -> str:
         + (f"; {hit.record.lift:.2f}x of its parent" if hit.record.lift is not None else f"; {hit.record.outcome}")
         for hit in brief.hits[:8]
     ]
-    lines += [
-        f"- move {item.move}: {item.lift:.2f}x over {item.tries} tries, {item.wins} wins" for item in brief.lifts[:8]
-    ]
+    lines += [f"- move {item.move} is credited with {item.words}" for item in _telling(brief.credits)]
     own = brief.lowered.recipe.authored if brief.lowered else None
     written = [
         (hit.record.child_speedup or 0.0, hit.record.id, hit.record.recipe)
@@ -290,6 +289,11 @@ def _experience(brief: Brief) -> str:
     for _, name, recipe in sorted(written, key=lambda item: -item[0])[:1]:
         lines.append(f"The kernel of x{name}:\n{authored_words(recipe)}")
     return "\n".join(lines) or "nothing yet"
+
+
+def _telling(credits: Sequence[Credit]) -> list[Credit]:
+    """What helped most, and what surely cost."""
+    return [one for one in credits if one.log_effect > 0][:MOST_HELPED] + [one for one in credits if one.high < 1][-2:]
 
 
 def _lesson(record: ExperienceRecord) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from foundry.graph.commands import prompts
 from foundry.graph.commands.options import JsonOption, StoreOption
-from foundry.tools.command_line import one_line_errors, print_json
+from foundry.tools.command_line import choose, one_line_errors, print_json
 
 app = typer.Typer(help="List, search, share and forget what earlier runs learnt.", no_args_is_help=True)
 app.add_typer(prompts.app, name="prompts")
@@ -19,6 +19,7 @@ app.add_typer(prompts.app, name="prompts")
 def _record_line(record: Any) -> str:
     child = f"{record.child_speedup:.2f}x" if record.child_speedup else record.outcome
     lift = f" ({record.lift:.2f} of its parent)" if record.lift else ""
+    lift += f" credited with {record.credit.words}" if record.credit else ""
     best = " best of its run" if record.is_run_best else ""
     return f"x{record.id}  {record.task}  {record.target}  {record.move}  {child}{lift}{best}"
 
@@ -63,6 +64,30 @@ def search(
             return
         for record, near in found:
             typer.echo(f"{near:.2f}  {_record_line(record)}")
+
+
+@app.command("credits")
+@one_line_errors
+def show_credits(
+    task: Annotated[str, typer.Argument(help="On this task's graph; default: on a graph that is not known yet.")] = "",
+    target: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each move is credited with: a factor of the speed, its 95 % interval, and by how many steps."""
+    from foundry.knowledge.device import TargetName
+
+    with _opened(store) as opened:
+        found = opened.overview(choose("--target", target, get_args(TargetName)), task)
+        if as_json:
+            from foundry.knowledge.codec import to_plain
+
+            print_json([to_plain(credit) for credit in found])
+            return
+        for credit in found:
+            typer.echo(f"{credit.move}  {credit.words}")
+        if not found:
+            typer.echo("no move is credited with anything yet: the store fills as runs learn")
 
 
 @app.command("show")

@@ -19,7 +19,7 @@ from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
 from foundry.knowledge.codec import encode
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
-from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Known, Query
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
@@ -63,7 +63,7 @@ class Recalled:
     """What the store answered, as one record for the journal."""
 
     hits: tuple[Hit, ...] = ()
-    lifts: tuple[MoveLift, ...] = ()
+    credits: tuple[Credit, ...] = ()
     known: tuple[Known, ...] = ()
 
 
@@ -188,7 +188,7 @@ class Services:
         return self.run.evaluation(ranked[0]) if ranked else None
 
     async def recall(self, key: str, query: Query, k: int = 8) -> Recalled:
-        """Hits and lifts for a query, asked once per key and shown in the trace."""
+        """Hits and credits for a query, asked once per key and shown in the trace."""
 
         async def ask() -> Recalled:
             store = self.store
@@ -197,7 +197,7 @@ class Services:
 
             def look() -> Recalled:
                 hits = store.recall(query, k)
-                return Recalled(tuple(hits), tuple(store.lifts(query)))
+                return Recalled(tuple(hits), tuple(store.credits(query)))
 
             found = await asyncio.to_thread(look)
             self.log.note(
@@ -205,7 +205,7 @@ class Services:
                 "recall",
                 limiter=query.limiter,
                 shown=[{"id": hit.record.id, "nearness": round(hit.nearness, 3), "why": hit.why} for hit in found.hits],
-                lifts={lift.move: round(lift.lift, 3) for lift in found.lifts[:8]},
+                lifts={credit.move: round(credit.effect, 3) for credit in found.credits[:8]},
             )
             return found
 
@@ -224,7 +224,14 @@ class Services:
 
         return await self.journal.record("recall/known", "outside", Recalled, ask)
 
-    async def learn(self, records: Sequence[ExperienceRecord]) -> None:
-        """Adds lessons to the shared store; a replay teaches nothing."""
-        if self.store is not None and self.recorded is None:
-            await asyncio.to_thread(self.store.add, records)
+    async def learn(self, records: Sequence[ExperienceRecord]) -> tuple[Credit, ...]:
+        """Adds lessons to the shared store; what their moves are credited with by it. A replay teaches nothing."""
+        store = self.store
+        if store is None or self.recorded is not None:
+            return ()
+
+        def book() -> tuple[Credit, ...]:
+            store.add(records)
+            return tuple(store.booked([record.id for record in records]))
+
+        return await asyncio.to_thread(book)

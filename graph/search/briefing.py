@@ -43,7 +43,7 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
             limiter = diagnosis.failure or diagnosis.limiter or ""
             asked = query(brief.graph, services.device, limiter, diagnosis.action)
             recalled = await services.recall(f"{brief.step}/recalled", asked)
-        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, lifts=recalled.lifts), services)
+        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, credits=recalled.credits), services)
     return brief
 
 

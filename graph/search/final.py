@@ -198,7 +198,7 @@ async def _teach(services: Services, winner: Evaluation) -> None:
         graph=graphs[0],
         device=services.device,
         diagnosis=decision.diagnosis if decision else None,
-        filed={SEED: 1.0},
+        filed={SEED: 1},
         parent=(),
         child=[winner],
         kernels=(await services.lower(recipe)).kernels if recipe else (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,15 @@ from dataclasses import replace
 from foundry.agents.playbook.leaps import known_of
 from foundry.knowledge.candidate import Choice, Evaluation, Recipe
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import WHOLE_KERNEL, ExperienceRecord, Hit, KernelChoices, Query
+from foundry.knowledge.experience.record import (
+    NAMED,
+    NO_MOVES,
+    WHOLE_KERNEL,
+    ExperienceRecord,
+    Hit,
+    KernelChoices,
+    Query,
+)
 from foundry.knowledge.experience.store import record_id, shape_class
 from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.merit import Estimate, estimate_of
@@ -61,12 +70,12 @@ def winners(hits: Sequence[Hit], graph: OpGraph, device: Device, limit: int) -> 
     return ranked[:limit]
 
 
-def shares(moves: Sequence[Move]) -> dict[str, float]:
-    """Key of each move of a step -> its share of the step's lift, in an order that does not depend on who proposed it.
-    A step without moves wrote a whole kernel."""
+def counted(moves: Sequence[Move]) -> dict[str, int]:
+    """Key of each move of a step -> how often it was made, in an order that does not depend on who proposed it. A step
+    without moves wrote a whole kernel."""
     if not moves:
-        return {WHOLE_KERNEL: 1.0}
-    return {key: count / len(moves) for key, count in sorted(Counter(move.key for move in moves).items())}
+        return {WHOLE_KERNEL: 1}
+    return dict(sorted(Counter(move.key for move in moves).items()))
 
 
 def lessons(
@@ -77,7 +86,7 @@ def lessons(
     graph: OpGraph,
     device: Device,
     diagnosis: Diagnosis | None,
-    filed: Mapping[str, float],
+    filed: Mapping[str, int],
     parent: Sequence[Evaluation],
     child: Sequence[Evaluation],
     kernels: Sequence[KernelSummary],
@@ -95,6 +104,7 @@ def lessons(
         ExperienceRecord(
             id=record_id(run, step, "best" if is_run_best else key),
             run=run,
+            step=step,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             task=task,
             graph_signature=asked.graph_signature,
@@ -113,11 +123,12 @@ def lessons(
             recipe=portable(recipe, kernels) if recipe else None,
             source_digest=latest.candidate.source,
             lineage=latest.candidate.parents,
-            text=f"{task} on {device.name}: {_deed(key, share, rationale)} {_effect(before, after, latest)}.",
-            share=share,
+            text=f"{task} on {device.name}: {_deed(key, filed, rationale)} {_effect(before, after, latest)}.",
             kernels=_portable_kernels(kernels),
+            together={} if key in NO_MOVES else filed,
+            log_deviation=math.hypot(*(found.deviation for found in (before, after) if found)),
         )
-        for key, share in filed.items()
+        for key in filed
     ]
 
 
@@ -126,10 +137,12 @@ def _portable_kernels(kernels: Sequence[KernelSummary]) -> tuple[KernelChoices, 
     return tuple(replace(kernel, name=f"#{index}") for index, kernel in enumerate(shown))
 
 
-def _deed(key: str, share: float, rationale: str) -> str:
+def _deed(key: str, filed: Mapping[str, int], rationale: str) -> str:
     if key == WHOLE_KERNEL and rationale:
         return f"a kernel of its own ({' '.join(rationale.split())[:RATIONALE_CHARS]})"
-    return key if share == 1.0 else f"{key}, credited with {share:.2f} of its step,"
+    others = [other for other in filed if other != key]
+    more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+    return f"{key} together with {', '.join(others[:NAMED])}{more}" if others else key
 
 
 def _effect(before: Estimate | None, after: Estimate | None, child: Evaluation) -> str:

@@ -16,7 +16,7 @@ from foundry.graph.search.archive import cell_of, insert
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.fold import find_results, fold, keep_best
 from foundry.graph.search.gradients import choose_parent
-from foundry.graph.search.lessons import lessons, shares
+from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
 from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
@@ -331,7 +331,7 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
     if moves and parent[-1].candidate.recipe is not None:
         before = await services.lower(parent[-1].candidate.recipe)
         moves = tuple(name_kernel(before, move) for move in moves)
-    await services.learn(
+    credits = await services.learn(
         lessons(
             run=services.run.id,
             step=state["step"],
@@ -339,13 +339,17 @@ async def _teach(state: IslandState, services: Services, records: Sequence[Evalu
             graph=graphs[0],
             device=services.device,
             diagnosis=decision.diagnosis,
-            filed=shares(moves),
+            filed=counted(moves),
             parent=parent,
             child=records,
             kernels=(await services.lower(candidate.recipe)).kernels if candidate.recipe else (),
             rationale=decision.proposal.rationale,
         )
     )
+    if credits:
+        told = {credit.move: credit.words for credit in credits}
+        text = "; ".join(f"{move} {words}" for move, words in told.items())
+        services.log.note_once("note", "credit", candidate=candidate.id, text=text, credits=told)
 
 
 async def migrate(state: IslandState, services: Services) -> Update:

@@ -50,7 +50,7 @@ async def find_numbers(brief: Brief, services: Services) -> Numbers | None:
     services.run.add_tried([mark])
     if not claim["fresh"] or claim["seconds"] < LEAST_S:
         return None
-    hints = {lift.move: lift.lift**lift.confidence for lift in brief.lifts}
+    hints = {credit.move: credit.effect for credit in brief.credits}
     found = await services.measure.tune(before.recipe, claim["seconds"], seed=services.request.seed, hints=hints)
     log = services.run.path / f"tuner-{before.structure}.log"
     services.run.write(log, "".join(f"{line}\n" for line in found.log).encode())

@@ -138,7 +138,10 @@ def story(run: RunDirectory, candidate: str) -> list[str]:
             f"proposed by {proposal.expert} ({proposal.brain}) from {proposal.parent}: {proposal.rationale}",
             f"  expected: {proposal.expected}",
         ]
-        lines += [f"  move {move.key}: {move.was} -> {move.value}  {move.reason}" for move in proposal.moves]
+        credits = _credits(run, candidate)
+        for move in proposal.moves:
+            lines.append(f"  move {move.key}: {move.was} -> {move.value}  {move.reason}")
+            lines += [f"    credited with {credits.pop(move.key)}"] if move.key in credits else []
         lines += [f"  follows {', '.join(proposal.cites)}"] if proposal.cites else []
     for stage, evaluation in stages:
         lines += [f"{stage}:", *(f"  {line}" for line in [*_measurement_lines(evaluation), *_ruling_lines(evaluation)])]
@@ -148,6 +151,13 @@ def story(run: RunDirectory, candidate: str) -> list[str]:
     if offspring:
         lines.append("children: " + ", ".join(offspring))
     return lines
+
+
+def _credits(run: RunDirectory, candidate: str) -> dict[str, str]:
+    """What the moves that led to a candidate were credited with when it was booked, in words."""
+    log = EventLog(run.database, reading=True)
+    booked = (event for event in log.read("note") if event.name == "credit" and event.data["candidate"] == candidate)
+    return next((dict(event.data["credits"]) for event in booked), {})
 
 
 def _stages(run: RunDirectory, candidate: str) -> list[tuple[Stage, Evaluation]]:

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from foundry.knowledge.codec import decode, encode
 from foundry.knowledge.errors import FoundryError, UsageError
+from foundry.knowledge.experience.credit import MOST_DEVIATION, MeasuredStep
 from foundry.knowledge.experience.record import ExperienceRecord
 
-VERSION = 2  # of the tables and of what a record means; what an older version wrote is set aside, not read
+VERSION = 3  # of the tables and of what a record means; what an older version wrote is set aside, not read
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS records ("
     " seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, created TEXT NOT NULL,"
     " graph_signature TEXT NOT NULL, shape_class TEXT NOT NULL, device TEXT NOT NULL, target TEXT NOT NULL,"
-    " limiter TEXT NOT NULL, move TEXT NOT NULL, log_lift REAL, is_run_best INTEGER NOT NULL, body TEXT NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS by_graph ON records (graph_signature, target, move)",
+    " limiter TEXT NOT NULL, move TEXT NOT NULL, step TEXT NOT NULL, op_kinds TEXT NOT NULL, together TEXT NOT NULL,"
+    " log_lift REAL, log_deviation REAL NOT NULL, is_run_best INTEGER NOT NULL, body TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS by_graph ON records (graph_signature, target)",
+    "CREATE INDEX IF NOT EXISTS measured ON records (target, seq) WHERE log_lift IS NOT NULL",
     "CREATE TABLE IF NOT EXISTS forgotten (id TEXT PRIMARY KEY, forgotten TEXT NOT NULL, reason TEXT NOT NULL)",
 )
 _LIVE = "id NOT IN (SELECT id FROM forgotten)"
-
-
-@dataclass(frozen=True)
-class Tally:
-    """All live records of one move on one graph structure that share size, device and limiter."""
-
-    move: str
-    shape_class: str
-    device: str
-    limiter: str
-    tries: int
-    wins: int
-    log_lift: float  # their sum
-    newest: str  # id
 
 
 class LessonJournal:
@@ -78,6 +67,7 @@ class LessonJournal:
                 aside = f"records_before_{VERSION}"
                 self._db.execute(f"ALTER TABLE records RENAME TO {aside}")
                 self._db.execute("DROP INDEX IF EXISTS by_graph")
+                self._db.execute("DROP INDEX IF EXISTS measured")
                 self.note = f"{count} lessons that an older foundry left in {self.path} are set aside (table {aside})"
             for statement in _SCHEMA:
                 self._db.execute(statement)
@@ -99,7 +89,11 @@ class LessonJournal:
                 record.target,
                 record.limiter,
                 record.move,
+                f"{record.run} {record.step}",
+                json.dumps(record.op_kinds),
+                json.dumps(record.together),
                 record.log_lift,
+                min(record.log_deviation, MOST_DEVIATION),
                 int(record.is_run_best),
                 encode(record),
             )
@@ -111,8 +105,8 @@ class LessonJournal:
                     before = self._db.total_changes
                     self._db.executemany(
                         "INSERT OR IGNORE INTO records"
-                        " (id, created, graph_signature, shape_class, device, target, limiter, move, log_lift,"
-                        " is_run_best, body) VALUES (?,?,?,?,?,?,?,?,?,?,?)",
+                        " (id, created, graph_signature, shape_class, device, target, limiter, move, step, op_kinds,"
+                        " together, log_lift, log_deviation, is_run_best, body) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
                         rows,
                     )
                     return self._db.total_changes - before
@@ -131,21 +125,41 @@ class LessonJournal:
         """Live records of one kind of target, the newest first, at most so many."""
         return [record for _, record in self._select("target = ? ORDER BY seq DESC LIMIT ?", [target, limit])]
 
-    def tallies(self, graph_signature: str, target: str) -> list[Tally]:
-        """What each move brought on one graph structure and one kind of target, over all its live records."""
+    def steps(self, graph_signature: str, target: str, limit: int) -> list[MeasuredStep]:
+        """What measured steps on one kind of target did and brought, the newest first: of one graph structure all, of
+        others what the newest so many records tell. A step one of whose lessons is forgotten says nothing of its other
+        moves any more."""
+        known = f"{_LIVE} AND target = ? AND log_lift IS NOT NULL"
         rows = self._rows(
-            "SELECT move, shape_class, device, limiter, COUNT(*), SUM(log_lift > 0), SUM(log_lift), id, MAX(seq)"
-            f" FROM records WHERE {_LIVE} AND graph_signature = ? AND target = ? AND log_lift IS NOT NULL"
-            " GROUP BY move, shape_class, device, limiter ORDER BY move, shape_class, device, limiter",
-            [graph_signature, target],
-        )  # beside MAX, SQLite takes the other columns from the row that has the maximum
-        return [Tally(*row[:8]) for row in rows]
+            "SELECT step, move, id, graph_signature, shape_class, device, limiter, op_kinds, together, log_lift,"
+            f" log_deviation FROM records WHERE {known} AND (graph_signature = ? OR seq >= IFNULL("
+            f"(SELECT seq FROM records WHERE {known} ORDER BY seq DESC LIMIT 1 OFFSET ?), 0)) ORDER BY seq DESC",
+            [target, graph_signature, target, limit],
+        )
+        records: dict[str, dict[str, str]] = {}
+        facts: dict[str, tuple[Any, ...]] = {}
+        for step, move, record_id, *rest in rows:
+            records.setdefault(step, {})[move] = record_id
+            facts[step] = tuple(rest)
+        found = []
+        for step, (graph, shapes, device, limiter, op_kinds, together, log_lift, deviation) in facts.items():
+            moves = json.loads(together)
+            if moves.keys() == records[step].keys():
+                kinds = frozenset(json.loads(op_kinds))
+                where = (graph, shapes, device, limiter, kinds)
+                found.append(MeasuredStep(*where, moves, log_lift, deviation, records[step]))
+        return found
 
     def newest(self, limit: int) -> list[tuple[int, ExperienceRecord]]:
         return self._select("1 ORDER BY seq DESC LIMIT ?", [limit])
 
     def by_prefix(self, prefix: str) -> list[tuple[int, ExperienceRecord]]:
         return self._select("id >= ? AND id < ? ORDER BY seq", [prefix, prefix + "\uffff"])
+
+    def by_ids(self, ids: Sequence[str]) -> list[ExperienceRecord]:
+        """Live records by their ids."""
+        marks = ", ".join("?" for _ in ids)
+        return [record for _, record in self._select(f"id IN ({marks}) ORDER BY seq", list(ids))]
 
     def known_ids(self, ids: Sequence[str]) -> set[str]:
         """Which of these ids the journal holds."""

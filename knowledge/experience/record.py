@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.device import TargetName
+from foundry.knowledge.merit import HALF_WIDTH_IN_DEVIATIONS
 
 SEED = "seed"  # filed in place of a move: a first candidate, or the winner of a run
 WHOLE_KERNEL = "source"  # a model wrote the file
 NO_MOVES = frozenset({SEED, WHOLE_KERNEL})
 FAILED_LIFT = 0.8  # a step whose child failed counts as a 20 % loss
+NAMED = 3  # moves that a credit names as inseparable from its own
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,52 @@ class KernelChoices:
 
 
 @dataclass(frozen=True)
+class Credit:
+    """What a move is thought to bring by itself: the logarithm of a factor, normal, with its deviation. It is fitted to
+    what whole steps brought (credit.py)."""
+
+    move: str
+    log_effect: float
+    deviation: float
+    steps: int  # that made it and were read
+    here: int  # of them on this graph
+    alone: int  # of them made nothing else
+    wins: int  # of them were faster than what they began from
+    inseparable: tuple[str, ...] = ()  # the moves that each of them made as well
+    records: tuple[str, ...] = ()  # ids of a few, this graph's first
+
+    @property
+    def effect(self) -> float:
+        """The most likely factor of the speed, near 1 while little is known."""
+        return math.exp(self.log_effect)
+
+    @property
+    def low(self) -> float:
+        """Lower end of the factor's 95 % interval."""
+        return math.exp(self.log_effect - HALF_WIDTH_IN_DEVIATIONS * self.deviation)
+
+    @property
+    def high(self) -> float:
+        """Upper end of the factor's 95 % interval."""
+        return math.exp(self.log_effect + HALF_WIDTH_IN_DEVIATIONS * self.deviation)
+
+    @property
+    def words(self) -> str:
+        """`1.12x [0.98, 1.28] by 5 steps, 2 of this graph, 3 faster; never made without gemm:set:stages=3`."""
+        count = f"{self.steps} step{'s' if self.steps != 1 else ''}"
+        here = f", {self.here} of this graph" if self.here != self.steps else ""
+        more = f" and {len(self.inseparable) - NAMED} more" if len(self.inseparable) > NAMED else ""
+        tied = f"; never made without {', '.join(self.inseparable[:NAMED])}{more}" if self.inseparable else ""
+        return f"{self.effect:.2f}x [{self.low:.2f}, {self.high:.2f}] by {count}{here}, {self.wins} faster{tied}"
+
+
+@dataclass(frozen=True)
 class ExperienceRecord:
     """One move of one step. `id` is a hash of run, step and move, so that a node run twice records once."""
 
     id: str
     run: str
+    step: str  # "i0g4"
     created: str  # ISO time
     task: str
     graph_signature: str  # structure without sizes
@@ -53,15 +96,17 @@ class ExperienceRecord:
     receipt: str = ""
     lineage: tuple[str, ...] = ()
     text: str = ""  # a sentence a human can read
-    share: float = 1.0  # of the step's effect that is credited to this move
     kernels: tuple[KernelChoices, ...] = ()  # of the child, named by position as in the recipe
+    together: Mapping[str, int] = field(default_factory=dict)  # every move of the step -> how often
+    log_deviation: float = 0.0  # of the logarithm of the step's lift, by the timings
+    credit: Credit | None = None  # what the move was credited with when the step was booked
 
     @property
     def lift(self) -> float | None:
-        """What the move is credited with: its share of child over parent speedup, None when either is unknown."""
+        """Child over parent speedup of the whole step, None when either is unknown."""
         if self.parent_speedup is None or self.child_speedup is None:
             return None
-        return float((self.child_speedup / self.parent_speedup) ** self.share)
+        return self.child_speedup / self.parent_speedup
 
     @property
     def log_lift(self) -> float | None:
@@ -70,7 +115,7 @@ class ExperienceRecord:
         if self.move in NO_MOVES or not self.parent_speedup or self.outcome == "unproven":
             return None
         if self.outcome != "correct":
-            return self.share * math.log(FAILED_LIFT)
+            return math.log(FAILED_LIFT)
         return math.log(self.lift) if self.lift else None
 
 
@@ -109,20 +154,3 @@ class Hit:
     record: ExperienceRecord
     nearness: float
     why: str  # "same graph, other size", "similar operators", ...
-
-
-@dataclass(frozen=True)
-class MoveLift:
-    """What a move brought over every record near enough: reinforced by wins, decayed by failures."""
-
-    move: str
-    tries: int
-    wins: int
-    lift: float  # geometric mean of what it is credited with, failures counted as FAILED_LIFT, weighted by nearness
-    records: tuple[str, ...]  # ids of the nearest few
-    weight: float  # the sum of the records' nearness
-
-    @property
-    def confidence(self) -> float:
-        """How reliable the lift is, from 0 to 1. It grows with the number of records and with their nearness."""
-        return self.weight / (self.weight + 1.0)

@@ -6,21 +6,25 @@ import hashlib
 import json
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from foundry.knowledge.codec import decode, encode
+from foundry.knowledge.device import TargetName
 from foundry.knowledge.errors import UsageError
+from foundry.knowledge.experience.credit import MeasuredStep, fit, nearest, step_of
 from foundry.knowledge.experience.index import ChromaIndex, Index, ScanIndex
-from foundry.knowledge.experience.journal import LessonJournal, Tally
-from foundry.knowledge.experience.record import ExperienceRecord, Hit, Known, MoveLift, Query
+from foundry.knowledge.experience.journal import LessonJournal
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Known, Query
 from foundry.knowledge.experience.variants import VariantArchive
 from foundry.knowledge.home import foundry_home
 
 SIMILAR = 0.5  # a record of another graph weighs at most half of one of the same graph
-READ_BEYOND = 64  # records beyond the journal's own of a graph that are asked what a move brought, at most
+READ_BEYOND = 64  # records that only a shared index knows and that are asked what their moves brought, at most
+READ_STEPS = 4000  # records of other graphs, the newest, that are asked what their moves brought
+MOST_CREDITS = 96
 READ_KNOWN = 4000  # records, the newest, that are looked through for what was measured
 OF_A_RUN, MOST_KNOWN = 12, 96  # configurations
-CITED = 4  # records that stand for a move
 
 
 class ExperienceStore:
@@ -65,9 +69,32 @@ class ExperienceStore:
         return self._journal.note
 
     def add(self, records: Iterable[ExperienceRecord]) -> int:
-        """Journals new records (same id twice counts once); returns how many were new. They are indexed at the next
-        recall, in one batch."""
-        return self._journal.append(records)
+        """Journals new records (same id twice counts once), each with what its move is credited with by now; returns
+        how many were new. They are indexed at the next recall, in one batch."""
+        given = list(records)
+        known = self._journal.known_ids([record.id for record in given])
+        return self._journal.append(self._credited([record for record in given if record.id not in known]))
+
+    def _credited(self, records: Sequence[ExperienceRecord]) -> list[ExperienceRecord]:
+        found, waiting = [], dict[tuple[str, str], list[ExperienceRecord]]()
+        for record in records:
+            if record.log_lift is None or record.credit is not None:
+                found.append(record)
+            else:
+                waiting.setdefault((record.run, record.step), []).append(record)
+        for lessons in waiting.values():
+            one = lessons[0]
+            asked = _query_of(one)
+            fresh = step_of(one, {record.move: record.id for record in lessons})
+            steps = nearest([fresh, *self._steps(asked)], asked)
+            credits = {credit.move: credit for credit in fit(steps, asked, [record.move for record in lessons])}
+            found += [replace(record, credit=credits[record.move]) for record in lessons]
+        return found
+
+    def booked(self, ids: Sequence[str]) -> list[Credit]:
+        """What the moves of these lessons were credited with when they were journalled, best first."""
+        credits = [record.credit for record in self._journal.by_ids(ids) if record.credit is not None]
+        return sorted(credits, key=lambda credit: (-credit.log_effect, credit.move))
 
     def recall(self, query: Query, k: int = 8) -> list[Hit]:
         """The k nearest records: winners of a run, then exact graph first, similar operators after; among equals
@@ -80,21 +107,40 @@ class ExperienceStore:
         ]
         return sorted([*hits, *self._beyond(query, 4 * k)], key=_rank)[:k]
 
-    def lifts(self, query: Query) -> list[MoveLift]:
-        """What each move brought over every record of the graph and the nearest of similar ones, best first."""
+    def credits(self, query: Query) -> list[Credit]:
+        """What each move is credited with on the query's graph, by this graph's steps and those of similar ones, best
+        first."""
         self._index.sync(self._journal)
-        found: dict[str, list[tuple[float, Tally]]] = {}
-        for tally in self._journal.tallies(query.graph_signature, query.target):
-            nearness, _ = _exact_nearness(query, tally.shape_class, tally.device, tally.limiter)
-            found.setdefault(tally.move, []).append((nearness, tally))
-        for hit in self._beyond(query, READ_BEYOND):
-            record, log_lift = hit.record, hit.record.log_lift
-            if log_lift is not None:
-                shared = (record.shape_class, record.device, record.limiter)
-                alone = Tally(record.move, *shared, 1, int(log_lift > 0), log_lift, record.id)
-                found.setdefault(record.move, []).append((hit.nearness, alone))
-        lifts = [_move_lift(move, tallies) for move, tallies in found.items()]
-        return sorted(lifts, key=lambda item: (-(item.lift**item.confidence), item.move))
+        found = fit(nearest([*self._steps(query), *self._steps_abroad(query)], query), query)
+        kept = sorted(found, key=lambda credit: (-credit.here, -credit.steps, credit.move))[:MOST_CREDITS]
+        return [credit for credit in found if credit in kept]
+
+    def overview(self, target: TargetName, task: str = "") -> list[Credit]:
+        """What each move is credited with on a task's graph as it was last seen, or, without a task, on a graph of any
+        operators that nothing is known of, on the machine that learnt last. Raises UsageError for an unknown task."""
+        records = [one for one in self._journal.measured(target, READ_STEPS) if task in ("", one.task)]
+        if not records:
+            if task:
+                raise UsageError(f"no lesson of a task {task!r} on {target}", "see `foundry knowledge list`")
+            return []
+        last = records[0]
+        if task:
+            return self.credits(_query_of(last))
+        kinds = {kind for record in records for kind in record.op_kinds}
+        return self.credits(Query("", tuple(sorted(kinds)), "", last.device, target))
+
+    def _steps(self, query: Query) -> list[MeasuredStep]:
+        return self._journal.steps(query.graph_signature, query.target, READ_STEPS)
+
+    def _steps_abroad(self, query: Query) -> list[MeasuredStep]:
+        """What other machines learnt, through a shared server: the nearest."""
+        records = [hit.record for hit in self._beyond(query, READ_BEYOND) if hit.record.log_lift is not None]
+        own = self._journal.known_ids([record.id for record in records])
+        steps: dict[tuple[str, str], list[ExperienceRecord]] = {}
+        for record in records:
+            if record.id not in own:
+                steps.setdefault((record.run, record.step), []).append(record)
+        return [step_of(made[0], {record.move: record.id for record in made}) for made in steps.values()]
 
     def known(self, query: Query, templates: Collection[str]) -> list[Known]:
         """What was measured of kernels of these templates: of each run so many, the nearest runs first. How near
@@ -203,6 +249,12 @@ def record_id(*parts: object) -> str:
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:16]
 
 
+def _query_of(record: ExperienceRecord) -> Query:
+    """What recalls a record's own graph."""
+    where = (record.graph_signature, record.op_kinds, record.shape_class, record.device)
+    return Query(*where, record.target, record.limiter)
+
+
 def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tuple[float, str]:
     """How near a record of the query's own graph is, and why."""
     nearness, why = 1.0, "same graph and size"
@@ -244,17 +296,3 @@ def _rank(hit: Hit) -> tuple[float, float, float, str]:
     record = hit.record
     best = float(record.is_run_best and hit.nearness > SIMILAR)
     return (-best, -hit.nearness, -abs(record.log_lift or 0.0), record.id)
-
-
-def _move_lift(move: str, tallies: Sequence[tuple[float, Tally]]) -> MoveLift:
-    weight = sum(nearness * tally.tries for nearness, tally in tallies)
-    logs = sum(nearness * tally.log_lift for nearness, tally in tallies)
-    nearest = sorted(tallies, key=lambda item: -item[0])[:CITED]
-    return MoveLift(
-        move,
-        tries=sum(tally.tries for _, tally in tallies),
-        wins=sum(tally.wins for _, tally in tallies),
-        lift=math.exp(logs / weight),
-        records=tuple(tally.newest for _, tally in nearest),
-        weight=weight,
-    )

@@ -21,6 +21,10 @@ def test_lessons_are_listed_found_shown_and_forgotten(solved: Solved, cli: Cli) 
     assert "0 new lessons" in cli.here("knowledge", "import", "all.jsonl", *mine).out
     found = cli.here("knowledge", "search", "relu memory_bandwidth", "--limit", "3", *mine, "--json").json
     assert 1 <= len(found) <= 3 and found[0]["record"]["task"] == "toy"
+    known = cli.here("knowledge", "credits", *mine, "--json").json
+    lines = cli.here("knowledge", "credits", *mine).out.splitlines()
+    assert len(lines) == len(known) and {credit["move"] for credit in known} <= {record["move"] for record in listed}
+    assert cli.here("knowledge", "credits", "nobody", *mine).is_one_line("nobody")
     first = listed[0]["id"]
     shown = cli.here("knowledge", "show", f"x{first[:12]}", *mine)
     assert shown.code == 0 and shown.json["id"] == first

@@ -30,6 +30,7 @@ def lesson(number: int, **changes: object) -> ExperienceRecord:
     base = ExperienceRecord(
         id=record_id("run", 0, number),
         run="run",
+        step=f"i0g{number}",
         created=f"2026-01-01T00:00:{number % 60:02d}",
         task="softmax",
         graph_signature="sig-softmax",
@@ -46,7 +47,8 @@ def lesson(number: int, **changes: object) -> ExperienceRecord:
         child_ci95=(1.4, 1.6),
         text="unrolling four rows hides the latency of the exponential",
     )
-    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    record = dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    return record if record.together else dataclasses.replace(record, together={record.move: 1})
 
 
 QUERY = Query("sig-softmax", ("softmax",), "2d:n=4^11:row=4^5", CPU, "cpu", "memory_bandwidth")
@@ -81,7 +83,7 @@ def test_the_winner_of_a_run_is_recalled_first(store: ExperienceStore) -> None:
     assert store.recall(QUERY)[0].record.is_run_best
 
 
-def test_lift_is_reinforced_by_wins_and_decayed_by_failures(store: ExperienceStore) -> None:
+def test_credit_is_reinforced_by_wins_and_decayed_by_failures(store: ExperienceStore) -> None:
     store.add(
         [
             lesson(1, move="good", child_speedup=2.0),
@@ -90,46 +92,26 @@ def test_lift_is_reinforced_by_wins_and_decayed_by_failures(store: ExperienceSto
             lesson(4, move="seed"),
         ]
     )
-    lifts = {lift.move: lift for lift in store.lifts(QUERY)}
-    assert lifts.keys() == {"good", "bad"}
-    assert lifts["good"].lift == pytest.approx(2.0) and lifts["good"].wins == 2
-    assert lifts["bad"].lift == pytest.approx(0.8) and lifts["bad"].wins == 0
+    good, bad = store.credits(QUERY)
+    assert (good.move, good.steps, good.wins) == ("good", 2, 2) and good.low < 1.2 < good.effect < 2.0 < good.high
+    assert (bad.move, bad.steps, bad.wins) == ("bad", 1, 0) and 0.8 < bad.effect < 1.0
 
 
-def test_every_record_of_the_graph_is_averaged_however_few_are_shown(store: ExperienceStore) -> None:
+def test_every_step_of_the_graph_is_read_however_few_are_shown(store: ExperienceStore) -> None:
     """A recorded run showed eight hits from its fifth step on, the best lifts first: losers and failures vanished."""
     wins = [lesson(number, move="often", child_speedup=1.3) for number in range(8)]
     losses = [lesson(10 + number, move="often", child_speedup=0.7) for number in range(20)]
     failures = [lesson(40 + number, move="often", outcome="crash", child_speedup=None) for number in range(12)]
     repairs = [lesson(60, move="often", parent_speedup=None), lesson(61, move="often", outcome="unproven")]
     store.add([*wins, *losses, *failures, *repairs])
-    (lift,) = store.lifts(QUERY)
+    (credit,) = store.credits(QUERY)
     logs = 8 * math.log(1.3) + 20 * math.log(0.7) + 12 * math.log(0.8)
-    assert (lift.tries, lift.wins) == (40, 8)
-    assert lift.lift == pytest.approx(math.exp(logs / 40)) and lift.lift < 0.85
+    assert (credit.steps, credit.wins) == (40, 8)
+    assert credit.effect == pytest.approx(math.exp(logs / 40), rel=0.02) and credit.high < 0.95
     assert {hit.record.outcome for hit in store.recall(QUERY)} == {"correct"}  # the eight that say most: losses
     assert all((hit.record.lift or 1.0) < 1.0 for hit in store.recall(QUERY))
     store.forget([record.id for record in failures])
-    assert store.lifts(QUERY)[0].tries == 28
-
-
-def test_a_move_of_a_step_with_several_is_credited_with_its_share(store: ExperienceStore) -> None:
-    store.add([lesson(1, move="half", share=0.5, child_speedup=4.0), lesson(2, move="whole", child_speedup=4.0)])
-    store.add([lesson(3, move="lost", share=0.5, outcome="timeout", child_speedup=None)])
-    lifts = {lift.move: lift.lift for lift in store.lifts(QUERY)}
-    assert lifts == {"half": pytest.approx(2.0), "whole": pytest.approx(4.0), "lost": pytest.approx(0.8**0.5)}
-
-
-def test_a_lone_record_of_a_similar_graph_counts_for_less_than_an_exact_one(store: ExperienceStore) -> None:
-    far = {"graph_signature": "sig-softmax-gelu", "op_kinds": ("gelu", "softmax"), "device": "cpu:Other:64"}
-    store.add([lesson(1, move="exact", child_speedup=2.0), lesson(2, move="similar", child_speedup=2.0, **far)])
-    exact, similar = store.lifts(QUERY)
-    assert (exact.move, similar.move) == ("exact", "similar") and exact.lift == similar.lift == pytest.approx(2.0)
-    assert exact.weight == 1.0 and 0.0 < similar.weight < 0.5
-    assert similar.confidence < 0.7 * exact.confidence
-    store.add([lesson(3, move="mixed", child_speedup=2.0), lesson(4, move="mixed", child_speedup=0.5, **far)])
-    (mixed,) = [lift for lift in store.lifts(QUERY) if lift.move == "mixed"]
-    assert mixed.tries == 2 and mixed.lift > 1.2
+    assert store.credits(QUERY)[0].steps == 28
 
 
 def test_an_older_store_opens_says_what_it_set_aside_and_learns_anew(tmp_path: Path) -> None:
@@ -150,7 +132,7 @@ def test_an_older_store_opens_says_what_it_set_aside_and_learns_anew(tmp_path: P
     (folder / "index" / "indexed.json").write_text('{"embedder": "hash-1-2gram-v1", "seq": 3}')
     with closing(ExperienceStore.open(folder)) as store:
         assert store.note.startswith("3 lessons that an older foundry left in") and "\n" not in store.note
-        assert store.recall(QUERY) == [] and store.lifts(QUERY) == [] and store.newest() == []
+        assert store.recall(QUERY) == [] and store.credits(QUERY) == [] and store.newest() == []
         store.add([lesson(1)])
         assert [record.id for record, _ in store.search("softmax")] == [lesson(1).id]  # the index began anew too
     with closing(ExperienceStore.open(folder)) as store:
@@ -283,7 +265,7 @@ def test_a_chroma_server_shares_lessons_between_machines(tmp_path: Path, monkeyp
         monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path / "machine-b"))
         second = ExperienceStore.open(url)
         assert [hit.record.id for hit in second.recall(QUERY)] == [lesson(1).id]
-        assert [(lift.move, lift.weight) for lift in second.lifts(QUERY)] == [(lesson(1).move, 1.0)]
+        assert [(credit.move, credit.here) for credit in second.credits(QUERY)] == [(lesson(1).move, 1)]
         first.close()
         second.close()
     finally:

@@ -16,7 +16,7 @@ from foundry.agents.route import ranking, route
 from foundry.agents.situation import Situation
 from foundry.agents.tuning import is_untuned, tuned_mark
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.experience.record import MoveLift
+from foundry.knowledge.experience.record import Credit
 from foundry.knowledge.thought import Diagnosis, Directive, ExpertName, Proposal
 
 LATENCY = Diagnosis("c1", None, "memory_latency", "8 GB/s is 40 % of the measured 20 GB/s", "unroll", "k0")
@@ -86,24 +86,25 @@ def test_bandwidth_ranks_fusing_first_and_latency_ranks_unrolling_first(toy: Any
     assert scores["unroll", 4] > scores["block", 64] > scores["block", 16]
 
 
-def test_measured_lift_outweighs_the_rules_of_thumb(toy: Any) -> None:
+def test_a_moves_credit_outweighs_the_rules_of_thumb(toy: Any) -> None:
     brief = toy.brief(diagnosis=LATENCY)
     moves = toy.library.moves(brief.lowered)
     rules = [item.move.key for item in rank(moves, experts()["tiling"], Situation(brief, LATENCY))]
     assert rules[0] != "row:set:block=16"
-    won = replace(brief, lifts=(MoveLift("row:set:block=16", 6, 6, 1.5, ("ab12",), 6.0),))
-    lost = replace(brief, lifts=(MoveLift(rules[0], 6, 0, 0.8, ("ab13",), 6.0),))
+    won = replace(brief, credits=(Credit("row:set:block=16", math.log(1.5), 0.1, 6, 6, 6, 6),))
+    lost = replace(brief, credits=(Credit(rules[0], math.log(0.8), 0.1, 6, 6, 6, 0),))
     assert rank(moves, experts()["tiling"], Situation(won, LATENCY))[0].move.key == "row:set:block=16"
     assert rank(moves, experts()["tiling"], Situation(lost, LATENCY))[0].move.key != rules[0]
 
 
 async def test_proposals_cite_the_experience_they_follow(toy: Any) -> None:
-    brief = toy.brief(diagnosis=LATENCY, lifts=(MoveLift("row:set:unroll=4", 6, 6, 3.0, ("ab12", "cd34"), 6.0),))
+    won = Credit("row:set:unroll=4", math.log(3.0), 0.1, 6, 2, 6, 6, records=("ab12", "cd34"))
+    brief = toy.brief(diagnosis=LATENCY, credits=(won,))
     proposals = [await propose(toy, "tiling", replace(brief, step=f"i0g{step}")) for step in range(10)]
     following = [item for item in proposals if item and any(move.key == "row:set:unroll=4" for move in item.moves)]
     assert len(following) >= 6  # a measured 3x is drawn most of the time, not always
     assert all({"xab12", "xcd34"} <= set(item.cites) for item in following)
-    assert "3.00x over 6 tries" in following[0].rationale
+    assert "credits it with 3.00x [2.47, 3.65] by 6 steps, 2 of this graph, 6 faster" in following[0].rationale
 
 
 async def test_a_directive_is_followed_held_and_cited_until_it_is_lifted(toy: Any) -> None:

@@ -200,7 +200,7 @@ def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> No
     recipe = Recipe(brief.device.target, authored=authored.CPU)
     said = "rows on cpu:x: a kernel of its own (one pass) went from 1.00x to 3.00x."
     record = ExperienceRecord(
-        *("ab12", "r", "2026", "rows", "s", ("softmax",), "2d", brief.device.key, brief.device.target, "", ""),
+        *("ab12", "r", "i0g1", "2026", "rows", "s", ("softmax",), "2d", brief.device.key, brief.device.target, "", ""),
         *("source", "correct", 1.0, 3.0, None),
         recipe=recipe,
         text=said,

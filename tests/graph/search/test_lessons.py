@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +13,15 @@ from typing import Any
 
 import pytest
 
-from foundry.agents.playbook.ranking import weigh_lift
+from foundry.agents.playbook.ranking import weigh_credit
 from foundry.agents.steps import towards
+from foundry.graph.replay import replay
+from foundry.graph.run.events import EventLog
 from foundry.graph.run.request import SolveRequest
 from foundry.graph.run.run_directory import RunDirectory
-from foundry.graph.search.lessons import lessons, query, shares
-from foundry.graph.solve import solve
+from foundry.graph.search.lessons import counted, lessons, query
+from foundry.graph.solve import resume, solve
+from foundry.graph.views.trace import story
 from foundry.knowledge.candidate import (
     Audit,
     Build,
@@ -28,7 +34,8 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
-from foundry.knowledge.experience.record import SEED, WHOLE_KERNEL
+from foundry.knowledge.codec import encode
+from foundry.knowledge.experience.record import WHOLE_KERNEL
 from foundry.knowledge.experience.store import ExperienceStore
 from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.library.lowered import Lowered
@@ -83,7 +90,7 @@ def filed(machine: Any) -> Filed:
             graph=GRAPH,
             device=machine().device,
             diagnosis=None,
-            filed=shares(moves),
+            filed=counted(moves),
             parent=parent,
             child=child,
             kernels=(),
@@ -108,15 +115,16 @@ def test_every_move_of_a_recorded_run_is_found_under_its_own_key(
     """The step of three moves was filed under one joined key, which no single move has."""
     for number, (before, after, moves) in enumerate(RECORDED):
         store.add(filed(moves, [timed(before)], [timed(after)], f"i0g{number}"))
-    lifts = {lift.move: lift for lift in store.lifts(query(GRAPH, machine().device))}
-    assert set(lifts) == {move.key for _, _, moves in RECORDED for move in moves}
-    together = math.log(1.328 / 2.635)
+    credits = {credit.move: credit for credit in store.credits(query(GRAPH, machine().device))}
+    assert set(credits) == {move.key for _, _, moves in RECORDED for move in moves}
+    online, vector = credits["row:set:algorithm=online"], credits["row:set:vector=32"]
+    assert (online.steps, online.wins, online.alone, online.inseparable) == (3, 2, 3, ())
+    assert (vector.steps, vector.wins, vector.alone) == (1, 0, 0)
+    assert vector.inseparable == ("row:set:schedule=dynamic", "row:set:stream=0")
     for move in RECORDED[6][2]:
-        assert lifts[move.key].lift == pytest.approx(math.exp(together / 3))
-    online = [math.log(1.151 / 0.896), math.log(1.987 / 2.635), math.log(1.630 / 1.566)]
-    assert lifts["row:set:algorithm=online"].lift == pytest.approx(math.exp(sum(online) / 3))
-    assert (lifts["row:set:algorithm=online"].tries, lifts["row:set:algorithm=online"].wins) == (3, 2)
-    assert weigh_lift(lifts["row:set:vector=32"]) < 0.7 < weigh_lift(lifts["row:set:algorithm=online"])
+        assert math.log(1.328 / 2.635) / 3 < credits[move.key].log_effect < 0
+        assert credits[move.key].log_effect == pytest.approx(vector.log_effect)
+    assert weigh_credit(vector) < 0.8 < weigh_credit(online)
 
 
 def test_a_steps_moves_are_filed_alike_in_whatever_order_they_were_made(filed: Filed) -> None:
@@ -124,11 +132,9 @@ def test_a_steps_moves_are_filed_alike_in_whatever_order_they_were_made(filed: F
     before, after = [timed(RECORDED[6][0])], [timed(RECORDED[6][1])]
     one, other = filed(moves, before, after), filed(tuple(reversed(moves)), before, after)
     assert [item.id for item in one] == [item.id for item in other] and len({item.id for item in one}) == 3
-    assert shares((moves[0], replace(moves[0], kernel="k_other"), moves[1])) == {
-        "row:set:stream=0": pytest.approx(1 / 3),
-        "row:set:vector=32": pytest.approx(2 / 3),
-    }
-    assert shares(()) == {WHOLE_KERNEL: 1.0}
+    twice = counted((moves[0], replace(moves[0], kernel="k_other"), moves[1]))
+    assert twice == {"row:set:stream=0": 1, "row:set:vector=32": 2}
+    assert counted(()) == {WHOLE_KERNEL: 1}
 
 
 def test_speeds_are_those_of_all_timings(filed: Filed) -> None:
@@ -152,19 +158,66 @@ def test_what_is_vetoed_or_cannot_be_timed_is_a_failure_of_its_move(filed: Filed
     assert repaired.log_lift is None  # the parent had no speed: the repair says nothing about the move's
 
 
-async def test_a_run_files_single_moves_only_and_plays_them_back(
+KILLED = """
+import asyncio, os, signal, sys
+from foundry.graph.solve import solve
+from foundry.graph.run.request import SolveRequest
+from foundry.knowledge.codec import decode
+from foundry.knowledge.experience.store import ExperienceStore
+from tests.graph.conftest import FakeParts
+
+class Killing(ExperienceStore):
+    def add(self, records):
+        if any(record.step == "i0g4" for record in records):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().add(records)
+
+class Parts(FakeParts):
+    def store(self, request):
+        return Killing.open(request.store)
+
+asyncio.run(solve(decode(SolveRequest, sys.argv[1]), parts=Parts()))
+"""
+
+
+def run_and_kill(request: SolveRequest) -> Path:
+    """A run that is killed when a step is measured and about to be booked; its folder."""
+    root = Path(__file__).resolve().parents[3]
+    ended = subprocess.run([sys.executable, "-c", KILLED, encode(request)], cwd=root, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    (path,) = Path(request.runs).iterdir()
+    return path
+
+
+async def test_a_kill_between_evaluation_and_booking_loses_no_credit_and_the_next_run_starts_with_it(
     make_request: MakeRequest, parts: Any, tmp_path: Path
 ) -> None:
-    summary = await solve(make_request(40, learn=True, store=str(tmp_path / "lessons")), parts=parts())
-    run, store = RunDirectory.inspect(Path(summary.run)), ExperienceStore.open(tmp_path / "lessons")
-    steps = {item.candidate.id: item.proposal.moves for item in run.decisions() if item.proposal is not None}
-    assert any(len(moves) > 1 for moves in steps.values())
-    made = {move.key for moves in steps.values() for move in moves}
-    records = store.newest(1000)
-    assert {record.move for record in records} - {SEED} == made
-    assert "correct" not in {record.outcome for record in records if record.move == "rewrite:welford"}
+    request = make_request(12, islands=1, learn=True, store=str(tmp_path / "lessons"))
+    path = run_and_kill(request)
+    await resume(path, parts=parts())
+    run, store = RunDirectory.inspect(path), ExperienceStore.open(tmp_path / "lessons")
+    made = {item.step: item for item in run.decisions() if item.proposal is not None and item.proposal.moves}
+    booked = [record for record in store.newest(1000) if record.together]
+    assert any(len(item.proposal.moves) > 1 for item in made.values() if item.proposal is not None)
+    assert "i0g4" in made and {record.step for record in booked} == set(made)
+    for step, decision in made.items():
+        own = {record.move: record for record in booked if record.step == step}
+        assert decision.proposal is not None
+        assert set(own) == {move.key for move in decision.proposal.moves} == set(next(iter(own.values())).together)
+        told = story(run, decision.candidate.id)
+        for record in own.values():
+            assert (record.credit is None) == (record.log_lift is None)
+            assert record.credit is None or f"    credited with {record.credit.words}" in told
     run.close()
     store.close()
+    assert (await replay(path, parts())).exact
+
+    later = RunDirectory.inspect(Path((await solve(replace(request, seed=2), parts=parts())).run))
+    first = EventLog(later.database, reading=True).read("retrieval")[0]
+    assert set(first.data["lifts"]) & {record.move for record in booked}
+    why = [item.proposal.rationale for item in later.decisions() if item.proposal is not None]
+    assert any("experience credits it with" in words for words in why)
+    later.close()
 
 
 def test_a_split_is_known_by_its_kernel_whoever_proposes_it() -> None:

@@ -1,0 +1,164 @@
+"""What each move of a step is credited with: a regression of measured steps over the moves that they made.
+
+The logarithm of what a step brought is the sum of its moves' effects, and of what nobody knows. A move's effect on a
+graph has three parts, all near nothing until something was measured: its template's everywhere, its template's at this
+size, this graph's own. So few steps say little, steps of other graphs say what this graph has not shown yet, and
+moves that were only made together share what they brought, with wide intervals, until a step has made them apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Query
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+# Deviations of the logarithm of a move's effect, and of what a step brings beside its moves' effects and its timings:
+# how they meet, and where they lead from. Of those on a grid they make most likely what 1,080 steps of searches of 24
+# recorded tasks brought (benchmarks/results/landscapes-*.jsonl).
+TEMPLATE, SHAPE, GRAPH = 0.3, 0.1, 0.1
+UNEXPLAINED = 0.4
+OTHER_LIMITER = 0.7  # how alike a move's effects are where the parents' limiters differ
+OTHER_DEVICE = 0.6  # and where the devices do
+MOST = math.log(4.0)  # that a step counts as gain or loss: a slow parent is easily improved
+MOST_DEVIATION = 2.0  # of what a timing says
+MOST_STEPS = 400  # that are read: this graph's first, then those of its size, then the newest
+CITED = 4  # records that stand for a move
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """What a step did and what it brought. `moves`: key -> how often, of all that it made at once."""
+
+    graph_signature: str
+    shape_class: str
+    device: str
+    limiter: str
+    op_kinds: frozenset[str]
+    moves: Mapping[str, int]
+    log_lift: float
+    deviation: float  # of it, by the timings
+    records: Mapping[str, str]  # move -> id of its lesson
+
+
+def step_of(record: ExperienceRecord, records: Mapping[str, str]) -> MeasuredStep:
+    """The step that a lesson is of, with the ids of its lessons. Only of a lesson that has a lift."""
+    assert record.log_lift is not None
+    return MeasuredStep(
+        record.graph_signature,
+        record.shape_class,
+        record.device,
+        record.limiter,
+        frozenset(record.op_kinds),
+        record.together,
+        record.log_lift,
+        min(record.log_deviation, MOST_DEVIATION),
+        records,
+    )
+
+
+def nearest(steps: Sequence[MeasuredStep], query: Query) -> list[MeasuredStep]:
+    """The steps that are worth reading: of this graph, and of graphs with some of its operators. Of several that are
+    equally near, those that are given first."""
+    wanted = set(query.op_kinds)
+    ranked = sorted(
+        (step for step in steps if step.graph_signature == query.graph_signature or wanted & step.op_kinds),
+        key=lambda step: (step.graph_signature != query.graph_signature, step.shape_class != query.shape_class),
+    )
+    return ranked[:MOST_STEPS]
+
+
+def fit(steps: Sequence[MeasuredStep], query: Query, wanted: Collection[str] | None = None) -> list[Credit]:
+    """What each move (or the wanted ones) is credited with on the query's graph, by these steps; best first."""
+    moves = sorted({move for step in steps for move in step.moves} if wanted is None else wanted)
+    if not steps or not moves:
+        return []
+    known = sorted({move for step in steps for move in step.moves} | set(moves))
+    made = _made(steps, known)
+    asked = made[:, [known.index(move) for move in moves]] * _alike(steps, query)[:, None]
+    solved = np.linalg.solve(_covariance(steps, made), np.column_stack([asked, _brought(steps)]))
+    mean = asked.T @ solved[:, -1]
+    variance = TEMPLATE**2 + SHAPE**2 + GRAPH**2 - (asked * solved[:, :-1]).sum(axis=0)
+    found = [
+        _credit(move, float(mean[index]), math.sqrt(max(float(variance[index]), 0.0)), steps, query)
+        for index, move in enumerate(moves)
+    ]
+    return sorted(found, key=lambda credit: (-credit.log_effect, credit.move))
+
+
+def log_likelihood(steps: Sequence[MeasuredStep]) -> float:
+    """Of what the steps brought, given which moves they made."""
+    made = _made(steps, sorted({move for step in steps for move in step.moves}))
+    root = np.linalg.cholesky(_covariance(steps, made))
+    half = np.linalg.solve(root, _brought(steps))
+    return float(-0.5 * half @ half - np.log(np.diag(root)).sum() - 0.5 * len(steps) * math.log(2 * math.pi))
+
+
+def _brought(steps: Sequence[MeasuredStep]) -> Array:
+    return np.clip([step.log_lift for step in steps], -MOST, MOST)
+
+
+def _made(steps: Sequence[MeasuredStep], moves: Sequence[str]) -> Array:
+    """Step x move: how often."""
+    columns = {move: column for column, move in enumerate(moves)}
+    found = np.zeros((len(steps), len(moves)))
+    for row, step in enumerate(steps):
+        for move, count in step.moves.items():
+            found[row, columns[move]] = count
+    return found
+
+
+def _covariance(steps: Sequence[MeasuredStep], made: Array) -> Array:
+    """Of what the steps brought: of a move that two of them made, as much as its effects there have in common."""
+
+    def same(values: Sequence[str]) -> Array:
+        found = np.unique(np.array(values), return_inverse=True)[1]
+        return np.asarray(found[:, None] == found[None, :], dtype=float)
+
+    shared = TEMPLATE**2 + SHAPE**2 * same([step.shape_class for step in steps])
+    shared += GRAPH**2 * same([step.graph_signature for step in steps])
+    shared *= OTHER_DEVICE + (1 - OTHER_DEVICE) * same([step.device for step in steps])
+    shared *= OTHER_LIMITER + (1 - OTHER_LIMITER) * same([step.limiter for step in steps])
+    noise = np.array([UNEXPLAINED**2 + step.deviation**2 for step in steps])
+    found: Array = made @ made.T * shared + np.diag(noise)
+    return found
+
+
+def _alike(steps: Sequence[MeasuredStep], query: Query) -> Array:
+    """How much a move's effect in each step has in common with that on the query's graph."""
+    return np.array(
+        [
+            (
+                TEMPLATE**2
+                + SHAPE**2 * (step.shape_class == query.shape_class)
+                + GRAPH**2 * (step.graph_signature == query.graph_signature)
+            )
+            * (1.0 if step.device == query.device else OTHER_DEVICE)
+            * (1.0 if step.limiter == query.limiter else OTHER_LIMITER)
+            for step in steps
+        ]
+    )
+
+
+def _credit(move: str, log_effect: float, deviation: float, steps: Sequence[MeasuredStep], query: Query) -> Credit:
+    own = [step for step in steps if move in step.moves]
+    here = [step for step in own if step.graph_signature == query.graph_signature]
+    others = [set(step.moves) - {move} for step in own]
+    cited = [*here, *(step for step in own if step not in here)]
+    return Credit(
+        move,
+        log_effect,
+        deviation,
+        steps=len(own),
+        here=len(here),
+        alone=sum(not also for also in others),
+        wins=sum(step.log_lift > 0 for step in own),
+        inseparable=tuple(sorted(set.intersection(*others))) if others else (),
+        records=tuple(step.records[move] for step in cited if move in step.records)[:CITED],
+    )
