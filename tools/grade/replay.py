@@ -6,16 +6,21 @@ python -m foundry.tools.grade.replay FOLDER     with task.json and device.txt in
 Starting Python, torch and the tool takes seconds, and none of it needs the file. So a process may be started before it
 is known which kernel it will call: it draws the task's inputs on the host, waits for the file and touches no device
 until then. Inputs from the host are also the cheapest under a tool, which follows every kernel that would draw them.
+
+Under a tool a call may take seconds. So between its steps, when nothing of it is under way, the program offers the GPU
+to whoever waits to time something.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import select
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +29,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
 from foundry.tools.grade.folders import prepare_folders
+from foundry.tools.machine.holds import WaitClock
 from foundry.tools.process.channel import close_all
 from foundry.tools.process.child import Finished, Limits, run_command
 from foundry.tools.process.linux import FILES, MEANS, SIGNALS, SYSCALLS
@@ -34,8 +40,11 @@ if TYPE_CHECKING:
     from foundry.tools.task.loading import LoadedTask
 
 FORWARDS = 2  # the first may build or tune
+LONG_S = 1.0  # of a call under a tool: another one is not waited for
 SEED = 7
 GO, KERNEL = "go", "kernel.py"
+OFFER, ANSWER = "offer", "answer"  # the program asks whether it should wait, and goes on when it is answered
+OFFER_POLL_S = 0.02
 SMALLEST = "smallest"  # a file: one forward at the smallest of the task's shapes is wanted
 AHEAD_BYTES = 256 << 20  # of inputs that are drawn on the host, before there is a kernel: half a second
 LIFE_S = 86_400.0  # of a process, the most of it waiting
@@ -94,9 +103,8 @@ class Replaying:
         (folder / "device.txt").write_text(target)
         if smallest:
             (folder / SMALLEST).touch()
-        os.mkfifo(folder / GO)
-        self._go = os.open(folder / GO, os.O_RDWR | os.O_CLOEXEC)
-        self._end = ""  # why it has to end
+        self._go, self._offer, self._answer = (self._opened(name) for name in (GO, OFFER, ANSWER))
+        self._end, self._away = "", WaitClock()  # why it has to end, and what it was kept waiting
         self._deadline = float("inf")
         own = prepare_folders(text, folder)
         self._locks = own.locks
@@ -113,23 +121,36 @@ class Replaying:
         """Whether it can still be given a file."""
         return not self._done.done()
 
-    def finish(self, text: str, seconds: float) -> Finished:
-        """Gives it the kernel file and waits for its end, at most so long."""
+    def finish(self, text: str, seconds: float, pause: Callable[[], None] | None = None) -> Finished:
+        """Gives it the kernel file and waits for its end, at most so long. `pause` is called between its steps; those
+        seconds are not its own."""
         (self.folder / KERNEL).write_text(text, encoding="utf-8")
         self._end, self._deadline = f"did not finish in {seconds:g} s", time.monotonic() + seconds
         os.write(self._go, b"\n")
+        while not self._done.done():
+            if select.select([self._offer], [], [], OFFER_POLL_S)[0]:
+                asked = os.read(self._offer, 4096)
+                if pause is not None:
+                    with self._away.waiting():
+                        pause()
+                with contextlib.suppress(BlockingIOError):  # it does not listen
+                    os.write(self._answer, asked)
         return self._done.result()
+
+    def _opened(self, name: str) -> int:
+        """A pipe to or from the program, by its name in the folder; neither end waits for the other."""
+        os.mkfifo(self.folder / name)
+        return os.open(self.folder / name, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
 
     def close(self) -> None:
         """Ends it, whatever it does."""
         self._deadline, self._end = 0.0, self._end or "was not needed"
         self._thread.shutdown(wait=True)
-        os.close(self._go)
-        close_all(self._locks)
+        close_all([self._go, self._offer, self._answer, *self._locks])
         self._room.cleanup()
 
     def _reason(self) -> str:
-        return self._end if time.monotonic() > self._deadline else ""
+        return self._end if time.monotonic() - self._away.seconds > self._deadline else ""
 
 
 def under_tool(
@@ -164,17 +185,35 @@ def replay(folder: Path) -> None:
     ahead = None if "cuda" in task.source else _drawn(task, is_smallest)  # it may draw them on a device
     with (folder / GO).open("rb") as go:
         go.readline()
+    end_work = torch.cuda.synchronize if device.type == "cuda" else _nothing
     case, where, drawn = ahead or _drawn(task, is_smallest)
     get_init_inputs = getattr(case.module, "get_init_inputs", list)
     make = candidate_maker((folder / KERNEL).read_text(encoding="utf-8"), str(folder / "candidate.py"))
     model = make({"seed": SEED}, get_init_inputs()).to(device)
     with torch.no_grad():
+        _offer(folder, end_work)
         inputs = placed(drawn, device) if drawn else case.inputs(SEED, device)
-        for _ in range(1 if is_smallest else FORWARDS):
+        for number in range(1 if is_smallest else FORWARDS):
+            _offer(folder, end_work)
+            began = time.monotonic()
             model(*inputs)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+            end_work()
+            if not number and not is_smallest and time.monotonic() - began > LONG_S:
+                where = f" in one call{where}"
+                break
     print("replayed" + where, flush=True)
+
+
+def _offer(folder: Path, end_work: Callable[[], object]) -> None:
+    """Lets others have the GPU who wait to time something, and returns when they are done."""
+    end_work()
+    with (folder / OFFER).open("wb", buffering=0) as offer, (folder / ANSWER).open("rb", buffering=0) as answer:
+        offer.write(b"\n")
+        answer.read(1)
+
+
+def _nothing() -> None:
+    """Where no GPU works, none has to be waited for."""
 
 
 def _drawn(task: Task, is_smallest: bool) -> tuple[LoadedTask, str, list[Any]]:

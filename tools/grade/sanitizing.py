@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -19,6 +19,7 @@ from foundry.knowledge.device import TargetName
 from foundry.knowledge.task import Task
 from foundry.tools.grade.folders import compiles_itself
 from foundry.tools.grade.replay import Replaying, means_under
+from foundry.tools.machine.holds import Holds
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
 from foundry.tools.process.sandbox import LOCAL_TOOL, OPEN_TOOL
@@ -76,22 +77,26 @@ class Sanitizer:
                     if known is not None:
                         known.close()
 
-    def check(self, text: str, build: Build, means: Collection[str], *, at_once: bool) -> list[Gate]:
+    def check(
+        self, text: str, build: Build, means: Collection[str], *, at_once: bool, holds: Callable[[], Holds] = Holds
+    ) -> list[Gate]:
         """A gate for each check; one that could not be made passes and says why. Nothing where there is no GPU's code.
-        With `at_once` the checks run beside each other."""
+        With `at_once` the checks run beside each other. Each shares the device by `holds` of its own, and lets others
+        time between two steps."""
         if self._target != "cuda":
             return []
         if self._tool is None:
             return [Gate("compute-sanitizer", True, "not asked: the tool is not installed here")]
         if self._means is None:
-            self.try_out(means)
+            with holds().shared():
+                self.try_out(means)
         is_sharing = compiles_itself(text) or may_share(build)
         needed = [check for check in CHECKS if is_sharing or check not in OF_SHARED_MEMORY]
         with ThreadPoolExecutor(len(CHECKS) if at_once else 1) as pool:
-            found = dict(zip(needed, pool.map(lambda check: self._gate(check, text), needed), strict=True))
+            found = dict(zip(needed, pool.map(lambda check: self._gate(check, text, holds()), needed), strict=True))
         return [found.get(check) or Gate(check, True, NOT_SHARED) for check in CHECKS]
 
-    def _gate(self, check: str, text: str) -> Gate:
+    def _gate(self, check: str, text: str, holds: Holds) -> Gate:
         with self._guard:
             waiting = None if compiles_itself(text) else self._waiting.pop(check, None)
         if waiting is None or not waiting.is_waiting:
@@ -100,7 +105,8 @@ class Sanitizer:
             waiting = self._started(check, text)
         asked = first_blocks(text) if check in OF_SHARED_MEMORY else text
         try:
-            gate = read_check(check, waiting.finish(asked, SECONDS[check]))
+            with holds.shared():
+                gate = read_check(check, waiting.finish(asked, SECONDS[check], holds.pause))
         finally:
             waiting.close()
         return gate if asked == text else replace(gate, evidence=f"{gate.evidence} {OF_BLOCKS}")
@@ -162,7 +168,7 @@ def read_check(check: str, done: Finished) -> Gate:
         return Gate(check, True, f"not decided: compute-sanitizer could not run it ({words[:160]})")
     count = int(summary[1] or summary[2])
     if not count:
-        where = re.search(r"^replayed (at .*)$", done.output, re.M)
+        where = re.search(r"^replayed (.+)$", done.output, re.M)
         return Gate(check, True, f"compute-sanitizer found nothing {where[1] if where else ''}".rstrip())
     first = _FINDING.search(done.output)
     return Gate(check, False, f"compute-sanitizer found {count}: {first[1].strip()[:200] if first else 'see its log'}")

@@ -322,8 +322,8 @@ class LocalWorkbench:
     async def sanitize(self, text: str, build: Build) -> list[Gate]:
         if self.device.target == "cpu":  # nothing is asked, so nobody need wait for the device
             return []
-        is_small, means = self._is_small(await self.intake()), self.notes.isolation
-        return await self._sharing(lambda: self._sanitizer.check(text, build, means, at_once=is_small))
+        is_small, look = self._is_small(await self.intake()), partial(self._sanitizer.check, text, build)
+        return await self._in_thread(lambda: look(self.notes.isolation, at_once=is_small, holds=self._holds))
 
     @staticmethod
     def _is_small(known: Intake) -> bool:

@@ -16,7 +16,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.lower import lower
 from foundry.knowledge.ruling import Ruling, rule
 from foundry.tools.grade.folders import extension_folder
-from foundry.tools.grade.replay import Replaying, means_under, under_tool
+from foundry.tools.grade.replay import LONG_S, Replaying, means_under, under_tool
 from foundry.tools.grade.sanitizing import Sanitizer, first_blocks, may_share, read_check, with_gates
 from foundry.tools.process.child import Finished
 from foundry.tools.process.linux import FILES, NETWORK, SYSCALLS
@@ -118,19 +118,34 @@ def test_a_process_that_waits_calls_what_it_is_given_and_ends_when_it_is_not_nee
     )
     (tmp_path / "task.toml").write_text("extra_shapes = [{ N = 128 }, { N = 16 }]\n")
     text = "import torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n    print(x.numel())\n"
-    task, means = read_task(path), available().active
+    task, means, offers = read_task(path), available().active, list[str]()
     used, late, unused = made = [Replaying([], task, "cpu", means, smallest=True) for _ in range(3)]
     try:
         unused.close()
         assert late.is_waiting and late.finish(text, 0.01).reason == "did not finish in 0.01 s"
-        done = used.finish(text, 60.0)
+        done = used.finish(text, 60.0, lambda: offers.append("may time"))
     finally:
         used.close()
         late.close()
     assert not any(one.is_waiting or one.folder.exists() for one in made)
     assert done.output.splitlines() == [*["meta"] * 3, "cpu", "16", "replayed at N=16"], "once, at the smallest shape"
+    assert offers == ["may time"] * 2, "before its inputs and before the call"
     looked = f"{HEAD}replayed at N=16\n========= RACECHECK SUMMARY: 0 hazards displayed\n"
     assert read_check("racecheck", Finished(0, looked, 1.0)).evidence == "compute-sanitizer found nothing at N=16"
+
+
+@pytest.mark.slow
+def test_a_long_call_under_a_tool_is_not_made_twice_and_the_gate_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "task.py"
+    path.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def forward(self, x):\n    return x\n"
+        "def get_inputs():\n  return [torch.rand(4)]\n"
+    )
+    text = "import time, torch\nclass ModelNew(torch.nn.Module):\n  def forward(self, x):\n"
+    text += f"    time.sleep({1.1 * LONG_S})\n"
+    done = under_tool([], read_task(path), text, "cpu", 60.0, available().active)
+    looked = f"{HEAD}{done.output}========= ERROR SUMMARY: 0 errors\n"
+    assert read_check("memcheck", Finished(0, looked, 1.0)).evidence == "compute-sanitizer found nothing in one call"
 
 
 def test_a_tool_is_tried_with_a_program_of_ours(tmp_path: Path) -> None:
