@@ -25,7 +25,7 @@ from foundry.tools.audit.acts.provenance import more_work
 from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.cases import Case, Trial
 from foundry.tools.grade.judge.correctness import operator_rows
-from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, OTHER_CLOCKS, PROCESS_EVENTS
@@ -60,7 +60,14 @@ class _Without:
 
 
 def audit_runs(
-    links: Mapping[str, RunnerLink], case: Case, trial: Trial, load: Message, *, policy: Policy, at_once: bool
+    links: Mapping[str, RunnerLink],
+    case: Case,
+    trial: Trial,
+    load: Message,
+    *,
+    policy: Policy,
+    at_once: bool,
+    breaks: Breaks,
 ) -> tuple[list[Gate], Message]:
     """Gates of the observed run and of the ablated ones, and what was observed.
 
@@ -72,14 +79,17 @@ def audit_runs(
     with ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
         work = [partial(_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
-        seen, gates = _watch(links["observe"], case, trial, load, policy)
+        breaks.is_quiet = lambda: all(one.done() for one in begun)
+        seen, gates = _watch(links["observe"], case, trial, load, policy, breaks)
         runs = [one.result() for one in begun] or [one() for one in work]
     if runs:
         gates += _ablation_gates(*runs)
     return gates, seen
 
 
-def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy) -> tuple[Message, list[Gate]]:
+def _watch(
+    watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy, breaks: Breaks
+) -> tuple[Message, list[Gate]]:
     """What was observed, and the gates of what that process did and of its answers."""
     seen, gates = _observed(watched, case, trial, load)
     on_cpu = load["device"] == "cpu"
@@ -96,7 +106,7 @@ def _watch(watched: RunnerLink, case: Case, trial: Trial, load: Message, policy:
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again
-            gates.append(_public_gate(watched, case, trial))
+            gates.append(_public_gate(watched, case, trial, breaks))
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and on_cpu and policy != "open":
             gates.append(_alone_gate(watched, trial))
@@ -131,13 +141,16 @@ def public_seeds(nbytes: int) -> tuple[int, ...]:
     return PUBLIC_SEEDS if nbytes < LONG_DRAW_BYTES else PUBLIC_SEEDS[:1]
 
 
-def _public_gate(link: RunnerLink, case: Case, known: Trial) -> Gate:
-    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
+def _public_gate(link: RunnerLink, case: Case, known: Trial, breaks: Breaks) -> Gate:
+    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them. While the host
+    draws them nothing works on a GPU, so others may time something."""
     seeds = public_seeds(sum(tensor.nbytes for tensor in known.inputs.tensors()))
     for seed in seeds:
         try:
-            with _DRAWING:
-                trial = replace(case.public_trial(seed), buffers=known.buffers)
+            with _DRAWING, ThreadPoolExecutor(1) as host:
+                drawn = breaks.offer_until(host.submit(case.public_inputs, seed))
+                trial = replace(case.public_trial(seed, drawn), buffers=known.buffers)
+                del drawn
         except TaskError:
             continue
         try:

@@ -183,9 +183,14 @@ class Case:
             packed.parcel.close()
         self._packed.clear()
 
-    def public_trial(self, seed: int) -> Trial:
-        """The question that anybody can ask: get_inputs() of a seed, drawn on the host. Raises TaskError."""
-        return self._make_trial(AS_GIVEN, seed, self._given(seed, publicly=True))
+    @torch.no_grad()  # in whichever thread
+    def public_inputs(self, seed: int) -> list[Any]:
+        """get_inputs() of a seed as everybody draws them: on the host. Raises TaskError."""
+        return self._loaded.inputs(seed)
+
+    def public_trial(self, seed: int, drawn: Sequence[Any]) -> Trial:
+        """The question that anybody can ask, with its public inputs. Raises TaskError."""
+        return self._make_trial(AS_GIVEN, seed, [loading.placed(value, self._device) for value in drawn])
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""
@@ -390,11 +395,9 @@ class Case:
         ranges = index_ranges(lambda: self._loaded.run(self._model, inputs), tensors)
         return without_overflow(ranges, inputs, lambda values: self._run(self._model, "seeded", values))
 
-    def _given(self, seed: int, *, publicly: bool = False) -> list[Any]:
-        """get_inputs() on the device, drawn there; `publicly`: drawn on the host, as everybody draws them."""
-        if not publicly:
-            return self._loaded.inputs(seed, self._device)
-        return [loading.placed(value, self._device) for value in self._loaded.inputs(seed)]
+    def _given(self, seed: int) -> list[Any]:
+        """get_inputs() on the device, drawn there."""
+        return self._loaded.inputs(seed, self._device)
 
     def _draw(self, distribution: Distribution, seed: int, given_seed: int) -> list[Any]:
         """Inputs of a distribution. `given_seed`: seed of the inputs that the pattern `few changed` changes."""

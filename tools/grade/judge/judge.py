@@ -291,10 +291,9 @@ class Judge:
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, handles, strict=False)}
         at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
-        self.breaks.are_allowed &= not at_once
-        load = {"text": message["text"], "device": self._place}
+        load, asked = {"text": message["text"], "device": self._place}, (self._case(), self._as_given())
         try:
-            gates, seen = audit_runs(links, self._case(), self._as_given(), load, policy=policy, at_once=at_once)
+            gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, breaks=self.breaks)
         finally:
             for link in links.values():
                 link.close()

@@ -6,8 +6,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -53,6 +54,7 @@ OUTCOMES: dict[str, Outcome] = {
 SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
 ANSWER_BYTES = 16 << 20
 LINES = 20  # of evidence from a runner
+Result = TypeVar("Result")
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
 CALLS_IN_A_LIMIT = 30.0  # of the baseline's
 
@@ -94,23 +96,31 @@ class Breaks:
 
     A proof needs the GPU alone for some tenths of a second at a time. Without breaks it would wait for the whole
     verification of each kernel that other islands, or other runs, examine on the same GPU. `are_allowed`: the main
-    process answers the offers.
+    process answers the offers. `is_quiet`: no other thread of the request is at work with a process.
     """
 
     def __init__(self, control: Channel) -> None:
         self._control = control
         self.are_allowed = False
+        self.is_quiet: Callable[[], bool] = lambda: True
         self._last = 0.0
 
     def offer(self) -> None:
         """Asks the main process, every now and then, and goes on when it answers: at once if nobody waits."""
-        if not self.are_allowed or time.monotonic() - self._last < BREAK_S:
+        if not self.are_allowed or time.monotonic() - self._last < BREAK_S or not self.is_quiet():
             return
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # its own work on a truth would go on
             torch.cuda.synchronize()
         self._control.send({PAUSE: True})
         self._control.receive()
         self._last = time.monotonic()
+
+    def offer_until(self, done: Future[Result]) -> Result:
+        """The result of what only the host works on."""
+        while not done.done():
+            wait([done], timeout=BREAK_S)
+            self.offer()
+        return done.result()
 
 
 class RunnerLink:
