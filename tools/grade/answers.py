@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from foundry.knowledge import codec
@@ -20,6 +21,7 @@ from foundry.knowledge.errors import (
 )
 from foundry.tools.process.channel import Message
 from foundry.tools.process.zygote import Worker, WorkerDied
+from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.orders import PROCESSES
 from foundry.tools.task.limits import GIGABYTES, SECONDS
 
@@ -40,6 +42,17 @@ _ERRORS: dict[str, type[FoundryError]] = {
     "MissingTool": MissingTool,
     "NotComparable": NotComparable,
 }
+
+
+@dataclass
+class Notes:
+    """What evaluations tell besides their records. Keys are digests of candidates' texts."""
+
+    operators: dict[str, list[Any]] = field(default_factory=dict)
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
+    seen: dict[str, Seen] = field(default_factory=dict)  # where a forward's time goes
+    seeds: dict[str, int] = field(default_factory=dict)  # by purpose
+    isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
 
 
 def no_timing(stage: Stage, problem: str, seconds: float = 0.0, *, outcome: Outcome = "unproven") -> Timing:

@@ -15,11 +15,18 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from foundry.knowledge.candidate import Build
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.targets.base import build_cache, read_literals
 
 TASK = Sandbox("task")
 KEPT = 256  # build folders; beyond that the ones unused for longest are removed
+LOAD_S = 60.0  # a file whose library is built already; a second on a quiet machine, over 20 on a crowded one
+SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
+# What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
+_SELF_BUILDING = re.compile(
+    r"compile|cpp_extension|load_inline|subprocess|popen|triton|numba|cupy|nvrtc|nvcc|g\+\+", re.I
+)
 _COMPILERS = re.compile(r"cpp_extension|load_inline|triton|torch\.compile|cupy|numba|cuda")
 
 
@@ -77,6 +84,11 @@ def compiles_itself(text: str) -> bool:
         return read_literals(text) is None and _COMPILERS.search(text) is not None
     except SyntaxError:
         return False
+
+
+def load_seconds(text: str, build: Build) -> float:
+    """What importing a file may take; more for one that compiles itself at import."""
+    return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
 
 
 def extension_folder(text: str) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -16,9 +15,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from foundry.knowledge import codec
 from foundry.knowledge.candidate import (
@@ -38,6 +36,7 @@ from foundry.knowledge.task import Policy, Task
 from foundry.tools.audit.acts.provenance import later_work
 from foundry.tools.grade.answers import (
     OUTCOMES,
+    Notes,
     ask_about_task,
     decode_record,
     digest_of,
@@ -47,8 +46,8 @@ from foundry.tools.grade.answers import (
     raise_error,
 )
 from foundry.tools.grade.contests import PreparedContest
-from foundry.tools.grade.folders import TASK, compiles_itself, prepare_folders
-from foundry.tools.grade.judges import Judges
+from foundry.tools.grade.folders import LOAD_S, TASK, compiles_itself, load_seconds, prepare_folders
+from foundry.tools.grade.judges import DrawnAhead, Judges
 from foundry.tools.grade.pairs import JUDGE_S, PairedRun
 from foundry.tools.grade.runners import CANDIDATE, REFERENCE, Runners, kind_of
 from foundry.tools.grade.timed_groups import Groups
@@ -57,7 +56,6 @@ from foundry.tools.process.channel import ChannelClosed, Message
 from foundry.tools.process.child import Limits, machine_memory_bytes
 from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
-from foundry.tools.profiling.gather import Seen
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
@@ -65,32 +63,14 @@ from foundry.tools.task.limits import gpu_memory_bytes, task_memory_bytes, task_
 from foundry.tools.tune.session import Cell
 
 CAPTURE_S, BASELINE_S = 150.0, 180.0
-LOAD_S = 60.0  # a file whose library is built already; a second on a quiet machine, over 20 on a crowded one
-SELF_BUILD_S = 300.0  # a file that compiles itself at import (load_inline against torch's headers)
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 AUDITED = 3  # processes of the audit's own runs
 STOCKED_AT_ONCE = 3
 HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
 LANES = 2  # judges: one evaluation that hangs does not stop the others
-# What a file says that compiles itself; any other that is still loading after LOAD_S hangs.
-_SELF_BUILDING = re.compile(
-    r"compile|cpp_extension|load_inline|subprocess|popen|triton|numba|cupy|nvrtc|nvcc|g\+\+", re.I
-)
-
 _ANY_CANDIDATE = "ModelNew"  # a text that compiles nothing: its processes serve all such texts
 
 Watch = Callable[[int], contextlib.AbstractContextManager[object]]
-
-
-@dataclass
-class Notes:
-    """What evaluations tell besides their records. Keys are digests of candidates' texts."""
-
-    operators: dict[str, list[Any]] = field(default_factory=dict)
-    phases: dict[str, dict[str, float]] = field(default_factory=dict)  # seconds by judge's command
-    seen: dict[str, Seen] = field(default_factory=dict)  # where a forward's time goes
-    seeds: dict[str, int] = field(default_factory=dict)  # by purpose
-    isolation: tuple[str, ...] = ()  # the system's means that are active around candidates
 
 
 @dataclass(frozen=True)
@@ -143,6 +123,7 @@ class Grader:
         self._contest: PreparedContest | None = None  # readied before there was a winner
         self._screens = ScreenHistory(device.target)
         self._judges = Judges(self._start_judge, self._open_judge, lanes)
+        self._public = DrawnAhead(lambda: self._start_intake(task_seconds()), task)
         # Of the GPU's memory, until the task's sizes are known. On a CPU a group is prepared right before it is timed.
         self._plan = ROOMIEST if device.target == "cuda" else replace(ROOMIEST, pairs=1)
 
@@ -173,6 +154,7 @@ class Grader:
             if worker.alive:
                 self._zygote.end(worker.pid)
         self._runners.close()
+        self._public.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     # ------------------------------------------------------------ requests
@@ -181,8 +163,9 @@ class Grader:
         """Shapes of inputs and outputs of the task; raises TaskError for one that cannot be judged."""
         answer = self._about_task("check", task_seconds())
         if answer["free_bytes"]:
-            room = gpu_memory_bytes(int(answer["free_bytes"]))
-            self._plan = plan_memory(decode_record(Sizes, answer["sizes"]), room)
+            sizes, room = decode_record(Sizes, answer["sizes"]), gpu_memory_bytes(int(answer["free_bytes"]))
+            self._plan = plan_memory(sizes, room)
+            self._public.expect(sizes.inputs)
             self._judges.limit_lanes(self._plan.lanes)
         return answer
 
@@ -302,6 +285,7 @@ class Grader:
         """Makes some processes ready for a proof to come; whether there were any to make."""
         groups = effort_of("final", self._device.target).min_groups
         wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
+        self._public.begin()
         return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE)
 
     @property
@@ -360,11 +344,13 @@ class Grader:
                 if candidate.excess():
                     candidate.end()
 
+        message["public"], drawn = self._public.take()
         try:
             with self._judges.one() as judge, holds.shared():
                 candidates += [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
                 with self._runners.links(candidates) as handles:
                     asked = {**self._limits, **message}
+                    handles += drawn
                     answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)
         except (WorkerDied, ChannelClosed) as died:
             return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {died}")], {}
@@ -438,9 +424,7 @@ class Grader:
         return worker
 
     def _about_task(self, question: str, limit_s: float) -> Message:
-        limits = self._task_limits(max(limit_s, task_seconds()))
-        is_look = question == "check"  # it traces nothing
-        worker = self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK, early=is_look)
+        worker = self._start_intake(max(limit_s, task_seconds()), early=question == "check")  # which traces nothing
         self._zygote.go_on()
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
@@ -448,6 +432,10 @@ class Grader:
             return ask_about_task(worker, {"do": question, **message}, limit_s)
         finally:
             worker.end()
+
+    def _start_intake(self, wall_s: float, *, early: bool = False) -> Worker:
+        limits = self._task_limits(wall_s)
+        return self._fork("foundry.tools.task.intake:serve", limits, self._scratch, TASK, early=early)
 
     def _task_limits(self, wall_s: float) -> Limits:
         return Limits(wall_s=wall_s, memory_bytes=task_memory_bytes(), cpu_s=36_000, file_bytes=1 << 40)
@@ -465,7 +453,7 @@ class Grader:
         """Seconds that importing a file may take; more for a file that compiles itself at import."""
         if self._load_limit_s is not None:
             return self._load_limit_s
-        return SELF_BUILD_S if not build.artifact and _SELF_BUILDING.search(text) else LOAD_S
+        return load_seconds(text, build)
 
     def _with_candidate(self, judge: Worker, message: Message, candidate: Worker, holds: Holds) -> tuple[Message, str]:
         """Asks the judge about a candidate; returns its answer and how the candidate's process ended.

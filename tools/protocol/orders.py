@@ -9,5 +9,7 @@ SPOILED = -1  # not a byte: fill with the last answer, a few of its elements cha
 OUT_OF_TURN, UNDISTURBED, COMPUTED_ANEW = "out of turn", "undisturbed reference", "computed anew"
 PROCESS_EVENTS, OTHER_CLOCKS = "process events", "other clocks"
 FUNCTIONS, STATE, PROCESSES = "function identities", "global state", "threads and processes"
+PUBLIC_SEEDS = (42, 0)  # of the inputs that benchmarks draw, the most usual first
+LONG_DRAW_BYTES = 1 << 30  # of inputs: a host draws 0.7 GB a second, on one core
 IN_ITS_PROCESS = (FUNCTIONS, STATE, PROCESSES)  # what a candidate must leave as it found it
 LEADS, NO_LEADS = "leads in the text", "none"  # a gate's name, and its evidence where there are none

@@ -12,7 +12,7 @@ from foundry.knowledge import codec
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.task import Task
-from foundry.tools.process.channel import Channel, Message
+from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
 from foundry.tools.task.gpu_plan import Sizes
@@ -24,21 +24,28 @@ codec.prepare(Task)  # 30 ms of each process that reads a task; the warm process
 
 
 def serve(control: Channel) -> None:
-    """Entry of an intake worker: `check`, then `capture`, on the task that comes with each message."""
+    """Entry of an intake worker: `check`, `capture` or `draw`, on the task that comes with each message."""
     warnings.simplefilter("ignore")
     while True:
         message, _ = control.receive()
         torch.set_num_threads(int(message["threads"]))
         task = codec.decode(Task, message["task"])
+        handles: list[int] = []
+        answer: Message
         try:
             device = torch.device(message["device"])
-            answer = _check(task, device) if message["do"] == "check" else _capture(task, device)
+            if message["do"] == "draw":  # the task's own inputs, as everybody draws them
+                parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
+                answer, handles = {"inputs": parcel.description}, [parcel.handle]
+            else:
+                answer = _check(task, device) if message["do"] == "check" else _capture(task, device)
         except FoundryError as error:
             answer = {"error": [type(error).__name__, error.problem, error.remedy]}
         except torch.OutOfMemoryError as error:
             words = f"one call of the model does not fit the GPU's memory: {str(error).splitlines()[0][:300]}"
             answer = {"error": ["TooLarge", words, "make its sizes smaller"]}
-        control.send(answer)
+        control.send(answer, handles)
+        close_all(handles)
 
 
 def _check(task: Task, device: torch.device) -> Message:

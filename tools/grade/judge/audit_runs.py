@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -28,8 +29,16 @@ from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.orders import COMPUTED_ANEW, NAN_BYTES, OTHER_CLOCKS, PROCESS_EVENTS
+from foundry.tools.protocol.orders import (
+    COMPUTED_ANEW,
+    LONG_DRAW_BYTES,
+    NAN_BYTES,
+    OTHER_CLOCKS,
+    PROCESS_EVENTS,
+    PUBLIC_SEEDS,
+)
 from foundry.tools.protocol.rules import OutputError, accepts, error_limit
+from foundry.tools.task import bundle
 
 SLOT = 0
 DISGUISED = "without a grader in sight"
@@ -39,8 +48,6 @@ LATE_CALLS = (150, 300)  # before the closest look, if they take no longer than 
 LATE_S = 0.3
 IN_A_ROW_S = 0.05  # on a GPU, where no run changes the speed of its clocks
 IN_A_ROW_BYTES = 256 << 20  # of outputs at most: a copy of them takes memory, and such calls are no moment apart
-PUBLIC_SEEDS = (42, 0)
-LONG_DRAW_BYTES = 1 << 30  # of inputs: the host draws 0.7 GB a second, on one core, while the GPU waits
 CLOCKS = ((1 / 1024, "slowly"), (1000.0, "fast"))
 SLACK = 4.0  # times the accuracy that the protocol asks for
 CALLS = 2  # of an ablated forward that are judged: the first, and one after many others
@@ -59,6 +66,22 @@ class _Without:
     result: Earned | None = None
 
 
+@dataclass(frozen=True)
+class PublicInputs:
+    """Where inputs come from that anybody can make. `drawn` for the first of the seeds before there was a finalist: how
+    they are packed, and their memory. Else the host draws them, nothing works on a GPU meanwhile, and others may time
+    something in the `breaks`."""
+
+    breaks: Breaks
+    drawn: tuple[Message, int] | None = None
+
+    def draw(self, case: Case, seed: int) -> list[Any]:
+        if self.drawn is not None and seed == PUBLIC_SEEDS[0]:
+            return list(bundle.from_description(self.drawn[0], bundle.shared(*self.drawn)))
+        with ThreadPoolExecutor(1) as host:
+            return self.breaks.offer_until(host.submit(case.public_inputs, seed))
+
+
 def audit_runs(
     links: Mapping[str, RunnerLink],
     case: Case,
@@ -67,7 +90,7 @@ def audit_runs(
     *,
     policy: Policy,
     at_once: bool,
-    breaks: Breaks,
+    public: PublicInputs,
 ) -> tuple[list[Gate], Message]:
     """Gates of the observed run and of the ablated ones, and what was observed.
 
@@ -79,8 +102,8 @@ def audit_runs(
     with ThreadPoolExecutor(len(ways) if at_once and ways else 1) as beside:
         work = [partial(_without, links[way], case, trial, {**load, "ablate": way}) for way in ways]
         begun = [beside.submit(one) for one in work] if at_once else []
-        breaks.is_quiet = lambda: all(one.done() for one in begun)
-        seen, gates = _watch(links["observe"], case, trial, load, policy, breaks)
+        public.breaks.is_quiet = lambda: all(one.done() for one in begun)
+        seen, gates = _watch(links["observe"], case, trial, load, policy, public)
         runs = [one.result() for one in begun] or [one() for one in work]
     if runs:
         gates += _ablation_gates(*runs)
@@ -88,7 +111,7 @@ def audit_runs(
 
 
 def _watch(
-    watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy, breaks: Breaks
+    watched: RunnerLink, case: Case, trial: Trial, load: Message, policy: Policy, public: PublicInputs
 ) -> tuple[Message, list[Gate]]:
     """What was observed, and the gates of what that process did and of its answers."""
     seen, gates = _observed(watched, case, trial, load)
@@ -106,7 +129,7 @@ def _watch(
         if not on_cpu and policy != "open" and isinstance(source, CandidateSource):
             gates.append(kernel_gate(seen.get("kernels", ()), own_kernels(source)))
         if answer.passed:  # the other questions would only say it again
-            gates.append(_public_gate(watched, case, trial, breaks))
+            gates.append(_public_gate(watched, case, trial, public))
             gates += [_copies_gate(watched, case, trial), _clocks_gate(watched, trial)] if on_cpu else []
         if answer.passed and on_cpu and policy != "open":
             gates.append(_alone_gate(watched, trial))
@@ -141,16 +164,13 @@ def public_seeds(nbytes: int) -> tuple[int, ...]:
     return PUBLIC_SEEDS if nbytes < LONG_DRAW_BYTES else PUBLIC_SEEDS[:1]
 
 
-def _public_gate(link: RunnerLink, case: Case, known: Trial, breaks: Breaks) -> Gate:
-    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them. While the host
-    draws them nothing works on a GPU, so others may time something."""
+def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:
+    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
     seeds = public_seeds(sum(tensor.nbytes for tensor in known.inputs.tensors()))
     for seed in seeds:
         try:
-            with _DRAWING, ThreadPoolExecutor(1) as host:
-                drawn = breaks.offer_until(host.submit(case.public_inputs, seed))
-                trial = replace(case.public_trial(seed, drawn), buffers=known.buffers)
-                del drawn
+            with _DRAWING:
+                trial = replace(case.public_trial(seed, public.draw(case, seed)), buffers=known.buffers)
         except TaskError:
             continue
         try:

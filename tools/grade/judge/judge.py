@@ -286,14 +286,15 @@ class Judge:
 
     def ablate(self, message: Message, handles: list[int]) -> Message:
         """The audit's runs: of the candidate while it is watched, and without its native code."""
-        from foundry.tools.grade.judge.audit_runs import PURPOSES, audit_runs
+        from foundry.tools.grade.judge.audit_runs import PURPOSES, PublicInputs, audit_runs
 
         limits, policy = (self._run_limit(message), float(message["load_limit_s"])), message["policy"]
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, handles, strict=False)}
         at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
         load, asked = {"text": message["text"], "device": self._place}, (self._case(), self._as_given())
+        public = PublicInputs(self.breaks, (message["public"], handles[-1]) if message["public"] else None)
         try:
-            gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, breaks=self.breaks)
+            gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, public=public)
         finally:
             for link in links.values():
                 link.close()
