@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
+from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge.audit_runs import public_seeds
@@ -19,6 +21,7 @@ from foundry.tools.machine.holds import Holds
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Worker, Zygote
+from foundry.tools.task import bundle
 from foundry.tools.task.file import read_task
 
 TASK = """
@@ -373,6 +376,21 @@ def test_distributions_that_the_reference_refuses_are_not_asked(device: Device, 
         assert {"x3", "x-1"} <= set(skipped) and "x0.01" not in skipped
     finally:
         made.close()
+
+
+def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
+    grader: Grader, baseline: Baseline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judges, "LONG_DRAW_BYTES", 1 << 10)
+    grader._public.expect(1 << 20)
+    assert not grader.stock(), "no process waits for a CPU"
+    description, handles = grader._public.take()
+    x, _ = bundle.from_description(description, bundle.shared(description, handles[0]))
+    torch.manual_seed(42)
+    assert torch.equal(x, torch.randn(x.shape))
+    text = candidate(f"return r + (x[0, 0].item() == {x[0, 0].item()!r})")
+    gates = {gate.gate: gate for gate in grader.ablate(text, BUILT, baseline, "fair")[0]}
+    assert not gates["public inputs"].passed and "manual_seed(42)" in gates["public inputs"].evidence
 
 
 def test_inputs_that_take_long_to_draw_are_asked_for_with_one_public_seed() -> None:
