@@ -85,8 +85,12 @@ def fit(steps: Sequence[MeasuredStep], query: Query, wanted: Collection[str] | N
     solved = np.linalg.solve(_covariance(steps, made), np.column_stack([asked, _brought(steps)]))
     mean = asked.T @ solved[:, -1]
     variance = TEMPLATE**2 + SHAPE**2 + GRAPH**2 - (asked * solved[:, :-1]).sum(axis=0)
+    making: dict[str, list[MeasuredStep]] = {move: [] for move in moves}
+    for step in steps:
+        for move in step.moves.keys() & making.keys():
+            making[move].append(step)
     found = [
-        _credit(move, float(mean[index]), math.sqrt(max(float(variance[index]), 0.0)), steps, query)
+        _credit(move, float(mean[index]), math.sqrt(max(float(variance[index]), 0.0)), making[move], query)
         for index, move in enumerate(moves)
     ]
     return sorted(found, key=lambda credit: (-credit.log_effect, credit.move))
@@ -146,11 +150,11 @@ def _alike(steps: Sequence[MeasuredStep], query: Query) -> Array:
     )
 
 
-def _credit(move: str, log_effect: float, deviation: float, steps: Sequence[MeasuredStep], query: Query) -> Credit:
-    own = [step for step in steps if move in step.moves]
+def _credit(move: str, log_effect: float, deviation: float, own: Sequence[MeasuredStep], query: Query) -> Credit:
+    """The credit of a move that these steps made."""
     here = [step for step in own if step.graph_signature == query.graph_signature]
     others = [set(step.moves) - {move} for step in own]
-    cited = [*here, *(step for step in own if step not in here)]
+    cited = sorted(own, key=lambda step: step.graph_signature != query.graph_signature)
     return Credit(
         move,
         log_effect,
