@@ -77,11 +77,12 @@ class PlaybookBrain:
         return proposal_of(draft, experts()[expert], search.situation) if draft else None
 
     def _learn(self, known: Sequence[Known]) -> Estimates:
-        """What the measurements say, kept for the next step, which often knows the same."""
-        mark = tuple(map(id, known))
+        """What the measurements say, kept for the next step, which often knows the same of what is measured."""
+        measured, pending = [one for one in known if not one.pending], [one for one in known if one.pending]
+        mark = tuple(map(id, measured))
         if self._learnt is None or self._learnt[0] != mark:
-            self._learnt = mark, Estimates(known)
-        return self._learnt[1]
+            self._learnt = mark, Estimates(measured)
+        return self._learnt[1].believing(pending)
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
         return Judgement()  # the ruling has looked at every number that the playbook could look at

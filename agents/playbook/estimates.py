@@ -10,15 +10,15 @@ number matters, is what makes this run's own measurements most likely.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from foundry.knowledge.candidate import Choice
-from foundry.knowledge.experience.record import KernelChoices, Known
+from foundry.knowledge.experience.record import Known
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -138,22 +138,26 @@ class Estimates:
 
     def __init__(self, known: Sequence[Known]) -> None:
         self._own = [item for item in known if not item.run and not item.pending]
-        self._items = [*self._own, *(item for item in known if item.run)]
-        pending = [item for item in known if item.pending]
+        others = [item for item in known if item.run]
+        self._others = len(others)
         self._encoder = _Encoder()
-        self._encoder.learn([*self._items, *pending])
-        self._take(self._items)
+        self._encoder.learn([*others, *(item for item in known if not item.run)])
+        self._take([*others, *self._own])
         used = [len(kernel.choices) for item in self._items for kernel in item.kernels]
         self._matters = np.full(len(self._encoder.columns), 1.0 / max(1, round(float(np.mean(used or [1])))))
         self._shared, self._scale, self._pairs = SHARED[0], 1.0, 1.0
         self._log, self._noise = _observed(self._items)
         self._fit()
-        if pending:  # they are believed to come out as expected, so that nobody else looks there
-            believed = self.of(pending).mean
-            self._log = np.concatenate([self._log, believed])
-            self._noise = np.concatenate([self._noise, np.full(len(pending), LEAST_DEVIATION**2)])
-            self._take([*self._items, *pending])
-            self._solve()
+
+    def believing(self, pending: Sequence[Known]) -> Estimates:
+        """The same where these are believed to come out as expected, so that nobody else looks there."""
+        found = copy(self)
+        if pending:
+            found._log = np.concatenate([self._log, self.of(pending).mean])
+            found._noise = np.concatenate([self._noise, np.full(len(pending), LEAST_DEVIATION**2)])
+            found._take([*self._items, *pending])
+            found._solve()
+        return found
 
     def _take(self, items: Sequence[Known]) -> None:
         self._items = list(items)
@@ -169,7 +173,7 @@ class Estimates:
         """The estimates of configurations of this run."""
         table = self._encoder.table(wanted)
         across = self._covariance(wanted, self._items, _alike(table, self._table), table, self._table)
-        mean = self._centre + across @ self._solved
+        mean = across @ self._solved
         half = np.linalg.solve(self._root, across.T)
         prior = np.array([self._prior(item) for item in wanted])
         variance = np.maximum(prior - (half * half).sum(axis=0), 1e-6)
@@ -198,13 +202,12 @@ class Estimates:
 
     def _fit(self) -> None:
         """Chooses what makes this run's own measurements most likely, one thing after the other."""
-        self._solve()
+        best = self._solve()
         if len(self._own) < FEWEST:
             return
-        best = self._likelihood()
         best = self._try(best, [partial_set(self, "_scale", value) for value in SCALES])
         best = self._try(best, [partial_set(self, "_pairs", value) for value in PAIRS])
-        if len(self._items) > len(self._own):
+        if self._others:
             best = self._try(best, [partial_set(self, "_shared", value) for value in SHARED[1:]])
         own = {name for item in self._own for kernel in item.kernels for name in kernel.choices}
         for name, column in self._encoder.columns.items():
@@ -216,33 +219,28 @@ class Estimates:
                     changed[column] *= factor
                     tries.append(partial_set(self, "_matters", changed))
                 best = self._try(best, tries)
+        self._solve()
 
     def _try(self, best: float, changes: Sequence[Callable[[], Callable[[], None]]]) -> float:
         """The likelihood after the best of these changes, which stays; none where none is better."""
         for change in changes:
             undo = change()
-            self._solve()
-            found = self._likelihood()
+            found = self._solve()
             if found > best:
                 best = found
             else:
                 undo()
-                self._solve()
         return best
 
-    def _solve(self) -> None:
+    def _solve(self) -> float:
+        """The logarithm of the likelihood of this run's measurements, given the others': these come first, so that
+        what the lower root says of the later rows is said given the earlier ones."""
         whole = self._covariance(self._items, self._items, self._alike, self._table, self._table)
-        self._whole = whole + np.diag(self._noise)
-        self._root = _root(self._whole)
-        self._centre = 0.0
-        half = np.linalg.solve(self._root, self._log - self._centre)
+        self._root = _root(whole + np.diag(self._noise))
+        half = np.linalg.solve(self._root, self._log)
         self._solved = np.linalg.solve(self._root.T, half)
-
-    def _likelihood(self) -> float:
-        """Of this run's measurements, given the others'."""
-        return _log_likelihood(self._whole, self._log) - _log_likelihood(
-            self._whole[len(self._own) :, len(self._own) :], self._log[len(self._own) :]
-        )
+        own = half[self._others :]
+        return float(-0.5 * own @ own - np.log(np.diag(self._root)[self._others :]).sum())
 
 
 def partial_set(owner: object, name: str, value: object) -> Callable[[], Callable[[], None]]:
@@ -280,14 +278,6 @@ def _owners(table: _Table, count: int) -> Array:
     return found
 
 
-def _log_likelihood(covariance: Array, values: Array) -> float:
-    if not len(values):
-        return 0.0
-    root = _root(covariance)
-    half = np.linalg.solve(root, values)
-    return float(-0.5 * half @ half - np.log(np.diag(root)).sum())
-
-
 def _root(covariance: Array) -> Array:
     """The lower root. What other graphs share with each of two kernels of one template may be more than the two share
     with each other: what no such effects could have is cut off there."""
@@ -298,12 +288,3 @@ def _root(covariance: Array) -> Array:
         values, vectors = np.linalg.eigh(covariance)
         bounded = (vectors * np.maximum(values, LEAST_DEVIATION**2)) @ vectors.T
         return np.asarray(np.linalg.cholesky(bounded + least))
-
-
-def with_choices(item: Known, choices: Mapping[str, Mapping[str, Choice]]) -> Known:
-    """The configuration with other numbers."""
-    kernels = tuple(
-        KernelChoices(k.name, k.template, k.place, k.share, {**k.choices, **choices.get(k.name, {})})
-        for k in item.kernels
-    )
-    return Known(item.run, item.structure, kernels, 0.0, 0.0, item.nearness)
