@@ -22,7 +22,7 @@ from landscapes import REPORTED, SOURCE, Landscape, place_of
 from foundry.graph import nodes
 from foundry.graph.island import NODES, TESTS, proposers, unless_stopped, ways
 from foundry.graph.run.opening import Parts, create, open_services
-from foundry.graph.run.request import EFFORTS, QUICK, Mechanism, RunLimits, SolveRequest
+from foundry.graph.run.request import EFFORTS, OFF, QUICK, Mechanism, RunLimits, SolveRequest
 from foundry.graph.run.services import Services
 from foundry.graph.search.experts import ask
 from foundry.graph.search.state import IslandState, RunState
@@ -292,7 +292,7 @@ async def run_search(
     seed: int,
     evaluations: int,
     *,
-    without: tuple[Mechanism, ...] = (),
+    without: tuple[Mechanism, ...] = OFF,
     store: Path | None = None,
     learn: Path | None = None,
     islands: int | None = None,

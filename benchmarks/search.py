@@ -29,7 +29,7 @@ from typing import Any
 from landscapes import Landscape, read_landscapes
 from replayed import RecordedLibrary, RecordedWorkbench, Trail, memory, run_search
 
-from foundry.graph.run.request import Mechanism
+from foundry.graph.run.request import OFF, Mechanism
 from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.journal import LessonJournal
@@ -50,10 +50,10 @@ HELD_OUT = frozenset(
 NEAR = 0.95  # of the best known
 WHOLE, COLD = "the whole", "without experience"
 LONG = ("random", "coordinate descent", WHOLE, COLD)
-ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "gradients", "roles", "migration", "profiler")
+ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "roles", "profiler")
 # Left out together as well: what each of them alone does not show, all may.
-BARE = "without the five together"
-TOGETHER: tuple[Mechanism, ...] = ("archive", "gradients", "roles", "migration", "profiler")
+BARE = "without these three together"
+TOGETHER: tuple[Mechanism, ...] = ("archive", "roles", "profiler")
 RESAMPLED = 4000
 TAUGHT = 100  # the seed of the searches that the experience is from
 WARM_EVALUATIONS = 24
@@ -175,7 +175,7 @@ async def recall_and_search(
     seed: int,
     evaluations: int,
     records: Sequence[ExperienceRecord],
-    without: tuple[Mechanism, ...] = (),
+    without: tuple[Mechanism, ...] = OFF,
 ) -> Trail:
     """The real search with a store of its own that holds these records."""
     with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
@@ -193,8 +193,11 @@ def variants() -> dict[str, Variant]:
     found[WHOLE] = recall_and_search
     found[COLD] = _alone(run_search)
     for name in ABLATED:
-        found[f"without {name}"] = partial(recall_and_search, without=(name,))
-    found[BARE] = partial(recall_and_search, without=TOGETHER)
+        found[f"without {name}"] = partial(recall_and_search, without=(*OFF, name))
+    found[BARE] = partial(recall_and_search, without=(*OFF, *TOGETHER))
+    for name in OFF:
+        others = tuple(other for other in OFF if other != name)
+        found[f"with {name}"] = partial(recall_and_search, without=others)
     return found
 
 
