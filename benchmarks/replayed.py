@@ -178,6 +178,8 @@ class RecordedWorkbench:
     async def baseline(self) -> Baseline:
         return Baseline(self._eager_ms, 0.02, [])
 
+    async def expect_contest(self, rivals: Sequence[RivalName]) -> None: ...
+
     async def contest(
         self, text: str, build: Build | None, rivals: Sequence[RivalName], foreign: ForeignName | None = None
     ) -> Contest:
@@ -230,7 +232,7 @@ class RecordedWorkbench:
     async def tune(self, recipe: Recipe, seconds: float, *, seed: int, hints: Mapping[str, float]) -> TunedPlan:
         raise CannotLower("a recorded machine is not tuned")
 
-    async def sanitize(self, text: str) -> list[Gate]:
+    async def sanitize(self, text: str, build: Build) -> list[Gate]:
         return []
 
     async def observe(self, text: str, build: Build, seconds: float, *, counted: bool = False) -> Seen:
