@@ -14,9 +14,10 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.launches import Launch
 from foundry.knowledge.library.cuda.rows.paced import PacedRow
-from foundry.knowledge.library.cuda.rows.row_shape import ORDERS, Chooser, RowShape, stage_exprs, stage_stores
+from foundry.knowledge.library.cuda.rows.row_shape import Chooser, RowShape, stage_exprs, stage_stores
 from foundry.knowledge.library.cuda.rows.row_text import RowText
 from foundry.knowledge.library.cuda.rows.stages import EmitPass, ReducePass, Step
+from foundry.knowledge.library.cuda.rows.streamed import StreamedRow
 from foundry.knowledge.library.cuda.space import buffers_of, identifier, indent, leaves, parameters
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import EmitRow, Let, Plan, PrintedKernel, RowKernel
@@ -40,14 +41,16 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     - "staging": where a row waits between two passes: "registers", "shared", or "stream" (read again)
     - "splits": blocks that share a row
     - "in_flight": vectors that a thread loads before it uses the first, where the row is read again
-    - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind"
+    - "order": whether rows that are split take a launch a reading, or one in which the second reading follows "behind",
+      or whether all parts of all rows are read in the order of "memory"
+    - "part": vectors of a thread in such a part
     - "cluster": blocks that hold a row together, and read it once
     A value that is not legal for this kernel gives way to the default.
     """
     chooser = Chooser(kernel, plan, device, choices)
     shape = chooser.shape()
     name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
-    form = PacedRow if shape.paced else _SplitRow if shape.splits > 1 else _WholeRow
+    form = _form(shape)
     printer = form(kernel, plan, shape, name)
     functions, launches, workspace_bytes = printer.print()
     chosen = {item.name: _choice_used(shape, item.name, kernel, choices) for item in chooser.tunables}
@@ -62,7 +65,7 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
         d_mem=staged,
         d_algo=2 if chosen.get("softmax") == "online" else 1 if shape.kept or loops == 1 else 0,
         d_sync=3
-        if max(shape.splits, shape.cluster) > 1
+        if max(shape.splits, shape.cluster) > 1 or shape.part
         else 1
         if shape.column and shape.team > 1
         else 2
@@ -74,8 +77,16 @@ def print_row(kernel: RowKernel, plan: Plan, device: Device, choices: dict[str, 
     )
 
 
+def _form(shape: RowShape) -> type[PacedRow | StreamedRow | _SplitRow | _WholeRow]:
+    if shape.order == "behind":
+        return PacedRow
+    if shape.order == "memory":
+        return StreamedRow
+    return _SplitRow if shape.splits > 1 else _WholeRow
+
+
 def _shared_texts(shape: RowShape) -> tuple[str, ...]:
-    if shape.paced:
+    if shape.order == "behind":
         return (read_library_text("cuda/rows/paced.cuh"),)
     return (read_library_text("cuda/rows/cluster.cuh"),) if shape.cluster > 1 else ()
 
@@ -97,7 +108,8 @@ def _choice_used(shape: RowShape, name: str, kernel: RowKernel, choices: dict[st
         "staging": shape.staging,
         "splits": shape.splits,
         "cluster": shape.cluster,
-        "order": ORDERS[shape.paced],
+        "order": shape.order,
+        "part": shape.part,
         "in_flight": shape.in_flight,
     }
     return values[name]

@@ -58,7 +58,11 @@ CLUSTER_USUAL_NARROW = 110 * 1024  # and where elements are loaded one by one
 CLUSTER_TEAMS = (256, 512, 1024)
 CLUSTER_LEAST = 16 * 1024  # bytes of a row that are worth a block of their own
 CLUSTER_RESERVE = 8 * 1024  # bytes of a block for the states of reductions
-ORDERS = ("launches", "behind")
+ORDERS = ("launches", "behind", "memory")
+MEMORY_LEAST = 1 << 20  # bytes of all rows from which their parts may be read in the order of memory
+MEMORY_LENGTH = 1 << 12  # elements of a row from which
+MEMORY_TEAMS = (64, 128, 256, 512, 1024)
+PARTS = (4, 8, 16, 32, 64)  # vectors of a thread in a part
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
 PACED_USUAL = (4 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
@@ -84,7 +88,9 @@ class RowShape:
     steps: tuple[Step, ...]
     kept: tuple[Expr, ...]
     cluster: int = 1  # blocks that hold a row together
-    paced: bool = False  # a row's second reading follows its first in the same launch
+    order: str = "launches"  # in which parts of rows are read
+    walk: tuple[int, ...] = ()  # dimensions outside of what lies together of a row, in the order of memory
+    part: int = 0  # vectors of a thread in a part, where parts are read in the order of memory
     resident: int = 1  # blocks that run at a time
     in_flight: int = USUALLY_IN_FLIGHT  # vectors that a thread loads at a time where the row is streamed
 
@@ -175,6 +181,18 @@ def row_space(kernel: RowKernel) -> tuple[Space, int, bool]:
     return space, len(outer_sizes), column
 
 
+def walk_of(kernel: RowKernel, space: Space, outer: int, column: bool) -> tuple[int, ...]:
+    """Dimensions of the collapsed space outside of what lies together of a row, in the order of memory: the outer ones,
+    and the reduced ones that lie outside of the innermost of those."""
+    strides = [abs(stride) for stride in space.where[_leading(kernel)].strides]
+    if column:
+        return tuple(range(outer))
+    apart = outer
+    while apart < len(strides) - 1 and outer and strides[apart] > min(strides[:outer]):
+        apart += 1
+    return tuple(sorted(range(apart), key=lambda dimension: -strides[dimension]))
+
+
 def _words(kept: Sequence[Expr]) -> float:
     """32-bit words of one staged element of the row."""
     total = 0.0
@@ -204,6 +222,7 @@ class Chooser:
         self.device = device
         self.choices = choices
         self.space, self.outer, self.column = row_space(kernel)
+        self.walk = walk_of(kernel, self.space, self.outer, self.column)
         self.rows = math.prod(self.space.sizes[: self.outer])
         self.length = math.prod(self.space.sizes[self.outer :])
         if max(self.rows, self.length) > LARGEST_INT:
@@ -227,14 +246,15 @@ class Chooser:
         read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
         cluster = self._cluster(kept, vector) if read_again else 1
         state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
-        paced = cluster == 1 and self._paced(streamed)
+        order = self._order(streamed) if cluster == 1 else "launches"
         wide = self._has_wide_columns(bool(kept))
-        team = self._team(vector, bool(kept), state_bytes, cluster, 256 if paced else 8 if wide else 0)
+        team = self._team(vector, bool(kept), state_bytes, cluster, self._usual_team(order, vector, wide))
         threads = self._threads(team, state_bytes, 128 if wide else 32)
         staging = self._staging(kept, vector, team, threads, cluster)
-        paced = paced and team > 32
-        splits = self._splits(team, threads, vector, paced) if cluster == 1 else 1
-        if splits > 1:
+        order = order if self.column or team > 32 else "launches"
+        part = self._part() if order == "memory" else 0
+        splits = self._splits(team, threads, vector, order == "behind") if cluster == 1 and not part else 1
+        if splits > 1 or part:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
         in_flight = (
@@ -255,7 +275,9 @@ class Chooser:
             tuple(steps),
             () if staging == "stream" else kept,
             cluster=1 if staging == "stream" else cluster,
-            paced=paced and splits > 1,
+            order=order if splits > 1 or part else "launches",
+            walk=self.walk,
+            part=part,
             resident=self.device.cores * 2048 // threads,
             in_flight=in_flight,
         )
@@ -369,17 +391,40 @@ class Chooser:
             self.tunables.append(tunable("staging", legal, default, "memory", meaning))
         return str(pick(self.choices, "staging", legal, default))
 
-    def _paced(self, steps: Sequence[Step]) -> bool:
-        """Whether a row's second reading follows its first in the same launch."""
+    def _order(self, steps: Sequence[Step]) -> str:
+        """In which order the parts of rows are read."""
         reductions = sum(isinstance(step, ReducePass) for step in steps)
         emits = any(isinstance(step, EmitPass) for step in steps)
-        large = self.length * 4 >= PACED_LEAST and self.rows > 1
-        if self.column or reductions != 1 or not emits or not large:
-            return False
-        meaning = "behind: in one launch a row is read again while the second cache holds it; launches: one a reading"
-        usual = ORDERS[self._is_behind_by_default()]
-        self.tunables.append(tunable("order", ORDERS, usual, "algorithm", meaning))
-        return pick(self.choices, "order", ORDERS, usual) == "behind"
+        legal = ["launches"]
+        if emits and not self.column and reductions == 1 and self.length * 4 >= PACED_LEAST and self.rows > 1:
+            legal.append("behind")
+        if emits and reductions and self._may_walk_memory():
+            legal.append("memory")
+        if len(legal) == 1:
+            return legal[0]
+        meaning = (
+            "launches: one a reading, row by row; behind: in one launch a row is read again while the second cache "
+            "holds it; memory: one a reading in the order of memory, and one that combines"
+        )
+        usual = "behind" if "behind" in legal and self._is_behind_by_default() else "launches"
+        self.tunables.append(tunable("order", legal, usual, "algorithm", meaning))
+        return str(pick(self.choices, "order", legal, usual))
+
+    def _may_walk_memory(self) -> bool:
+        together = math.prod(self.space.sizes[len(self.walk) :])
+        apart = self.column or together >= MEMORY_TEAMS[0] * 16
+        return apart and self.length >= MEMORY_LENGTH and self.rows * self.length * 4 >= MEMORY_LEAST
+
+    def _usual_team(self, order: str, vector: int, wide: bool) -> int:
+        """The team that this order asks for; 0: as always."""
+        if order == "memory" and not self.column:
+            together = math.prod(self.space.sizes[len(self.walk) :])
+            return _power_below(min(256, together / (4 * vector)), MEMORY_TEAMS)
+        return 256 if order == "behind" else 8 if wide or order == "memory" else 0
+
+    def _part(self) -> int:
+        self.tunables.append(tunable("part", PARTS, 16, "parallel", "vectors of a thread in a part"))
+        return number(self.choices, "part", PARTS, 16)
 
     def _is_behind_by_default(self) -> bool:
         """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""

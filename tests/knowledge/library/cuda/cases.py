@@ -281,6 +281,25 @@ def batch_moments(batch: int, channels: int, size: int, **choices: Choice) -> Ca
     return Case(kernel, {"x": x}, outputs, dict(choices), 5e-6)
 
 
+def batch_norm(batch: int, channels: int, size: int, **choices: Choice) -> Case:
+    """Batch norm in training mode, whose rows lie in pieces between those of others."""
+    x, weight = torch.randn(batch, channels, size) * 2 + 5, torch.randn(channels)
+    value = load("x", size, channels * size, 1)
+    variance = op("div", Named("m.m2", F), const(float(batch * size)))
+    normal = op("mul", op("sub", value, Named("m.mean", F)), Named("scale", F))
+    stages = (
+        Reduction("m", "moments", value, F),
+        Let("scale", op("rsqrt", op("add", variance, const(1e-5)))),
+        Emit(Store("y", value.view, op("mul", normal, load("w", 1, 0, 0)))),
+        EmitRow(Store("mean", view(1, 0, 0), Named("m.mean", F))),
+    )
+    kernel = RowKernel("norm", (channels,), (batch, size), stages, ("batch_norm",))
+    mean = x.double().mean((0, 2))
+    spread = (x.double().var((0, 2), unbiased=False) + 1e-5).sqrt()
+    truth = (x.double() - mean[:, None]) / spread[:, None] * weight.double()[:, None]
+    return Case(kernel, {"x": x, "w": weight}, {"y": truth.float(), "mean": mean.float()}, dict(choices), 2e-6)
+
+
 def many_reductions(rows: int, length: int, *, column: bool = False, **choices: Choice) -> Case:
     x = torch.randint(-4, 5, (rows, length)).float()
     x[1, length // 2] = math.nan
