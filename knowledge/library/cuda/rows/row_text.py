@@ -25,6 +25,8 @@ from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Let, Load, Plan
 from foundry.knowledge.library.ir.scalar import Numbering
 from foundry.knowledge.opgraph import ITEM_BYTES
 
+CHUNK = 4  # elements that a state takes at once where a thread has them on the chip: merging costs more than adding
+
 
 @dataclass(frozen=True)
 class _Work:
@@ -168,22 +170,42 @@ class RowText:
             body.lines.append(f"x{i}[{self._slot()}].at[j] = {value};")
         return [*whole, *lines, *self._over_vector(body.lines)]
 
-    def _staged_loop(self, body: Sequence[str]) -> list[str]:
+    @property
+    def _whole_rounds(self) -> int:
+        """Rounds of which every lane of the team has a vector; a cluster's blocks have different numbers of them."""
+        shape = self.shape
+        return 0 if shape.cluster > 1 else shape.length // (shape.team * shape.vector)
+
+    def _staged_at(self, step: str) -> str:
+        shape = self.shape
+        place = f"({step} * {shape.team} + lane)" + (f" * {shape.vector}" if shape.vector > 1 else "")
+        return f"begin + {place}" if shape.cluster > 1 else place
+
+    def _staged_loop(self, body: Sequence[str], first: int = 0) -> list[str]:
+        """All rounds of the staged row from the `first` on."""
         shape = self.shape
         flight = max(4, 16 // shape.vector) if shape.cluster > 1 else 4
         pragma = "#pragma unroll" if shape.staging == "registers" else f"#pragma unroll {flight}"
         exact = shape.length % (shape.team * shape.vector * shape.cluster) == 0
-        start, stop = ("begin + ", "end") if shape.cluster > 1 else ("", str(shape.length))
-        place = f"(step * {shape.team} + lane)"
-        lines = [pragma, f"for (int step = 0; step < {shape.rounds}; ++step) {{"]
-        lines.append(
-            f"const {self.index} at = {start}{place} * {shape.vector};"
-            if shape.vector > 1
-            else f"const {self.index} at = {start}{place};"
-        )
+        stop = "end" if shape.cluster > 1 else str(shape.length)
+        lines = [pragma, f"for (int step = {first}; step < {shape.rounds}; ++step) {{"]
+        lines.append(f"const {self.index} at = {self._staged_at('step')};")
         if exact:
             return [*lines, *self._reduce_lines("at"), *body, "}"]
-        return [*lines, f"if (at < {stop}) {{", *self._reduce_lines("at"), *body, "}", "}"]
+        test = f"step < {self._whole_rounds} || at < {stop}" if self._whole_rounds else f"at < {stop}"
+        return [*lines, f"if ({test}) {{", *self._reduce_lines("at"), *body, "}", "}"]
+
+    def _grouped_loop(self, step: ReducePass, group: int) -> list[str]:
+        """Whole rounds of the staged row, of which each state takes `group` at a time."""
+        found = self._fresh_leaves(step.values, self.shape.kept)
+        loads, known = self._loads(found, "", 1)
+        work = self._work(step, [*known, *self._staged_known("(step + u)")], "here", group)
+        place = [f"const {self.index} here = {self._staged_at('(step + u)')};", *self._reduce_lines("here")]
+        head = ["#pragma unroll", f"for (int u = 0; u < {group}; ++u) {{"]
+        rounds = self._whole_rounds // group * group
+        lines = ["#pragma unroll" if self.shape.staging == "registers" else "#pragma unroll 2"]
+        lines.append(f"for (int step = 0; step < {rounds}; step += {group}) {{")
+        return [*lines, *work.before, *head, *place, *loads, *work.inside, "}", *work.after, "}"]
 
     def _reduce_lines(self, at: str) -> list[str]:
         return decompose(at, self.shape.reduced_sizes, self.shape.reduced_names, self.index)
@@ -234,10 +256,10 @@ class RowText:
                 lines.append(f"{register(leaf.dtype)} s{i}[{rounds}];")
         return lines
 
-    def _staged_known(self) -> Known:
+    def _staged_known(self, step: str = "step") -> Known:
         known: Known = []
         for i, expr in enumerate(self.shape.kept):
-            text = f"x{i}[{self._slot()}].at[j]"
+            text = f"x{i}[{self._slot(step)}].at[j]"
             known.append((expr, element_load(text, expr.dtype) if isinstance(expr, Load) else text))
         return known
 
@@ -266,7 +288,13 @@ class RowText:
             found = self._fresh_leaves(step.values, self.shape.kept)
             lines, known = self._loads(found, "", 1)
             known += self._staged_known()
-            return self._staged_loop([*lines, *self._work(step, known, "at", 1).text])
+            one = [*lines, *self._work(step, known, "at", 1).text]
+            group = max(1, CHUNK // self.shape.vector)
+            if isinstance(step, EmitPass) or group == 1 or self._whole_rounds < group:
+                return self._staged_loop(one)
+            rest = self._whole_rounds // group * group
+            grouped = self._grouped_loop(step, group)
+            return grouped if rest == self.shape.rounds else [*grouped, *self._staged_loop(one, rest)]
         shape = self.shape
         start = f"{begin} + lane * {shape.vector}" if begin else f"lane * {shape.vector}"
         stop = end or str(shape.length)
