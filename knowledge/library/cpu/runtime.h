@@ -115,6 +115,16 @@ template <class T, if_integer<T> = 0> FOUNDRY_INLINE T trunc(T x) { return x; }
 template <class T, if_integer<T> = 0> FOUNDRY_INLINE T round(T x) { return x; }
 template <class T> FOUNDRY_INLINE T frac(T x) { return x - math::trunc(x); }
 
+// A float in the upper half of an integer that is ordered as it is: zeros of both signs alike, NaN above all.
+FOUNDRY_INLINE int64_t order_key(float x) {
+  const int32_t bits = x != x ? 0x7fffffff : x == 0.0f ? 0 : bits_of<int32_t>(x);
+  return (int64_t)(bits < 0 ? bits ^ 0x7fffffff : bits) * (1LL << 32);
+}
+FOUNDRY_INLINE float of_order_key(int64_t key) {
+  const int32_t bits = (int32_t)(key >> 32);
+  return bits_of<float>(bits < 0 ? bits ^ 0x7fffffff : bits);
+}
+
 // 2^n for the integer n held in the low bits of `shifted` = n + 1.5 * 2^23 (the rounding trick's sum).
 FOUNDRY_INLINE float power_of_two(int32_t n) { return bits_of<float>((n + 127) << 23); }
 

@@ -64,6 +64,15 @@ template <class T> DEVICE T abs(T x) {
     else return x < (T)0 ? (T)-x : x;
 }
 template <class T> DEVICE T square(T x) { return x * x; }
+// A float in the upper half of an integer that is ordered as it is: zeros of both signs alike, NaN above all.
+DEVICE long long order_key(float x) {
+    const int bits = x != x ? 0x7fffffff : x == 0.0f ? 0 : __float_as_int(x);
+    return (long long)(bits < 0 ? bits ^ 0x7fffffff : bits) * (1LL << 32);
+}
+DEVICE float of_order_key(long long key) {
+    const int bits = (int)(key >> 32);
+    return __int_as_float(bits < 0 ? bits ^ 0x7fffffff : bits);
+}
 template <class T> DEVICE T sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
 template <class T> DEVICE T frac(T x) { return x - trunc(x); }
 

@@ -95,6 +95,7 @@ SCALAR_OPS: dict[str, int] = {
     ),
     **dict.fromkeys(["mish", "hardswish", "hardsigmoid", "sign", "floor", "ceil", "round", "trunc", "reciprocal"], 1),
     **dict.fromkeys(["square", "softsign", "selu", "logical_not", "isnan", "isinf", "cast"], 1),
+    **dict.fromkeys(["order_key", "of_order_key"], 1),  # float32 as the upper half of an int64 that orders it, and back
     **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
     **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
     **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2"], 2),

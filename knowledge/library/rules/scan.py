@@ -20,6 +20,9 @@ _OPERATION: dict[str, Literal["sum", "prod", "max", "min", "logsumexp"]] = {
 }
 
 
+_POSITIONS = (1 << 32) - 1  # of a key
+
+
 def _backwards(expr: Expr) -> bool:
     """Whether every load walks the last dimension from its end: the input was flipped."""
     steps = [node.view.strides[-1] for node in views.nodes(expr) if isinstance(node, Load | Gather)]
@@ -47,6 +50,10 @@ def _scan(builder: Builder, op: Op) -> None:
     assert isinstance(target.expr, Load)
     strides = contiguous_strides(spec.shape)
     view = View(0, tuple(strides[dim] for dim in order))
+    if has_positions and dtype == "float32":
+        _with_positions(builder, op, shape, value, target.expr.buffer, view)
+        builder.tensors[op.outputs[0].name] = target
+        return
     store = Store(target.expr.buffer, view, cast(Named("acc", dtype), spec.dtype))
     name = f"k_{target.expr.buffer}"
     builder.emit(ScanKernel(name, shape, _OPERATION[op.kind], value, (store,), dtype, reverse, False, (op.name,)))
@@ -58,6 +65,24 @@ def _scan(builder: Builder, op: Op) -> None:
     turned = View((source.shape[axis] - 1) * strides[axis], (*strides[:axis], -strides[axis], *strides[axis + 1 :]))
     load = Load(target.expr.buffer, turned, spec.dtype)
     builder.tensors[op.outputs[0].name] = replace(target, expr=load)
+
+
+def _with_positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, buffer: str, stored: View) -> None:
+    """Running extrema and where they stand in one scan: of integers that hold a value, and below it its position. Of
+    equal ones the last counts, and a NaN is more extreme than all."""
+    is_maximum = op.kind == "cummax"
+    acc = Named("acc", "int64")
+    place = Iota(View(0, (*(0,) * (len(shape) - 1), 1)), "int64")
+    key = apply("order_key", value if is_maximum else apply("neg", value, dtype="float32"), dtype="int64")
+    found = apply("of_order_key", acc, dtype="float32")
+    found = cast(found if is_maximum else apply("neg", found, dtype="float32"), op.outputs[0].spec.dtype)
+    positions = builder.buffer(op.outputs[1].name, op.outputs[1].spec.shape, op.outputs[1].spec.dtype)
+    assert isinstance(positions.expr, Load)
+    builder.tensors[op.outputs[1].name] = positions
+    where = apply("bit_and", acc, const(_POSITIONS, "int64"), dtype="int64")
+    stores = (Store(buffer, stored, found), Store(positions.expr.buffer, stored, where))
+    both = apply("bit_or", key, place, dtype="int64")
+    builder.emit(ScanKernel(f"k_{buffer}", shape, "max", both, stores, "int64", False, False, (op.name,)))
 
 
 def _positions(builder: Builder, op: Op, shape: tuple[int, ...], value: Expr, running: Load, stored: View) -> None:

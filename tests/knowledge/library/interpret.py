@@ -42,6 +42,19 @@ from foundry.knowledge.opgraph import Ref
 Shape = tuple[int, ...]
 Tensors = dict[str, torch.Tensor]
 
+
+def _order_key(x: torch.Tensor) -> torch.Tensor:
+    """Floats as the upper halves of integers that order them."""
+    bits = torch.where(x == 0, 0.0, x).view(torch.int32).long()
+    bits = torch.where(bits < 0, -(bits & 0x7FFFFFFF) - 1, bits)
+    return torch.where(x.isnan(), 0x7FFFFFFF, bits) * (1 << 32)
+
+
+def _of_order_key(key: torch.Tensor) -> torch.Tensor:
+    high = key >> 32
+    return torch.where(high < 0, (-high - 1) | -(1 << 31), high).to(torch.int32).view(torch.float32)
+
+
 _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "reciprocal": torch.reciprocal,
     "relu": torch.relu,
@@ -61,6 +74,8 @@ _OPS: dict[str, Callable[..., torch.Tensor]] = {
     "bit_xor": torch.bitwise_xor,
     "shift_left": torch.bitwise_left_shift,
     "shift_right": torch.bitwise_right_shift,
+    "order_key": _order_key,
+    "of_order_key": _of_order_key,
     "leaky_relu": lambda x, slope: torch.where(x > 0, x, x * slope),
     "elu": lambda x, alpha: torch.where(x > 0, x, torch.expm1(x) * alpha),
     "fma": lambda a, b, c: a * b + c,

@@ -315,6 +315,7 @@ SCANS: dict[str, tuple[Model, list[torch.Tensor]]] = {
     "masked": (lambda a, m: torch.cumsum(a * (m > 0), 1), [x(3, 5), x(3, 5)]),
     "product": (lambda a: a.cumprod(-1), [x(3, 5)]),
     "maximum": (lambda a: a.cummax(1).values, [x(3, 5)]),
+    "maximum and where": (lambda a: a.cummax(1), [x(3, 5)]),
     "backwards": (lambda a: a.flip(1).cumsum(1).flip(1) + 1, [x(3, 5)]),
     "of counts": (lambda a: (a > 0).cumsum(1), [x(3, 5)]),
 }

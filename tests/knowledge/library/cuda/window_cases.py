@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.knowledge.library.cuda.cases import (
 )
 
 from foundry.knowledge.candidate import Choice
-from foundry.knowledge.library.ir.kernels import Const, Expr, Named, PoolKernel, ScanKernel, Store, View
+from foundry.knowledge.library.ir.kernels import Const, Expr, Iota, Named, PoolKernel, ScanKernel, Store, View
 from foundry.knowledge.opgraph import DType, contiguous_strides
 
 # ---------------------------------------------------------------- scans and pools
@@ -68,6 +69,20 @@ def scan(
     truth = truth.t().contiguous().t() if column else truth
     inputs = {"x": seen, "keep": kept} if kind == "sum" else {"x": seen}
     return Case(kernel, inputs, {"y": truth}, dict(choices))
+
+
+def extrema(rows: int, length: int, **choices: Choice) -> Case:
+    """Running maximum and where it stands, with equal ones, both zeros and a NaN."""
+    x = torch.randint(-9, 9, (rows, length)).float() * torch.linspace(0.1, 3, length)
+    x[0, :4], x[-1, length // 2] = torch.tensor([-1.5, -0.0, 0.0, -0.0]), math.nan
+    seen, acc = View(0, (length, 1)), Named("acc", "int64")
+    key = op("order_key", load("x", length, 1), dtype="int64")
+    both = op("bit_or", key, Iota(View(0, (0, 1)), "int64"), dtype="int64")
+    where = op("bit_and", acc, Const((1 << 32) - 1, "int64"), dtype="int64")
+    stores = (Store("y", seen, op("of_order_key", acc)), Store("where", seen, where))
+    kernel = ScanKernel("extrema", (rows, length), "max", both, stores, "int64")
+    truth = x.cummax(1)
+    return Case(kernel, {"x": x}, {"y": truth.values, "where": truth.indices}, dict(choices))
 
 
 def pool(
@@ -232,6 +247,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "scan_tiles_max": lambda: scan(3, 700, kind="max", path="tiles"),
     "scan_back": lambda: scan(3, 1300, path="look_back"),
     "scan_back_far": lambda: scan(2, 128 * 1030 + 77, path="look_back", threads=128, rounds=1),
+    "scan_back_extrema": lambda: extrema(2, 1301, path="look_back", threads=128, rounds=1),
+    "scan_tiles_extrema": lambda: extrema(5, 1302),
     "scan_back_double": lambda: scan(2, 1301, dtype="float64", path="look_back", threads=128, rounds=1),
     "scan_back_reverse": lambda: scan(2, 5204, reverse=True, path="look_back", threads=128, rounds=1),
     "scan_back_logsumexp": lambda: scan(1, 5001, kind="logsumexp", path="look_back", threads=128, rounds=2),
