@@ -63,7 +63,8 @@ class Credit:
     def words(self) -> str:
         """`1.12x [0.98, 1.28] by 5 steps, 2 of this graph, 3 faster; never made without gemm:set:stages=3`."""
         count = f"{self.steps} step{'s' if self.steps != 1 else ''}"
-        here = f", {self.here} of this graph" if self.here != self.steps else ""
+        here = f", {self.here} of this graph" if self.here else " elsewhere"
+        here = "" if self.here == self.steps else here
         more = f" and {len(self.inseparable) - NAMED} more" if len(self.inseparable) > NAMED else ""
         tied = f"; never made without {', '.join(self.inseparable[:NAMED])}{more}" if self.inseparable else ""
         return f"{self.effect:.2f}x [{self.low:.2f}, {self.high:.2f}] by {count}{here}, {self.wins} faster{tied}"
