@@ -7,11 +7,13 @@ from dataclasses import replace
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.algebra.rewrites import LABEL, Rewritten, rewrite_graph
+from foundry.knowledge.library.fusion.aliases import with_aliases
 from foundry.knowledge.library.fusion.greedy import Fusion, fuse
 from foundry.knowledge.library.fusion.prepare import note_constants, with_prepared
 from foundry.knowledge.library.fusion.tidy import tidy
-from foundry.knowledge.library.ir.access import buffers_of_step
+from foundry.knowledge.library.ir.access import buffers_of_step, loaded_names
 from foundry.knowledge.library.ir.kernels import Buffer, Load, OutputView, Plan, TorchCall, View
+from foundry.knowledge.library.ir.regions import find_regions
 from foundry.knowledge.library.rules import (
     attention,
     contract,
@@ -75,7 +77,8 @@ def lower_graph(
     graph: OpGraph, recipe: Recipe, refused: frozenset[str] = frozenset(), apart: frozenset[str] = frozenset()
 ) -> Builder:
     """Every operator as its own kernels, without fusion."""
-    builder = Builder(graph, recipe.target, rewrites=frozenset(recipe.rewrites), apart=apart)
+    rewrites, regions = frozenset(recipe.rewrites), find_regions(graph)
+    builder = Builder(graph, recipe.target, rewrites=rewrites, apart=apart, regions=regions)
     for value in [*graph.inputs, *graph.state]:
         if value.role != "constant" or value.data is not None:
             builder.leaf(value)
@@ -179,9 +182,13 @@ def _return_tensor(builder: Builder, tensor: Tensor, op: Op | None, name: str) -
 
 
 def _returnable(builder: Builder, load: Load, spec: TensorSpec) -> bool:
-    """Whether forward may return this view: the candidate allocated its memory, and it is contiguous if the reference's
-    output is."""
-    if builder.buffers[load.buffer].role not in ("temporary", "output") or min((0, *load.view.strides)) < 0:
+    """Whether forward may return this view: the candidate allocated its memory, which holds nothing else that the
+    reference has apart, and it is contiguous if the reference's output is."""
+    buffer = builder.buffers[load.buffer]
+    if buffer.role not in ("temporary", "output") or min((0, *load.view.strides)) < 0:
+        return False
+    shared = {name for memory in builder.shared.values() for name in loaded_names(memory.expr)}
+    if load.buffer in shared and spec.numel < buffer.numel:
         return False
     in_order = TensorSpec(spec.shape, load.view.strides, spec.dtype).is_contiguous
     return in_order or not spec.is_contiguous
@@ -201,13 +208,14 @@ def _assemble(
     used |= set(write_backs.values())
     buffers: dict[str, Buffer] = {name: buffer for name, buffer in builder.buffers.items() if name in used}
     buffers = with_prepared(buffers, steps)
+    buffers, steps = with_aliases(buffers, tuple(note_constants(step, buffers) for step in steps))
     applicable = dict.fromkeys([*builder.applicable, *fusion.rewrites])
     lowered = [name for name in applicable if name in recipe.rewrites]
     labels = [*(f"{LABEL}{name}" for name in found.applied), *(f"rewrite:{name}" for name in lowered), *builder.labels]
     labels += ["prepared_weights"] if any(buffer.role == "prepared" for buffer in buffers.values()) else []
     return Plan(
         buffers=buffers,
-        steps=tuple(note_constants(step, buffers) for step in steps),
+        steps=steps,
         outputs=tuple(outputs),
         output_kind=graph.output_kind,
         labels=tuple(dict.fromkeys(labels)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from foundry.knowledge.library.file.assemble import Body, Entry
@@ -18,6 +18,7 @@ from foundry.knowledge.library.file.python_text import (
     parameter_keys,
     place_temporaries,
     results_text,
+    traffic_of,
     tuple_text,
     variable,
 )
@@ -97,7 +98,7 @@ class _EntryText:
         self._plan, self._kernels, self._index = entry.plan, entry.kernels, index
         self._suffix = "" if alone else f"_{index}"
         self._slots = {key: position for position, key in enumerate(parameters)}
-        self._traffic = [step_buffers(step) for step in self._plan.steps]
+        self._traffic = traffic_of(self._plan)
         self._visible = find_tensors(self._plan, self._traffic)
         workspace_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
         placed = place_temporaries(self._plan, self._traffic, self._visible, workspace_bytes, _ALIGN)
@@ -176,11 +177,18 @@ class _EntryText:
             if name in local:
                 storage = CPU_DIALECT.storage[self._plan.buffers[name].dtype]
                 lines.append(f"{storage}* b_{name} = ({storage}*)(scratch + {self._offsets[name]});")
+        lines += self._aliases(segment.steps)
         if any(self._kernel(position).workspace_bytes for position in segment.steps):
             lines.append("char* workspace = scratch;")
         for position in segment.steps:
             lines.append("{\n    " + self._kernel(position).call.strip().replace("\n", "\n    ") + "\n  }")
         return self._function(segment.function, [*lines, "(void)scratch;"])
+
+    def _aliases(self, positions: Iterable[int]) -> list[str]:
+        """The second names of memory that a step both reads and writes."""
+        found = [self._plan.buffers[name] for at in positions for name in step_buffers(self._plan.steps[at])[0]]
+        aliases = dict.fromkeys(buffer for buffer in found if buffer.memory)
+        return [f"const {CPU_DIALECT.storage[b.dtype]}* b_{b.name} = b_{b.memory};" for b in aliases]
 
     def _function(self, name: str, lines: Sequence[str]) -> str:
         using = [f"using namespace shape{self._index};"] if self._suffix else []
@@ -217,6 +225,7 @@ class _EntryText:
         names = [*self._prepare_inputs(), *self._held]
         lines = [self._pointer(name, slot) for slot, name in enumerate(names)]
         lines.append(f"char* workspace = (char*)buffers[{len(names)}];")
+        lines += self._aliases(sorted(self._early))
         for position, kernel in enumerate(self._kernels):
             texts = [*kernel.prepare.values(), *([kernel.call] if position in self._early else [])] if kernel else []
             lines += ["{\n    " + code.strip().replace("\n", "\n    ") + "\n  }" for code in texts]

@@ -22,15 +22,17 @@ from foundry.knowledge.library.file.python_text import (
     inputs_of,
     is_parameter,
     labels_of,
+    memory_of,
     parameter_keys,
     place_temporaries,
     results_text,
     round_up,
     span_bytes,
+    traffic_of,
     tuple_text,
     variable,
 )
-from foundry.knowledge.library.ir.access import is_prepared, step_buffers
+from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.opgraph import contiguous_strides
 
@@ -102,7 +104,7 @@ class _EntryText:
         self._kernels = share_texts(entry.plan.steps, entry.kernels)
         self._alone = alone
         self._position = {key: position for position, key in enumerate(parameters)}
-        self._traffic = [step_buffers(step) for step in self._plan.steps]
+        self._traffic = traffic_of(self._plan)
         self._visible = find_tensors(self._plan, self._traffic)
         self._workspace_bytes = max((kernel.workspace_bytes for kernel in self._kernels if kernel), default=0)
         placed = place_temporaries(self._plan, self._traffic, self._visible, self._workspace_bytes, _ALIGN)
@@ -162,13 +164,11 @@ class _EntryText:
             kind = _MAP_TYPES[argument.dtype]
             shape = (argument.sizes, argument.stride_bytes, argument.box)
             return (self._slot(argument.memory), kind, *shape, argument.offset_bytes)
-        key = argument if isinstance(argument, str) else f"int {argument}"
+        key = memory_of(self._plan, argument) if isinstance(argument, str) else f"int {argument}"
         slot = self._slots.setdefault(key, len(self._slots))
         if isinstance(argument, int):
             self._constants[slot] = argument
         return slot
-
-    # -- what is where
 
     # -- Python
 

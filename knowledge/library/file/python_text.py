@@ -8,6 +8,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.access import step_buffers
 from foundry.knowledge.library.ir.kernels import Buffer, Plan, TorchCall
 from foundry.knowledge.opgraph import ITEM_BYTES, Ref
 
@@ -93,6 +94,21 @@ def results_text(plan: Plan) -> str:
     if plan.output_kind == "tensor":
         return items[0]
     return f"[{', '.join(items)}]" if plan.output_kind == "list" else tuple_text(items)
+
+
+def traffic_of(plan: Plan) -> list[tuple[list[str], list[str]]]:
+    """(buffers read, buffers written) by each step, by the names of their memory."""
+
+    def memories(names: Sequence[str]) -> list[str]:
+        return list(dict.fromkeys(memory_of(plan, name) for name in names))
+
+    return [(memories(reads), memories(writes)) for reads, writes in map(step_buffers, plan.steps)]
+
+
+def memory_of(plan: Plan, name: str) -> str:
+    """The buffer whose memory it is; what is no buffer keeps its name."""
+    buffer = plan.buffers.get(name)
+    return name if buffer is None else buffer.memory or name
 
 
 def find_tensors(plan: Plan, traffic: Traffic) -> set[str]:

@@ -88,6 +88,10 @@ def _distinct(view: View, space: Shape, limit: int) -> int:
     return min(limit, math.prod(size for size, stride in zip(space, view.strides, strict=True) if stride))
 
 
+def _image_elements(kernel: ConvKernel) -> int:
+    return kernel.batch * kernel.in_channels * math.prod(kernel.input_size)
+
+
 def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     """Bytes of all elements that the kernel reads or writes, each counted once."""
     elements: dict[str, int] = {}
@@ -102,7 +106,10 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
             elif isinstance(node, Gather):
                 note(node.buffer, min(plan.buffers[node.buffer].numel, math.prod(space)))
     for name in fixed_reads(kernel):
-        note(name, plan.buffers[name].numel)
+        if isinstance(kernel, ConvKernel) and name == kernel.x:  # its images may lie in a larger buffer
+            note(name, _image_elements(kernel))
+        else:
+            note(name, plan.buffers[name].numel)
     read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
     space = store_space(kernel)
     whole = [plan.buffers[name] for name in (kernel.writes if isinstance(kernel, AuthoredStep) else ())]

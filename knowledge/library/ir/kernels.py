@@ -400,11 +400,9 @@ class TorchCall:
 @dataclass(frozen=True)
 class Buffer:
     """Memory a plan uses. `source`: input index, state-dict key, or "" for temporaries, outputs and constants. What is
-    prepared is made of parameters only, when one of them has changed.
-
-    Inputs and parameters carry their real strides; temporaries and outputs are contiguous unless the reference's
-    output is not. `data` is an inline constant.
-    """
+    prepared is made of parameters only, when one of them has changed. Inputs and parameters carry their real strides;
+    temporaries and outputs are contiguous unless the reference's output is not. `data` is an inline constant. `memory`:
+    the buffer that this one is another name of."""
 
     name: str
     shape: tuple[int, ...]
@@ -413,6 +411,7 @@ class Buffer:
     role: Literal["input", "parameter", "constant", "prepared", "temporary", "output"]
     source: str = ""
     data: tuple[float, ...] | None = None
+    memory: str = ""
 
     @property
     def numel(self) -> int:

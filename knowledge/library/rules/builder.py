@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from foundry.knowledge.errors import CannotLower
@@ -27,6 +27,7 @@ from foundry.knowledge.library.ir.kernels import (
     TorchCall,
     View,
 )
+from foundry.knowledge.library.ir.regions import Region
 from foundry.knowledge.library.ir.scalar import EXPENSIVE
 from foundry.knowledge.opgraph import Argument, DType, Op, OpGraph, Ref, Value, contiguous_strides
 
@@ -184,6 +185,9 @@ class Builder:
     rewrites: frozenset[str] = frozenset()  # the optional rewrites that are on
     apart: frozenset[str] = frozenset()  # attention operators to lower as product, softmax, product
     applicable: list[str] = field(default_factory=list)  # the optional rewrites that would change something
+    regions: Mapping[str, Region] = field(default_factory=dict)  # of concatenations that share memory
+    shared: dict[str, Tensor] = field(default_factory=dict)  # that memory, by the longest of them
+    filled: set[tuple[str, int]] = field(default_factory=set)  # which parts of it are written: (the longest, begin)
     names: dict[str, str] = field(default_factory=dict)  # value -> C identifier
     taken: set[str] = field(default_factory=set)
 

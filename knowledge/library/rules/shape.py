@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from foundry.knowledge.library.ir.kernels import Const, Expr, Iota, Load, MapKernel, Store, View
+from foundry.knowledge.library.ir.regions import Region
 from foundry.knowledge.library.rules.builder import (
     Builder,
     Tensor,
@@ -247,8 +248,28 @@ def _new_buffer(builder: Builder, op: Op) -> tuple[Tensor, Load]:
     return tensor, tensor.expr
 
 
+def _fill_region(builder: Builder, op: Op, region: Region) -> None:
+    """A concatenation as its region of memory that others share: parts that are not there yet are written."""
+    whole, shape = region.whole, op.outputs[0].spec.shape
+    if whole.name not in builder.shared:
+        builder.shared[whole.name] = builder.buffer(whole.name, whole.spec.shape, whole.spec.dtype)
+    target = builder.shared[whole.name].expr
+    assert isinstance(target, Load)
+    strides = contiguous_strides(whole.spec.shape)
+    step = strides[region.axis]
+    for name, start in region.parts:
+        if (whole.name, start) not in builder.filled:
+            builder.filled.add((whole.name, start))
+            store_part(builder, op, target, builder.tensors[name], View(start * step, strides), f"from{start}")
+    view = View(region.start * step, strides)
+    builder.tensors[op.name] = Tensor(shape, Load(target.buffer, view, target.dtype))
+
+
 @rule("cat", "concat", "concatenate", "stack")
 def _cat(builder: Builder, op: Op) -> None:
+    if op.name in builder.regions:
+        _fill_region(builder, op, builder.regions[op.name])
+        return
     items = op.args[0]
     assert isinstance(items, list)
     parts = [builder.tensor(item) for item in items]

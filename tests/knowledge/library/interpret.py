@@ -175,6 +175,7 @@ def run(plan: Plan, inputs: Sequence[Any], state: Mapping[str, torch.Tensor]) ->
         else:
             poison = math.nan if dtype.is_floating_point else 77 if dtype != torch.bool else True
             machine.flat[name] = torch.full((max(buffer.numel, 1),), poison, dtype=dtype)
+    machine.flat |= {name: machine.flat[buffer.memory] for name, buffer in plan.buffers.items() if buffer.memory}
     for step in plan.steps:
         execute(machine, step)
     results: list[Any] = []
