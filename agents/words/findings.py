@@ -142,4 +142,5 @@ def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -
 def lesson_line(record: ExperienceRecord) -> str:
     """One lesson of an earlier run."""
     came = f"{record.lift:.2f}x of its parent" if record.lift is not None else record.outcome
-    return f"x{record.id}: {brief_words(record.text or record.move)}; {came}"
+    credited = f"; {record.move} was credited with {record.credit.words}" if record.credit else ""
+    return f"x{record.id}: {brief_words(record.text or record.move)}; {came}{credited}"

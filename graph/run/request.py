@@ -17,7 +17,7 @@ from foundry.knowledge.thought import Role
 
 USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others find
 # Parts of the search that may be left out, to measure what each brings (benchmarks/search.py).
-Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates"]
+Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
 # Off unless asked for: on recorded landscapes no use of them shows (README, "Search: what each part of it brings").
 OFF: tuple[Mechanism, ...] = ("gradients", "migration")

@@ -43,7 +43,8 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
             limiter = diagnosis.failure or diagnosis.limiter or ""
             asked = query(brief.graph, services.device, limiter, diagnosis.action)
             recalled = await services.recall(f"{brief.step}/recalled", asked)
-        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, credits=recalled.credits), services)
+        credits = () if "credits" in services.request.without else recalled.credits
+        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, credits=credits), services)
     return brief
 
 
