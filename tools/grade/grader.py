@@ -275,18 +275,18 @@ class Grader:
     ) -> None:
         """Starts what a timing needs on a GPU, before the device is held for it, and what the next candidate will."""
         groups = effort_of(stage, self._device.target).min_groups
-        audited = 0 if stage == "screen" else AUDITED
-        wanted = {REFERENCE: groups, kind_of(text): groups + 1 + audited}
-        with (holds := holds or Holds()).shared():
-            let_others = holds.pause or (lambda: None)
-            self._runners.make_ready(text, wanted, self._waiting, let_others=let_others, begins=begins)
+        candidates, holds = groups + 1 + (0 if stage == "screen" else AUDITED), holds or Holds()
+        wanted = {REFERENCE: groups, kind_of(text): candidates}
+        with holds.starting():
+            self._runners.make_ready(text, wanted, self._waiting, let_others=holds.pause, begins=begins)
 
-    def stock(self) -> bool:
+    def stock(self, holds: Holds | None = None) -> bool:
         """Makes some processes ready for a proof to come; whether there were any to make."""
         groups = effort_of("final", self._device.target).min_groups
         wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
         self._public.begin()
-        return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE)
+        with (holds or Holds()).starting():
+            return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE)
 
     @property
     def _waiting(self) -> int:

@@ -114,7 +114,7 @@ class Runners:
         wanted: Mapping[str, int],
         most: int,
         *,
-        let_others: Callable[[], None] = _nothing,
+        let_others: Callable[[], None] | None = None,
         begins: Callable[[], object] = _nothing,
     ) -> None:
         """Lets so many processes of each kind wait on behalf of a candidate, beside what waits for others, and returns
@@ -130,11 +130,11 @@ class Runners:
         with self._guard:
             self._most, self._asked[text], self._since[text] = most, Counter(wanted), now
             missing = self._missing(wanted, most)
-        self._start(_in_order(missing), text, let_others, begins)
+        self._start(_in_order(missing), text, let_others or _nothing, begins)
 
     def restock(self, text: str) -> None:
         """For a timing that takes more pairs than were made ready: where none waits, lets the next ones wait. The
-        caller shares the device."""
+        caller may start some."""
         kinds = (REFERENCE, kind_of(text))
         with self._guard:
             free = self._most - self._starting.total() - sum(map(len, self._waiting.values()))

@@ -428,7 +428,7 @@ class LocalWorkbench:
     async def _stock(self) -> None:
         is_missing = True
         while is_missing and not self._timings and not self._is_closed:
-            is_missing = await self._sharing(self._grader.stock)
+            is_missing = await self._in_thread(lambda: self._grader.stock(self._holds()))
         if not self._is_closed:
             await self._in_thread(self._sanitizer.begin)
 

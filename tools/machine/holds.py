@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 
+Hold = Callable[[], contextlib.AbstractContextManager[Callable[[], float]]]  # gives how to leave and come back
+
 
 class WaitClock:
     """Seconds in which somebody waited, those of a wait that still lasts among them. Thread-safe."""
@@ -87,6 +89,14 @@ class Holds:
             yield
 
     @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """While processes get their contexts on a GPU, a few at a time and with a `pause` in between: that would
+        disturb a timing, and nobody else. Never within another hold."""
+        lock = self._lock
+        with self._entered(None if lock is None else lambda: lock.starting(self._is_over), may_leave=not self._on_cpu):
+            yield
+
+    @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """While something is timed."""
         with self._held(fcntl.LOCK_EX):
@@ -117,13 +127,19 @@ class Holds:
 
     @contextlib.contextmanager
     def _held(self, kind: int, *, is_patient: bool = False) -> Iterator[None]:
-        if self._lock is None or self._is_whole:
+        lock, may_leave = self._lock, is_patient or (kind == fcntl.LOCK_SH and not self._on_cpu)
+        hold = None if lock is None else lambda: lock.held(kind, self._is_over, is_patient=is_patient)
+        with self._entered(hold, may_leave=may_leave):
+            yield
+
+    @contextlib.contextmanager
+    def _entered(self, hold: Hold | None, *, may_leave: bool) -> Iterator[None]:
+        if hold is None or self._is_whole:
             yield
             return
         with contextlib.ExitStack() as stack:
             with self._waits.waiting():
-                leave = stack.enter_context(self._lock.held(kind, self._is_over, is_patient=is_patient))
-            may_leave = is_patient or (kind == fcntl.LOCK_SH and not self._on_cpu)
+                leave = stack.enter_context(hold())
             self._leave = leave if may_leave else None
             stack.callback(setattr, self, "_leave", None)
             yield

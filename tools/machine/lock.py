@@ -68,10 +68,12 @@ class DeviceLock:
     """A lock on one physical device, across processes and asyncio tasks: many readers (compile, verify), one writer
     (time).
 
-    It has three files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
+    It has four files. Everyone locks the gate first; a writer holds the gate until the readers have left, so that a
     stream of compilations cannot keep it waiting for ever. Readers do not come to the gate while a writer waits: the
     device is emptied once for all timings that are ready, and not for each of them. A patient writer comes to the gate
-    as a reader does, after the timings that wait, and leaves whenever it is asked to: it may time for long. Locks
+    as a reader does, after the timings that wait, and leaves whenever it is asked to: it may time for long. Processes
+    that get their contexts on a GPU disturb a timing, and neither readers nor a patient writer, who looks for the best
+    of many: they have a file of their own, which each of them and every writer but a patient one holds alone. Locks
     vanish with the process that holds them. `use`: what was done with this object.
     """
 
@@ -83,6 +85,7 @@ class DeviceLock:
         self._gate = folder / f"{name}.gate"
         self._room = folder / f"{name}.lock"
         self._wish = folder / f"{name}.wish"  # shared by the writers that wait
+        self._starts = folder / f"{name}.starts"
         self._queue: asyncio.Lock | None = None
         self._threads = threading.Lock()
         self.use = UseOfLock()
@@ -115,36 +118,76 @@ class DeviceLock:
         """The same for a thread: `kind` is fcntl's LOCK_SH or LOCK_EX. Gives a function that lets those in who wait: it
         leaves, waits for its turn again and returns the seconds that took, 0.0 if nobody waits. Raises FoundryError
         once `is_over` says that nobody waits for it any more."""
-        asked = time.monotonic()
         is_alone = kind == fcntl.LOCK_EX
         wished = fcntl.LOCK_EX if is_patient else _wished(kind)
-        room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with _opened(self._room) as room, _opened(self._starts) as starts:
+
+            def enter() -> None:
+                with _opened(self._wish) as wish:
+                    _wait_for(wish, wished, is_over)
+                    if wished == fcntl.LOCK_EX:
+                        fcntl.flock(wish, fcntl.LOCK_UN)
+                    with self._threads, _opened(self._gate) as gate:
+                        _wait_for(gate, fcntl.LOCK_EX, is_over)
+                        _wait_for(room, kind, is_over)
+                        if wished == fcntl.LOCK_SH:
+                            _wait_for(starts, fcntl.LOCK_EX, is_over)
+
+            def leave() -> None:
+                fcntl.flock(room, fcntl.LOCK_UN)
+
+            with self._counted(enter, leave, self._is_wanted, is_alone=is_alone) as let_others:
+                yield let_others
+
+    @contextlib.contextmanager
+    def starting(self, is_over: Callable[[], bool]) -> Iterator[Callable[[], float]]:
+        """Held by a thread while processes get their contexts on a GPU, a few at a time; gives what `held` gives."""
+        with _opened(self._starts) as starts:
+
+            def enter() -> None:
+                while True:
+                    _wait_for(starts, fcntl.LOCK_EX, is_over)
+                    if not self._is_wished():
+                        return
+                    leave()
+                    with _opened(self._wish) as wish:
+                        _wait_for(wish, fcntl.LOCK_EX, is_over)
+
+            def leave() -> None:
+                fcntl.flock(starts, fcntl.LOCK_UN)
+
+            with self._counted(enter, leave, self._is_wished, is_alone=False) as let_others:
+                yield let_others
+
+    @contextlib.contextmanager
+    def _counted(
+        self, enter: Callable[[], None], leave: Callable[[], None], is_wanted: Callable[[], bool], *, is_alone: bool
+    ) -> Iterator[Callable[[], float]]:
+        """Around a hold of a thread; gives what `held` gives."""
+        asked = time.monotonic()
 
         def let_others() -> float:
-            if not self._is_wanted():
+            if not is_wanted():
                 return 0.0
             left = time.monotonic()
-            fcntl.flock(room, fcntl.LOCK_UN)
-            self._enter(room, kind, wished, is_over)
+            leave()
+            enter()
             away_s = time.monotonic() - left
             self.use.add(waited_s=away_s, **{"alone_s" if is_alone else "shared_s": -away_s})
             return away_s
 
-        try:
-            self._enter(room, kind, wished, is_over)
-            with self.use.counted(asked, is_alone=is_alone):
-                yield let_others
-        finally:
-            os.close(room)
+        enter()
+        with self.use.counted(asked, is_alone=is_alone):
+            yield let_others
 
-    def _enter(self, room: int, kind: int, wished: int, is_over: Callable[[], bool]) -> None:
+    def _is_wished(self) -> bool:
+        """Whether a writer waits that is not patient."""
         with _opened(self._wish) as wish:
-            _wait_for(wish, wished, is_over)
-            if wished == fcntl.LOCK_EX:
-                fcntl.flock(wish, fcntl.LOCK_UN)
-            with self._threads, _opened(self._gate) as gate:
-                _wait_for(gate, fcntl.LOCK_EX, is_over)
-                _wait_for(room, kind, is_over)
+            try:
+                fcntl.flock(wish, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def _is_wanted(self) -> bool:
         """Whether somebody stands in the gate: beside readers only who wants to be alone stays there, beside a writer
@@ -161,8 +204,7 @@ class DeviceLock:
         if self._queue is None:
             self._queue = asyncio.Lock()
         asked = time.monotonic()
-        room = os.open(self._room, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
+        with _opened(self._room) as room, _opened(self._starts) as starts:
             with _opened(self._wish) as wish:
                 await _acquire(wish, _wished(kind))
                 if kind == fcntl.LOCK_SH:
@@ -171,10 +213,10 @@ class DeviceLock:
                     with _opened(self._gate) as gate:
                         await _acquire(gate, fcntl.LOCK_EX)
                         await _acquire(room, kind)
+                        if kind == fcntl.LOCK_EX:
+                            await _acquire(starts, kind)
             with self.use.counted(asked, is_alone=kind == fcntl.LOCK_EX):
                 yield
-        finally:
-            os.close(room)
 
 
 def _wished(kind: int) -> int:

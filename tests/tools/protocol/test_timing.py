@@ -207,6 +207,39 @@ def test_who_shares_the_gpu_lets_a_timing_in_between_two_steps(tmp_path: Path) -
         assert on_cpu.pause is None  # what waits there would still spin on the cores
 
 
+def test_processes_start_beside_all_but_a_timing_and_let_it_in(tmp_path: Path) -> None:
+    starting, sharing, tuner, timing = (Holds(DeviceLock(DEVICE, tmp_path)) for _ in range(4))
+    told: list[str] = []
+
+    def time_it() -> None:
+        with timing.alone():
+            told.append("timed")
+            late.start()
+            while late_one.waited_s < 0.02:
+                time.sleep(0.001)
+            told.append("timed on")
+
+    def start_late() -> None:
+        with late_one.starting():
+            told.append("started late")
+
+    late_one = Holds(DeviceLock(DEVICE, tmp_path))
+    late, other = threading.Thread(target=start_late), threading.Thread(target=time_it)
+    with starting.starting():
+        with sharing.shared():
+            told.append("shared")
+        with tuner.alone_in_turns():
+            told.append("tuned")
+        other.start()
+        while "timed" not in told:  # as between the contexts of a proof
+            assert starting.pause is not None
+            starting.pause()
+            time.sleep(0.001)
+    other.join()
+    late.join()
+    assert told == ["shared", "tuned", "timed", "timed on", "started late"]
+
+
 def test_who_times_for_long_comes_after_those_that_wait_and_lets_them_in(tmp_path: Path) -> None:
     """As the tuner does; what it waits is known meanwhile."""
     long, proof, sharing = (Holds(DeviceLock(DEVICE, tmp_path)) for _ in range(3))
