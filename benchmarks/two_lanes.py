@@ -38,10 +38,10 @@ from foundry.tools.tune.sweep import Job, KernelSweep, PlanSweep
 COMPILERS, BATCH = 8, 16  # of a lane that has half of 16 cores
 BUILD_S, START_S, LOAD_S, SAMPLE_S = (1.2, 2.0), 1.5, 0.02, 0.002
 SLICE_S = 0.2
-SHARED, ALONE = "shared", "alone"
+SHARED, ALONE, STARTING = "shared", "alone", "starting"
 # What a lane holds: how, for how long, and after how long it lets others in; 0.0 for not at all.
 SCREEN = [(SHARED, 0.7, 0.0), (SHARED, 0.8, 0.1), *[(SHARED, 0.3, 0.1), (ALONE, 0.1, 0.0), (SHARED, 0.1, 0.0)] * 2]
-STOCK = [(SHARED, 0.6, 0.0)] * 5
+STOCK = [(STARTING, 1.2, 0.0)] * 6  # as many contexts as a proof needs, three at a time
 PROOF = [(SHARED, 2.9, 0.7), (SHARED, 1.5, 0.1), (SHARED, 2.0, 0.0)]
 GROUP = [(SHARED, 0.25, 0.1), (ALONE, 0.1, 0.0), (SHARED, 0.1, 0.1), (ALONE, 0.05, 0.0), (SHARED, 0.1, 0.1)]
 TASK = [*SCREEN, *STOCK, *SCREEN, *PROOF, *GROUP * 6, (SHARED, 2.5, 0.8)]
@@ -114,7 +114,7 @@ def lane_beside(device: Device, home: Path) -> Iterator[None]:
             for how, seconds, between_s in TASK:
                 if is_over.is_set():
                     return
-                with holds.shared() if how == SHARED else holds.alone():
+                with {SHARED: holds.shared, ALONE: holds.alone, STARTING: holds.starting}[how]():
                     _hold(holds, seconds, between_s)
 
     thread = threading.Thread(target=go_on)
