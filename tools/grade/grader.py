@@ -277,16 +277,15 @@ class Grader:
         groups = effort_of(stage, self._device.target).min_groups
         candidates, holds = groups + 1 + (0 if stage == "screen" else AUDITED), holds or Holds()
         wanted = {REFERENCE: groups, kind_of(text): candidates}
-        with holds.starting():
-            self._runners.make_ready(text, wanted, self._waiting, let_others=holds.pause, begins=begins)
+        self._runners.make_ready(text, wanted, self._waiting, starting=holds.starting, begins=begins)
 
     def stock(self, holds: Holds | None = None) -> bool:
         """Makes some processes ready for a proof to come; whether there were any to make."""
         groups = effort_of("final", self._device.target).min_groups
         wanted = {REFERENCE: groups, CANDIDATE: groups + 1 + AUDITED}
         self._public.begin()
-        with (holds or Holds()).starting():
-            return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE)
+        starting = (holds or Holds()).starting
+        return self._runners.stock(_ANY_CANDIDATE, wanted, self._waiting, STOCKED_AT_ONCE, starting)
 
     @property
     def _waiting(self) -> int:

@@ -60,8 +60,7 @@ class PairedRun:
     def prepare(self, orders: Mapping[int, Message]) -> tuple[Message, str]:
         """Starts the processes of groups and readies them for timing: a failure, and how that process ended."""
         if self._looks_alone:
-            with self._holds.starting():
-                self._runners.restock(str(self._message["text"]))
+            self._runners.restock(str(self._message["text"]), self._holds.starting)
         for number, order in orders.items():
             reference, candidate = self._runners.pair(str(self._message["text"]))
             self._groups[number] = _Group(order, {"reference": reference, "candidate": candidate})

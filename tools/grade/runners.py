@@ -40,6 +40,7 @@ AWAKE_SPINS = 4000
 
 REFERENCE, CANDIDATE = "reference", "candidate"
 
+Starting = Callable[[], contextlib.AbstractContextManager[Callable[[], object]]]  # gives what lets others time
 Fork = Callable[[str, Limits, Path, Sandbox, dict[str, str], Sequence[int]], Worker]
 
 
@@ -53,6 +54,12 @@ def kind_of(text: str) -> str:
 
 def _nothing() -> None:
     """There is nobody to tell."""
+
+
+@contextlib.contextmanager
+def _free() -> Iterator[Callable[[], object]]:
+    """Nobody else is there."""
+    yield _nothing
 
 
 def _in_order(kinds: Iterable[str]) -> list[str]:
@@ -114,12 +121,12 @@ class Runners:
         wanted: Mapping[str, int],
         most: int,
         *,
-        let_others: Callable[[], None] | None = None,
+        starting: Starting = _free,
         begins: Callable[[], object] = _nothing,
     ) -> None:
         """Lets so many processes of each kind wait on behalf of a candidate, beside what waits for others, and returns
         when they have their contexts. No more than `most` wait at a time, for all candidates together. `begins` is
-        called when the first of them is about to come, `let_others` where a timing may come in between."""
+        called when the first of them is about to come, `starting` is held while any is made."""
         if not self._on_gpu:
             return
         now = time.monotonic()
@@ -129,52 +136,64 @@ class Runners:
             self.dismiss(other)
         with self._guard:
             self._most, self._asked[text], self._since[text] = most, Counter(wanted), now
-            missing = self._missing(wanted, most)
-        self._start(_in_order(missing), text, let_others or _nothing, begins)
+        self._make_missing(text, starting, lambda: _in_order(self._missing(wanted, most)), begins)
 
-    def restock(self, text: str) -> None:
-        """For a timing that takes more pairs than were made ready: where none waits, lets the next ones wait. The
-        caller may start some."""
+    def restock(self, text: str, starting: Starting = _free) -> None:
+        """For a timing that takes more pairs than were made ready: where none waits, lets the next ones wait."""
         kinds = (REFERENCE, kind_of(text))
-        with self._guard:
+
+        def missing() -> list[str]:
             free = self._most - self._starting.total() - sum(map(len, self._waiting.values()))
             if not self._on_gpu or free <= 0 or all(self._waiting.get(kind) for kind in kinds):
-                return
+                return []
             waiting = {kind: len(self._waiting.get(kind, ())) for kind in kinds}
-            missing = [kind for number in range(RESTOCKED) for kind in kinds if waiting[kind] <= number][:free]
-            self._starting.update(missing)
-        self._start(missing, text)
+            return [kind for number in range(RESTOCKED) for kind in kinds if waiting[kind] <= number][:free]
 
-    def stock(self, text: str, wanted: Mapping[str, int], most: int, at_once: int) -> bool:
+        self._make_missing(text, starting, missing)
+
+    def stock(self, text: str, wanted: Mapping[str, int], most: int, at_once: int, starting: Starting = _free) -> bool:
         """Lets so many wait for whatever comes next, besides those for candidates under way, and makes some of them
         ready; whether there were any to make."""
-        if not self._on_gpu:
-            return False
-        with self._guard:
-            missing = self._missing(wanted, most, besides=Counter(wanted), at_once=at_once)
-        self._start(missing, text)
-        return bool(missing)
+        besides = Counter(wanted)
+        return self._on_gpu and self._make_missing(
+            text, starting, lambda: self._missing(wanted, most, besides=besides)[:at_once]
+        )
 
-    def _missing(
-        self, kinds: Iterable[str], most: int, *, besides: Counter[str] | None = None, at_once: int = 1 << 30
-    ) -> list[str]:
-        """The kind of each process that is to be started now; they count as starting. The caller is alone."""
+    def _make_missing(
+        self,
+        text: str,
+        starting: Starting,
+        missing: Callable[[], list[str]],
+        begins: Callable[[], object] = _nothing,
+    ) -> bool:
+        """Starts what is `missing` by then, while `starting` is held; whether there was anything. Nobody waits for that
+        who misses nothing."""
+        with self._guard:
+            if not missing():
+                return False
+        with starting() as let_others:
+            with self._guard:
+                found = missing()
+                self._starting.update(found)
+            self._start(found, text, let_others, begins)
+        return bool(found)
+
+    def _missing(self, kinds: Iterable[str], most: int, *, besides: Counter[str] | None = None) -> list[str]:
+        """The kind of each process that is to be started now. The caller is alone."""
         all_asked = sum(self._asked.values(), besides or Counter[str]())
         missing: list[str] = []
         for kind in kinds:
             known = len(self._waiting.get(kind, ())) + self._starting[kind]
             missing += [kind] * max(0, all_asked[kind] - known)
         free = most - self._starting.total() - sum(map(len, self._waiting.values()))
-        missing = missing[: max(0, min(free, at_once))]
-        self._starting.update(missing)
-        return missing
+        return missing[: max(0, free)]
 
     def _start(
         self,
         missing: Sequence[str],
         text: str,
-        let_others: Callable[[], None] = _nothing,
-        begins: Callable[[], object] = _nothing,
+        let_others: Callable[[], object],
+        begins: Callable[[], object],
     ) -> None:
         """Starts processes and returns when they have their contexts."""
         left = list(missing)

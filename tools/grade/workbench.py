@@ -7,7 +7,6 @@ A workbench belongs to one run and one target. It holds the device lock while it
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -190,8 +189,8 @@ class LocalWorkbench:
         chosen = [name for name in rivals if name != "eager" or self.device.target == "cuda"]  # on a CPU the same
         if self._contest is not None:
             await asyncio.gather(self._contest, return_exceptions=True)
-        held = functools.partial(self._grader.contest, text, build, baseline, chosen, foreign, self._holds())
-        return await self._in_thread(held)
+        asked = (text, build, baseline, chosen, foreign, self._holds())
+        return await self._in_thread(lambda: self._grader.contest(*asked))
 
     # ------------------------------------------------------------ one candidate
 
@@ -201,7 +200,7 @@ class LocalWorkbench:
         if self._baseline is not None and self._baseline.done():  # how many processes may wait is known
             self._begin(text, "screen")
         async with self._lock.compiling():
-            built = await self._in_thread(functools.partial(self._target.build, text))
+            built = await self._in_thread(partial(self._target.build, text))
         if not built.ok:
             await self._give_up(text)
         return built
@@ -301,7 +300,7 @@ class LocalWorkbench:
         graph = as_labelled(graphs[0], audit.labels) if graphs else None
         found = await self._floors(graph, audit, timing) if graph else None
         device, seen = self._measured or self.device, self._grader.notes.seen.get(digest_of(text))
-        look = functools.partial(profile, text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
+        look = partial(profile, text, build, audit, timing, device, graph, lowered, floors=found, seen=seen)
         return Profiled(await self._in_thread(look), read_coordinates(text, build, lowered))
 
     async def tune(
@@ -351,8 +350,8 @@ class LocalWorkbench:
     async def aclose(self) -> None:
         """Ends every process and removes their directories."""
         self._is_closed = True
-        stocking = [self._stocking] if self._stocking else []
-        begun: list[asyncio.Future[Any]] = [*self._readying.values(), *self._checks.values(), *stocking]
+        left: list[asyncio.Future[Any]] = [*self._readying.values(), *self._checks.values()]
+        begun = [*left, self._stocking] if self._stocking else left
         await asyncio.gather(*begun, return_exceptions=True)
         await asyncio.gather(self._in_thread(self._sanitizer.close), self._in_thread(self._grader.close))
         asked = [request for request in (self._intake, self._baseline, self._contest) if request is not None]
@@ -390,9 +389,9 @@ class LocalWorkbench:
 
     async def _take_in(self) -> Intake:
         if self.device.target == "cuda" and self.device.present:  # the host's cores have nothing else to do
-            tried = self._sharing(lambda: self._sanitizer.try_out(self.notes.isolation))
-            capture = self._sharing(self._grader.capture)
-            checked, captured, _ = await asyncio.gather(self._check(), capture, tried)
+            trial = partial(self._sanitizer.try_out, self.notes.isolation)
+            tried = self._in_thread(partial(self._holds().start, trial))
+            checked, captured, _ = await asyncio.gather(self._check(), self._sharing(self._grader.capture), tried)
         else:
             checked = await self._sharing(self._grader.check)
             ready = self._sharing(self._grader.prepare) if self.device.present else asyncio.sleep(0)
@@ -412,8 +411,8 @@ class LocalWorkbench:
             return self._coming[text]
         is_coming = self._coming[text] = asyncio.Event()
         if self.device.target == "cuda" and self.device.present:
-            begins = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, is_coming.set)
-            work = functools.partial(self._grader.make_ready, text, stage, begins, self._holds())
+            begins = partial(asyncio.get_running_loop().call_soon_threadsafe, is_coming.set)
+            work = partial(self._grader.make_ready, text, stage, begins, self._holds())
             self._readying[text] = asyncio.ensure_future(self._in_thread(work))
             self._readying[text].add_done_callback(lambda _: is_coming.set())
         else:
@@ -443,7 +442,8 @@ class LocalWorkbench:
 
     async def _check(self) -> Message:
         """What the task is, once a judge is ready for it. Other runs' timings come in between."""
-        checked, _ = await asyncio.gather(self._sharing(self._grader.check), self._sharing(self._grader.warm_judge))
+        warmed = self._in_thread(partial(self._holds().start, self._grader.warm_judge))
+        checked, _ = await asyncio.gather(self._sharing(self._grader.check), warmed)
         await self._sharing(self._grader.prepare)
         return checked
 

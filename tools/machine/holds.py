@@ -12,10 +12,12 @@ import fcntl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from foundry.tools.machine.lock import DeviceLock
 from foundry.tools.process.channel import Message
 
+Result = TypeVar("Result")
 Hold = Callable[[], contextlib.AbstractContextManager[Callable[[], float]]]  # gives how to leave and come back
 
 
@@ -89,12 +91,22 @@ class Holds:
             yield
 
     @contextlib.contextmanager
-    def starting(self) -> Iterator[None]:
-        """While processes get their contexts on a GPU, a few at a time and with a `pause` in between: that would
-        disturb a timing, and nobody else. Never within another hold."""
+    def starting(self) -> Iterator[Callable[[], None]]:
+        """While processes get their contexts on a GPU, a few at a time: that would disturb a timing, and nobody else.
+        Gives what lets those in who wait to time something. Never within another hold. On a CPU a process that starts
+        takes a core: there it shares the device."""
         lock = self._lock
-        with self._entered(None if lock is None else lambda: lock.starting(self._is_over), may_leave=not self._on_cpu):
-            yield
+        if lock is None or self._on_cpu:
+            with self.shared():
+                yield lambda: None
+            return
+        with self._entered(lambda: lock.starting(self._is_over), may_leave=True):
+            yield self.pause or (lambda: None)
+
+    def start(self, work: Callable[[], Result]) -> Result:
+        """Work that only gives a process its context."""
+        with self.starting():
+            return work()
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:

@@ -140,7 +140,11 @@ class Session:
             with contextlib.suppress(WorkerDied):
                 _ = self._worker or self._start()
 
-        await self._in(self._runner, self._sharing, start)
+        await self._in(self._runner, self._starting, start)
+
+    def _starting(self, work: Callable[[], None]) -> None:
+        with self._until_closed(), self._holds.starting():
+            work()
 
     def _sharing(self, work: Callable[[], None]) -> None:
         with self._until_closed(), self._holds.shared():

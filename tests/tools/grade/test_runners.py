@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -105,10 +106,19 @@ def test_who_needs_one_waits_for_the_first_that_comes_and_timings_come_in_betwee
 
     forked = next(runners._numbers)
     wanted = {REFERENCE: 2, CANDIDATE: 6}
-    runners.make_ready(PLAIN, wanted, 12, let_others=let_others, begins=taking.start)
+    held: list[str] = []
+
+    @contextlib.contextmanager
+    def starting() -> Iterator[Callable[[], object]]:
+        held.append("held")
+        yield let_others
+
+    runners.make_ready(PLAIN, wanted, 12, starting=starting, begins=taking.start)
     assert told == ["1 taken, {'candidate': 3}"]
     assert next(runners._numbers) == forked + 1 + 8, "nobody made one besides"
     assert {kind: len(workers) for kind, workers in runners._waiting.items()} == {CANDIDATE: 5, REFERENCE: 2}
+    runners.make_ready(PLAIN, {CANDIDATE: 5}, 12, starting=starting)
+    assert held == ["held"], "who misses nothing waits for nobody"
     runners.discard(taken[0])
 
 
