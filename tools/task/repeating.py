@@ -1,0 +1,45 @@
+"""Large random tensors that repeat their first elements, for a tool that follows every kernel: copies are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_NEW = {"rand": "uniform_", "randn": "normal_", "rand_like": "uniform_", "randn_like": "normal_"}
+
+
+class Repeating(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, the host draws the first `most` elements of a random tensor of floats, and the others are
+    copies of them. `repeats`: whether that has happened."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._most, self.repeats = most, False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name, options = function._schema.name.removeprefix("aten::"), kwargs or {}
+        if name in _NEW and "names" not in options and "generator" not in options:
+            empty = torch.empty_like if name.endswith("_like") else torch.empty
+            return self._drawn(empty(args[0], **options), _NEW[name], ())
+        if name in _NEW.values() and not options.get("generator"):
+            return self._drawn(args[0], name, args[1:])
+        return function(*args, **options)
+
+    def _drawn(self, tensor: torch.Tensor, how: str, limits: Sequence[Any]) -> torch.Tensor:
+        """The tensor, filled."""
+        if tensor.numel() <= self._most or not tensor.is_contiguous():
+            filled: torch.Tensor = getattr(tensor, how)(*limits)
+            return filled
+        self.repeats = True
+        flat, done = tensor.view(-1), self._most
+        flat[:done].copy_(getattr(torch.empty(done, dtype=tensor.dtype), how)(*limits))
+        while done < flat.numel():  # each copy as long as what there is
+            some = min(done, flat.numel() - done)
+            flat[done : done + some].copy_(flat[:some])
+            done += some
+        return tensor
