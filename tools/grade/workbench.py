@@ -141,18 +141,17 @@ class LocalWorkbench:
         self.device = device
         self._task = task
         self._grader = grader
-        self._lock, self._is_closed = DeviceLock(device), False
+        self._lock, self._is_closed, self._timings = DeviceLock(device), False, 0  # timings under way
         self._threads = ThreadPoolExecutor(max_workers=32, thread_name_prefix="workbench")  # many wait for the device
         self._target: Target | None = None
         self._measured: Device | None = None  # with its ceilings
-        self._compiled: set[str] = set()  # texts that compile themselves, and have
+        self._built, self._compiled = set[str](), set[str]()  # texts; those that compile themselves, and have
         self._intake: asyncio.Future[Intake] | None = None
         self._readying: dict[str, asyncio.Future[None]] = {}  # processes for a timing, by the candidate's text
         self._coming: dict[str, asyncio.Event] = {}  # the first of them is
         self._baseline: asyncio.Future[Baseline] | None = None
         self._sanitizer = Sanitizer(task, device.target)
         self._checks: dict[str, asyncio.Future[list[Gate]]] = {}  # of finalists that are verified, by their text
-        self._timings = 0  # under way
         self._stocking: asyncio.Future[None] | None = None
         self._contest: asyncio.Future[None] | None = None  # its rivals are compiled
 
@@ -197,8 +196,9 @@ class LocalWorkbench:
     async def build(self, text: str) -> Build:
         if self._target is None:
             self._target = target_of(self.device)
-        if self._baseline is not None and self._baseline.done():  # how many processes may wait is known
-            self._begin(text, "screen")
+        if self._baseline is not None and self._baseline.done() and digest_of(text) not in self._built:
+            self._begin(text, "screen")  # how many processes may wait is known; a contest builds again and needs none
+        self._built.add(digest_of(text))
         async with self._lock.compiling():
             built = await self._in_thread(partial(self._target.build, text))
         if not built.ok:

@@ -79,7 +79,9 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
         assert len(intake.graphs) == 1 and intake.capture_note == ""
         assert baseline.degenerate == ""
         build = await bench.build(CANDIDATE)
-        assert build.ok
+        assert build.ok and CANDIDATE in bench._coming
+        bench._coming.clear()
+        assert (await bench.build(CANDIDATE)).ok and not bench._coming, "a contest's build begins no screen"
         verdict = await bench.verify(CANDIDATE, build, "screen")
         assert verdict.correct and verdict.seconds > 0
         assert baseline.is_ieee, "a CPU's float32"
