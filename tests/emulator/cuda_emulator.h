@@ -475,6 +475,9 @@ inline float __int_as_float(int bits) {
 }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+namespace math {
+inline float inverse(float y) { return std::fabs(y) > 0x1p126f ? std::copysign(0.0f, y) : 1.0f / y; }
+}  // namespace math
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

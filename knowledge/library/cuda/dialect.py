@@ -1,6 +1,6 @@
 """How CUDA C++ spells the scalar operations: types of stored elements, of registers, and the conversions between.
 
-The functions of namespace `math` live in runtime.cuh; all are IEEE float32 or float64 (no fast-math forms).
+The functions of namespace `math` live in runtime.cuh; all compute in float32 or float64, as exactly as CUDA's own do.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ CUDA_DIALECT = Dialect(
     },
     widen={"float16": "__half2float({0})", "bfloat16": "__bfloat162float({0})"},
     narrow={"float16": "__float2half_rn({0})", "bfloat16": "__float2bfloat16_rn({0})"},
+    divided="math::divided({0}, {1})",
     long_suffix="LL",
     infinity="FOUNDRY_INF",
     nan="FOUNDRY_NAN",

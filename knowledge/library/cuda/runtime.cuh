@@ -87,24 +87,52 @@ template <class T> DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x
 template <class T> DEVICE T where(bool condition, T x, T y) { return condition ? x : y; }
 
 template <class T> DEVICE T relu(T x) { return x <= (T)0 ? (T)0 : x; }
-template <class T> DEVICE T sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }
-template <class T> DEVICE T silu(T x) { return x / ((T)1 + exp(-x)); }
+// Divisions without the branch that an IEEE division takes for unusual numbers: a compiler moves no load across one, so
+// that elements of an epilogue with branches wait for memory one after the other.
+#if defined(__CUDACC__)
+DEVICE float inverse(float y) {  // within a unit in the last place; 0 for y beyond 2^126
+    float found;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(y));
+    return found;
+}
+#endif
+// Of ordinary numbers, within two units in the last place.
+DEVICE float quotient(float x, float y) { return x * inverse(y); }
+DEVICE double quotient(double x, double y) { return x / y; }
+// As IEEE rounds it, but for quotients below the normal numbers; y is a constant near enough to one.
+DEVICE float divided(float x, float y) {
+    const float inverse = 1.0f / y, near = x * inverse;
+    return isinf(near) ? near : __fmaf_rn(__fmaf_rn(-near, y, x), inverse, near);
+}
+// log(1 + x) for 0 <= x < infinity
+template <class T> DEVICE T log_above_one(T x) {
+    const T sum = (T)1 + x;
+    return log(sum) + quotient(x - (sum - (T)1), sum);
+}
+
+template <class T> DEVICE T sigmoid(T x) { return quotient((T)1, (T)1 + exp(-x)); }
+template <class T> DEVICE T silu(T x) { return quotient(x, (T)1 + exp(-x)); }
 template <class T> DEVICE T gelu(T x) { return (T)0.5 * x * ((T)1 + erf(x * (T)0.70710678118654752440)); }
 template <class T> DEVICE T gelu_tanh(T x) {
     const T inner = (T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x);
     return (T)0.5 * x * ((T)1 + tanh(inner));
 }
-template <class T> DEVICE T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
-template <class T> DEVICE T mish(T x) { return x * tanh(log1p(exp(x))); }
-template <class T> DEVICE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) / (T)6; }
-template <class T> DEVICE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) / (T)6; }
+DEVICE double softplus(double x) { return x > 20.0 ? x : log1p(exp(x)); }
+DEVICE float softplus(float x) { return log_above_one(exp(minimum(x, 20.0f))) + maximum(x - 20.0f, 0.0f); }
+template <class T> DEVICE T mish(T x) {  // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2)
+    const T e = exp(minimum(x, (T)20)), part = e * (e + (T)2);
+    return x * quotient(part, part + (T)2);
+}
+// Times a sixth, as PyTorch does on a GPU: a division asks of each number whether it is an ordinary one.
+template <class T> DEVICE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) * (T)(1.0 / 6); }
+template <class T> DEVICE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) * (T)(1.0 / 6); }
 template <class T> DEVICE T softsign(T x) { return x / ((T)1 + abs(x)); }
-template <class T> DEVICE T logsigmoid(T x) { return minimum(x, (T)0) - log1p(exp(-abs(x))); }
+template <class T> DEVICE T logsigmoid(T x) { return minimum(x, (T)0) - log_above_one(exp(-abs(x))); }
 template <class T> DEVICE T leaky_relu(T x, T slope) { return x > (T)0 ? x : x * slope; }
-template <class T> DEVICE T elu(T x, T alpha) { return x > (T)0 ? x : alpha * expm1(x); }
+template <class T> DEVICE T elu(T x, T alpha) { return maximum(x, (T)0) + alpha * expm1(minimum(x, (T)0)); }
 template <class T> DEVICE T selu(T x) {
     const T scale = (T)1.0507009873554804934193349852946, alpha = (T)1.6732632423543772848170429916717;
-    return x > (T)0 ? scale * x : scale * alpha * expm1(x);
+    return scale * maximum(x, (T)0) + scale * alpha * expm1(minimum(x, (T)0));
 }
 
 // Integers: division rounds down and the remainder has the divisor's sign; a zero divisor gives zero, not a trap.

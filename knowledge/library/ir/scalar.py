@@ -69,6 +69,7 @@ class Dialect:
     widen: Mapping[DType, str] = field(default_factory=dict)  # stored element -> register, where not the identity
     narrow: Mapping[DType, str] = field(default_factory=dict)  # register -> stored element
     long_suffix: str = "L"  # of literals of exactly int64's register type: templates tell long from long long
+    divided: str = ""  # a float32 by a constant that neither overflows nor vanishes, where "/" is not the fastest way
     infinity: str = "INFINITY"
     nan: str = "NAN"
 
@@ -237,6 +238,10 @@ def _simple_power(dialect: Dialect, base: str, exponent: Expr, dtype: DType) -> 
     return forms.get(float(exponent.value))
 
 
+def _is_plain(divisor: Expr) -> bool:
+    return isinstance(divisor, Const) and 2.0**-64 <= abs(float(divisor.value)) <= 2.0**64
+
+
 class Emitter:
     """Prints expressions as C statements, each distinct shared value once.
 
@@ -335,12 +340,28 @@ class Emitter:
             if not isinstance(node.index, Const) and not index.isidentifier():
                 index = self._bind(children[0], index)
             return self._load(replace(node, index=Named(index, node.index.dtype)))
+        activated = self._find_mish(children) if node.op == "mul" else None
+        if activated is not None:
+            return self.dialect.apply("mish", [self._print(activated)], node.dtype)
         arguments = [self._print(child) for child in children]
         if node.op == "pow":
             simple = _simple_power(self.dialect, arguments[0], node.args[1], node.dtype)
             if simple is not None:
                 return simple
+        if node.op == "div" and node.dtype == "float32" and self.dialect.divided and _is_plain(node.args[1]):
+            return self.dialect.divided.format(*arguments)
         return self.dialect.apply(node.op, arguments, node.dtype)
+
+    def _find_mish(self, factors: Sequence[int]) -> int | None:
+        """The factor x of x * tanh(softplus(x)), which is one function and a third of the work."""
+        nodes, children = self._numbering.nodes, self._numbering.children
+        for number, other in (factors, factors[::-1]):
+            outer = nodes[number]
+            if isinstance(outer, Apply) and outer.op == "tanh" and number not in self._text:
+                inner = nodes[children[number][0]]
+                if isinstance(inner, Apply) and inner.op == "softplus" and children[children[number][0]] == (other,):
+                    return other
+        return None
 
 
 class _Inline(Emitter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT
 from foundry.knowledge.library.ir.kernels import SCALAR_OPS, Apply, Const, Expr, Gather, Iota, Load, Named, Store, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, MATH_FORMATS, Emitter, affine, expression, loader
 
@@ -90,3 +91,17 @@ def test_narrow_integers_wrap_and_a_cast_to_a_16_bit_type_rounds() -> None:
     assert printed(Apply("add", (byte, byte), "uint8")).startswith("(uint8_t)(")
     assert printed(Apply("cast", (load(),), "bfloat16")) == "widen(narrow_bfloat16((float)(b_x[i0 * 128 + i1])))"
     assert printed(Apply("cast", (load(),), "bool")) == "(b_x[i0 * 128 + i1] != 0)"
+
+
+def test_mish_spelled_out_is_one_function() -> None:
+    gate = apply("tanh", apply("softplus", load("x")))
+    for product in (apply("mul", gate, load("x")), apply("mul", load("x"), gate)):
+        assert printed(product) == "math::mish(b_x[i0 * 128 + i1])"
+    assert "softplus" in printed(apply("mul", gate, load("h")))
+
+
+def test_a_gpu_divides_by_an_ordinary_constant_without_a_branch() -> None:
+    for divisor, text in ((3.0, "math::divided"), (1e-30, " / "), (float("inf"), " / ")):
+        quotient = apply("div", load(), Const(divisor, "float32"))
+        assert text in expression(quotient, CUDA_DIALECT, loader(CUDA_DIALECT, offset), {})
+        assert " / " in printed(quotient), "a CPU has no branch to spare"

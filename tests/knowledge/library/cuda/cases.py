@@ -183,12 +183,14 @@ def masked_and_gathered() -> Case:
 
 
 def special_values() -> Case:
-    x = torch.tensor([0.0, -0.0, 1.5, -2.5, math.nan, math.inf, -math.inf, 30.0, -30.0, 0.3, 2.0, 100.0])
+    x = torch.tensor([0.0, -0.0, 1.5, -2.5, math.nan, math.inf, -math.inf, 30.0, -30.0, 0.3, 2.0, 100.0, 20.5, 1e-20])
+    x = torch.cat([x, torch.tensor([-88.0, -100.0, 5e37, -5e37])])
     names = [
         "relu",
         "sigmoid",
         "silu",
         "softplus",
+        "softsign",
         "mish",
         "hardswish",
         "sign",
@@ -197,15 +199,20 @@ def special_values() -> Case:
         "selu",
         "round",
     ]
-    stores = tuple(Store(f"y_{name}", view(1), op(name, load("x", 1))) for name in names)
+    values = {name: op(name, load("x", 1)) for name in names}
+    values |= {"elu": op("elu", load("x", 1), const(1.5)), "third": op("div", load("x", 1), const(3.0))}
+    stores = tuple(Store(f"y_{name}", view(1), value) for name, value in values.items())
     functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "gelu_tanh": lambda t: torch.nn.functional.gelu(t, approximate="tanh"),
         "sign": torch.sign,
         "round": torch.round,
         "sigmoid": torch.sigmoid,
+        "elu": lambda t: torch.nn.functional.elu(t, 1.5),
+        "third": lambda t: t / 3,
     }
-    truth = {f"y_{n}": functions.get(n, getattr(torch.nn.functional, n, torch.sign))(x.double()).float() for n in names}
-    return Case(MapKernel("special", (12,), stores), {"x": x}, truth)
+    named = {name: functions.get(name, getattr(torch.nn.functional, name, torch.sign)) for name in values}
+    truth = {f"y_{name}": function(x.double()).float() for name, function in named.items()}
+    return Case(MapKernel("special", (18,), stores), {"x": x}, truth)
 
 
 # ---------------------------------------------------------------- rows and columns
