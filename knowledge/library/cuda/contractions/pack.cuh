@@ -37,12 +37,13 @@ template <class P> DEVICE float rest(float x, typename P::Element held) {
     const float left = x - P::value(held);
     return left - left == 0.0f ? left : 0.0f;
 }
-// x 2^exponent for exponents of two factors together: where one power does not hold them in halves, which neither overflow
-// nor vanish by themselves.
-DEVICE float scaled(float x, int exponent) {
-    if ((unsigned)(exponent + 126) <= 253u) return x * power(exponent);
-    const int half = exponent / 2;
-    return x * power(half) * power(exponent - half);
+// 2^exponent in two factors: sums of products of numbers below 2^14 stay what they are times the first.
+struct Scale { float near, far; };
+DEVICE Scale scale_of(int exponent) {
+    const int near = exponent < -64 ? -64 : exponent > 64 ? 64 : exponent;
+    return {power(near), power(exponent - near)};
 }
+// x times both powers of two, of which none overflows or vanishes before the last product, without a branch.
+DEVICE float scaled(float x, const Scale& row, float column) { return x * row.near * column * row.far; }
 
 }  // namespace pack

@@ -181,8 +181,8 @@ class _Printer:
         guard, element = " && ".join(tests), f"n + j < {kernel.n}" if kernel.n % 4 else ""
         acc, of_row, of_column = "acc[i][h * 4 + j]", [], []
         if self.product.is_scaled:
-            acc = f"pack::scaled({acc}, row_exponent + column_exponent.at[j])"
-            of_row = ["const int row_exponent = exponents_a[place_m * BM + (int)(m - first_m)];"]
+            acc = f"pack::scaled({acc}, row_scale, pack::power(column_exponent.at[j]))"
+            of_row = ["const pack::Scale row_scale = pack::scale_of(exponents_a[place_m * BM + (int)(m - first_m)]);"]
             at = "exponents_b + place_n * BN + (int)(n - first_n)"
             of_column = [f"const Vec<int, 4> column_exponent = load_vec<4>({at});"]
         if tiling.splits > 1:

@@ -140,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                     for (int j = 0; j < BN / 2; ++j) acc[w][i][j] += drained[i][j];
             }
         }
-        struct Pixel { @IMAGE@ image; int p0, p1, p2, exponent; bool exists; };
+        struct Pixel { @IMAGE@ image; int p0, p1, p2; pack::Scale scale; bool exists; };
         Pixel place[BM / 64][2];
 #pragma unroll
         for (int i = 0; i < BM / 64; ++i)
@@ -148,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             for (int r = 0; r < 2; ++r) {
                 const int m = first_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
 @OUTPUT@
-                place[i][r] = {photo, p0, p1, p2, @EXPONENT@, @EXISTS@};
+                place[i][r] = {photo, p0, p1, p2, @SCALE@, @EXISTS@};
             }
 @TAIL_BEGIN@
 #pragma unroll

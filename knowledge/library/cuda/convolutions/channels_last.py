@@ -222,6 +222,7 @@ class _Product:
         output, exists = self._output()
         size, step = packed.size, [axis.in_step for axis in layout.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
+        known = f"m < {layout.m} ? exponents_x[photo] : 0"
         own_group = f" + {self._group} * {packed.pieces_group}" if self.space.kernel.groups > 1 else ""
         return {
             "M": layout.m,
@@ -230,7 +231,7 @@ class _Product:
             "BEGIN": f"({begin}) * {packed.point}{own_group}",
             "IMAGE": self.space.image,
             "OUTPUT": indent(output, 4),
-            "EXPONENT": f"m < {layout.m} ? exponents_x[photo] : 0" if layout.is_scaled else "0",
+            "SCALE": f"pack::scale_of({known})" if layout.is_scaled else "{}",
             "EXISTS": exists,
             "PIXEL_EXISTS": "true" if self._ignores_pixels else "place[i][r].exists",
         }
@@ -238,7 +239,7 @@ class _Product:
     def _channel_values(self) -> dict[str, object]:
         """What becomes of the sums of a channel, those of every phase that a tile computes."""
         layout, n = self.layout, self.layout.n
-        scale = [f"const int channel_exponent = exponents_w[{self._group} * {layout.padded_n} + n];"]
+        scale = [f"const float channel_scale = pack::power(exponents_w[{self._group} * {layout.padded_n} + n]);"]
         body, count = self._epilogue(), "w == 0 ? first_steps : steps - first_steps"
         if isinstance(self.tail, OverWindows) and layout.gathers:
             body, count = self.tail.each_phase(body), f"{self.space.name}_phases[w][3]"
@@ -253,7 +254,7 @@ class _Product:
     def _epilogue(self) -> list[str]:
         """Statements that store what is made of a sum, and give it to the tail."""
         layout, kernel, is_free = self.layout, self.space.kernel, self._ignores_pixels
-        acc = f"pack::scaled({self._acc}, place[i][r].exponent + channel_exponent)" if layout.is_scaled else self._acc
+        acc = f"pack::scaled({self._acc}, place[i][r].scale, channel_scale)" if layout.is_scaled else self._acc
         found = [
             *(["place[i][r].exists"] if self._output()[1] != "true" else []),
             *([self._edge] if self._edge else []),
