@@ -236,6 +236,23 @@ template <int N> void held_f16(float (&d)[N], const unsigned (&a)[4], unsigned l
 template <int N> void held_bf16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
     multiply_held(d, a, b, value_bf16);
 }
+// The same in TF32, the right operand along k.
+template <int N> void held_tf32(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
+    struct Held { unsigned words[4][4]; };  // of the lane's two rows
+    const emulator::Fragments* const all = emulator::exchange_fragments(a, {});
+    const int lane = emulator::block().current->thread % 32;
+    Held held;
+    for (int i = 0; i < 4; ++i) std::memcpy(held.words[i], all[lane / 4 * 4 + i].a, sizeof held.words[i]);
+    queue().groups.back().push_back([=, sums = &d[0], now = &a[0]] {
+        if (std::memcmp(now, held.words[lane % 4], 16)) emulator::violation("registers written while they are multiplied");
+        for (int j = 0; j < N; ++j) {
+            const int late = j / 2 % 2, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
+            for (int k = 0; k < 8; ++k)
+                sums[j] += value_tf32(held.words[k % 4][late + k / 4 * 2]) *
+                           value_tf32(described_word<unsigned>(b, column, k * 4));
+        }
+    });
+}
 
 }  // namespace wgmma
 

@@ -16,6 +16,7 @@ from foundry.knowledge.opgraph import DType, contiguous_strides
 Sizes = int | tuple[int, ...]
 TILED = "implicit_gemm"
 PACKED = "channels_last"
+PLANES = "planes"
 
 
 def conv(
@@ -78,6 +79,13 @@ def conv(
     )
     tolerance = max(PRECISION_TOLERANCE.get(key, 2e-6) for key in (dtype, str(choices.get("precision", ""))))
     return Case(kernel, inputs, outputs, dict(choices), tolerance, "precision" not in choices)
+
+
+def pointwise(batch: int, planes: int, out: int, size: tuple[int, ...], **choices: Any) -> Case:
+    """A 1x1 convolution from the planes of its input, which is always in TF32."""
+    case = conv(batch, planes, out, size, (1,) * len(size), precision="tf32", algorithm=PLANES, **choices)
+    del case.choices["precision"]
+    return case
 
 
 def _convolve(
@@ -234,6 +242,10 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         stages=5,
     ),
     "last_wide": lambda: conv(1, 70, 150, (6, 7), (3, 3), padding=1, algorithm=PACKED, precision="half"),
+    # Planes of pixels as they are: tiles and channels that are not full, more tiles than blocks, both ways to store.
+    "planes": lambda: pointwise(2, 40, 33, (12, 11), residual=True, stages=2),
+    "planes_rows": lambda: pointwise(3, 32, 48, (14, 14), stores="rows"),
+    "planes_wide": lambda: pointwise(1, 8, 150, (4, 5, 9), warpgroups=3, stages=2, tile_channels=64, stores="rows"),
     "last_scales": lambda: far_scales(algorithm=PACKED, precision="half"),
     # On tensor cores: stores of four and of one, edges of all kinds, phases, groups, an infinite weight.
     "mma_conv": lambda: conv(2, 12, 40, (9, 8), (3, 3), padding=1, precision="tf32", algorithm=TILED, path="mma"),

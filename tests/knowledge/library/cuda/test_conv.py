@@ -17,7 +17,14 @@ import torch
 from tests.emulator.emulator import build_emulation
 from tests.knowledge.library.cuda.cases import H200, Case
 from tests.knowledge.library.cuda.compiled import spills_of
-from tests.knowledge.library.cuda.conv_cases import CONVOLUTIONS, CONVOLUTIONS_SIXTEEN_BIT, PACKED, TILED, conv
+from tests.knowledge.library.cuda.conv_cases import (
+    CONVOLUTIONS,
+    CONVOLUTIONS_SIXTEEN_BIT,
+    PACKED,
+    PLANES,
+    TILED,
+    conv,
+)
 from tests.knowledge.library.cuda.emulated import check_emulated
 from tests.knowledge.library.cuda.test_kernels import candidate, run_candidate
 
@@ -143,6 +150,7 @@ def test_phases_of_a_transposed_convolution_make_the_products_that_its_cost_coun
         ((64, 3, (16, 16), (3, 3), 1, True), "direct"),
         ((32, 32, (16, 16), (3, 3), 1, False), "implicit_gemm"),
         ((32, 32, (16, 16), (3, 3), 2, True), "implicit_gemm"),
+        ((32, 32, (16, 16), (1, 1), 1, False), "implicit_gemm"),
         # A line of 300 taps does not fit into a thread's registers.
         ((8, 8, (400,), (300,), 8, False), ""),
     ],
@@ -166,11 +174,37 @@ def test_the_default_algorithm_computes_in_the_precision_that_was_chosen(precisi
     assert (printed.choices["algorithm"], printed.choices["precision"]) == (algorithm, precision)
 
 
+@pytest.mark.parametrize(
+    ("planes", "size", "algorithm"),
+    [
+        (64, (272, 272), "planes"),
+        (64, (272, 271), "planes"),
+        (64, (27, 27), TILED),  # few tiles: the weights that every block reads would take longer
+        (64, (271, 271), TILED),  # rows that are not aligned
+        (160, (272, 272), TILED),
+        (320, (272, 272), PACKED),
+    ],
+)
+def test_a_large_pointwise_convolution_reads_its_input_in_place(
+    planes: int, size: tuple[int, int], algorithm: str
+) -> None:
+    case = conv(1, 8, 16, (2, 2), (1, 1))
+    case.ieee_only = False
+    assert isinstance(case.kernel, ConvKernel)
+    pixels = size[0] * size[1]
+    strides = (64 * pixels, pixels, size[1], 1)
+    stores = (Store("y", View(0, strides), Named("acc", "float32")),)
+    kernel = replace(case.kernel, in_channels=planes, out_channels=64, input_size=size, output_size=size)
+    kernel = replace(kernel, stores=stores, x_strides=(planes * pixels, *strides[1:]))
+    assert print_kernel(kernel, case.plan(), H200, {}).choices["algorithm"] == algorithm
+
+
 def test_every_value_of_every_tunable_is_taken() -> None:
     """What the search may choose is what it gets, whichever algorithm it starts from."""
-    case = conv(4, 8, 16, (30, 32), (3, 3), padding=1, stride=2, groups=2, transposed=True)
-    case.ieee_only = False
-    for algorithm in (TILED, "direct", PACKED):
+    strided = conv(4, 8, 16, (30, 32), (3, 3), padding=1, stride=2, groups=2, transposed=True)
+    one = conv(4, 64, 64, (8, 8), (1, 1))
+    for case, algorithm in ((strided, TILED), (strided, "direct"), (strided, PACKED), (one, PLANES)):
+        case.ieee_only = False
         first = print_kernel(case.kernel, case.plan(), H200, {"algorithm": algorithm})
         for item in first.tunables:
             for value in item.values:
