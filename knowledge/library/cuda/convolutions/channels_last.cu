@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             int begin[BM / 16];  // piece of the packed input where a row's window begins
 #pragma unroll
             for (int i = 0; i < BM / 16; ++i) {
-                const int pixel = first_m + thread / 8 + i * 16;
+                const int pixel = first_m + @GATHERED@;
                 const int m = @IS_PIXEL@ ? pixel : 0;
 @PIXEL@
                 begin[i] = @BEGIN@;
@@ -141,12 +141,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
             }
         }
         struct Pixel { @IMAGE@ image; int p0, p1, p2; pack::Scale scale; bool exists; };
-        Pixel place[BM / 64][2];
+        Pixel place[@PARTS@][@HALVES@];
 #pragma unroll
-        for (int i = 0; i < BM / 64; ++i)
+        for (int i = 0; i < @PARTS@; ++i)
 #pragma unroll
-            for (int r = 0; r < 2; ++r) {
-                const int m = first_m + warp % 4 * 16 + i * 64 + lane / 4 + r * 8;
+            for (int r = 0; r < @HALVES@; ++r) {
+                const int m = first_m + @ROW@;
 @OUTPUT@
                 place[i][r] = {photo, p0, p1, p2, @SCALE@, @EXISTS@};
             }
@@ -161,9 +161,9 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @TAIL_CHANNEL@
                 if (@CHANNEL_EXISTS@) {
 #pragma unroll
-                    for (int i = 0; i < BM / 64; ++i)
+                    for (int i = 0; i < @PARTS@; ++i)
 #pragma unroll
-                        for (int r = 0; r < 2; ++r)
+                        for (int r = 0; r < @HALVES@; ++r)
                             if (@PIXEL_EXISTS@) {
                                 const @IMAGE@ image = place[i][r].image;
                                 const int p0 = place[i][r].p0, p1 = place[i][r].p1, p2 = place[i][r].p2;

@@ -105,6 +105,8 @@ class _Product:
     @property
     def _acc(self) -> str:
         """Text of a sum."""
+        if self.layout.near_by:
+            return self.layout.near_by.acc
         phase = "w" if self.layout.gathers else "j" if self.layout.together == 2 else "0"
         return f"acc[{phase}][i][h * 4 + r * 2 + side]"
 
@@ -203,6 +205,8 @@ class _Product:
     def _output(self) -> tuple[list[str], str]:
         """Statements that define an output's place from `m`, and when it exists."""
         layout = self.layout
+        if layout.near_by:
+            return layout.near_by.find(), f"m < {layout.m}" if layout.m % layout.shape.tile_pixels else "true"
         lines = layout.pixels.find()
         tests = [f"m < {layout.m}"] if layout.m % layout.shape.tile_pixels else []
         tests += layout.pixels.exist()
@@ -223,6 +227,7 @@ class _Product:
         size, step = packed.size, [axis.in_step for axis in layout.found.axes]
         begin = f"((photo * {size[0]} + j0 * {step[0]}) * {size[1]} + j1 * {step[1]}) * {size[2]} + j2 * {step[2]}"
         known = f"m < {layout.m} ? exponents_x[photo] : 0"
+        near, rows = layout.near_by, layout.shape.tile_pixels
         own_group = f" + {self._group} * {packed.pieces_group}" if self.space.kernel.groups > 1 else ""
         return {
             "M": layout.m,
@@ -230,6 +235,9 @@ class _Product:
             "PIXEL": indent(layout.pixels.find(), 4),
             "BEGIN": f"({begin}) * {packed.point}{own_group}",
             "IMAGE": self.space.image,
+            **{"PARTS": max(1, rows // 128) if near else rows // 64, "HALVES": 1 if near else 2},
+            "GATHERED": near.gathered if near else "thread / 8 + i * 16",
+            "ROW": near.row if near else "warp % 4 * 16 + i * 64 + lane / 4 + r * 8",
             "OUTPUT": indent(output, 4),
             "SCALE": f"pack::scale_of({known})" if layout.is_scaled else "{}",
             "EXISTS": exists,
@@ -261,6 +269,8 @@ class _Product:
         ]
         guard = " && ".join(found) if is_free else ""
         kept = (self.tail.values(), self.tail.note(guard or "true")) if self.tail else ({}, [])
+        if near := layout.near_by:
+            return epilogue_lines(near.space, near.stores, self.space.plan, acc, near.count, "", "")
         vector, edge = 1 if layout.gathers else layout.together, "" if is_free else self._edge
         return epilogue_lines(self.space.outputs(), kernel.stores, self.space.plan, acc, vector, "", edge, *kept, guard)
 
@@ -297,6 +307,7 @@ def print_algorithm(space: ConvSpace, device: Device, choices: dict[str, Choice]
     shared = ["mma", f"mma_{kind}", "wgmma", f"wgmma_{kind}", "bulk", "async", "pack", *(["tails"] if tail else [])]
     tunables = _tunables(layout)
     values: dict[str, Choice] = {PRECISION: layout.precision, "near": layout.near, **asdict(layout.shape)}
+    values["neighbours"] = layout.neighbours
     return PrintedKernel(
         functions="\n".join(text for text, _ in parts),
         call=cuda_launch.encode([launch for _, launch in parts]),

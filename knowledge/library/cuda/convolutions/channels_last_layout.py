@@ -11,6 +11,7 @@ from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, HALF3, PRECISION
 from foundry.knowledge.library.cuda.convolutions.packed_input import PackedInput, packed_input
 from foundry.knowledge.library.cuda.convolutions.pixel_tiles import choose_pixels, gathers_phases, together
+from foundry.knowledge.library.cuda.convolutions.side_by_side import choose_neighbours, side_by_side
 from foundry.knowledge.library.cuda.convolutions.space import ConvSpace
 from foundry.knowledge.library.cuda.convolutions.tails import order_pixels
 from foundry.knowledge.library.cuda.space import pick
@@ -53,6 +54,9 @@ class ChannelsLastLayout:
         counts = tail_outer(self.kernel)[2:] if self.gathers else tuple(axis.count for axis in self.found.axes)
         self.pixels = order_pixels(self.kernel, counts, self.shape.tile_pixels, gathers=self.gathers)
         self.m = self.kernel.batch * self.pixels.padded
+        self.neighbours, tunable_of = choose_neighbours(space, self.shape.tile_pixels, choices)
+        self.tunables += tunable_of
+        self.near_by = side_by_side(space, self.neighbours) if self.neighbours > 1 else None
         self.tiles = math.ceil(self.m / self.shape.tile_pixels), math.ceil(self.n / self.shape.tile_channels)
         self.phases = self.found.parts
         self.padded_n = self.tiles[1] * self.shape.tile_channels

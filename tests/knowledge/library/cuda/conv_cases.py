@@ -17,6 +17,7 @@ Sizes = int | tuple[int, ...]
 TILED = "implicit_gemm"
 PACKED = "channels_last"
 PLANES = "planes"
+_NEAR: dict[str, Any] = {"algorithm": PACKED, "precision": "half"}
 
 
 def conv(
@@ -242,6 +243,13 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         stages=5,
     ),
     "last_wide": lambda: conv(1, 70, 150, (6, 7), (3, 3), padding=1, algorithm=PACKED, precision="half"),
+    # Neighbouring pixels of a lane: tiles of 64, 128 and 256, groups, a residual, images of a part of a tile, edges.
+    "last_pairs": lambda: conv(
+        3, 20, 33, (9, 10), (3, 3), padding=1, residual=True, **_NEAR, tile_pixels=64, neighbours=2
+    ),
+    "last_fours": lambda: conv(5, 24, 48, (8, 9), (3, 2), padding=1, groups=2, **_NEAR, tile_pixels=128, neighbours=4),
+    "last_fours_three": lambda: conv(1, 12, 16, (9, 12, 8), (3, 3, 3), padding=1, **_NEAR, tile_pixels=256, turns=2),
+    "last_alone": lambda: conv(2, 24, 48, (8, 9), (3, 3), padding=1, **_NEAR, neighbours=1),
     # Planes of pixels as they are: tiles and channels that are not full, more tiles than blocks, both ways to store.
     "planes": lambda: pointwise(2, 40, 33, (12, 11), residual=True, stages=2),
     "planes_rows": lambda: pointwise(3, 32, 48, (14, 14), stores="rows"),
