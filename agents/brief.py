@@ -67,6 +67,7 @@ class Brief:
     diagnosis: Diagnosis | None
     hits: tuple[Hit, ...] = ()
     credits: tuple[Credit, ...] = ()
+    credits_choose: bool = True  # whether the playbook prefers moves by them; they are told in any case
     directives: tuple[Directive, ...] = ()
     hints: tuple[Hint, ...] = ()  # the archive's gradients at the parent's cell, the strongest first
     stagnant_generations: int = 0  # without improvement, once the island counts as stagnating; else 0

@@ -50,7 +50,7 @@ HELD_OUT = frozenset(
 NEAR = 0.95  # of the best known
 WHOLE, COLD = "the whole", "without experience"
 LONG = ("random", "coordinate descent", WHOLE, COLD)
-ABLATED: tuple[Mechanism, ...] = ("estimates", "credits", "archive", "roles", "profiler")
+ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "roles", "profiler")
 # Left out together as well: what each of them alone does not show, all may.
 BARE = "without these three together"
 TOGETHER: tuple[Mechanism, ...] = ("archive", "roles", "profiler")

@@ -119,7 +119,8 @@ class _Search:
         weight = 1.0 if self.situation.stagnating else FAR_WEIGHT
         found = rank(self._legal(near), self.expert, self.situation)
         # what experience has measured is as good a step from afar
-        found += [item if item.credit else replace(item, score=weight * item.score) for item in far]
+        chosen = self.situation.brief.credits_choose
+        found += [item if item.credit and chosen else replace(item, score=weight * item.score) for item in far]
         return sorted(found, key=lambda item: -item.score)
 
     def _legal(self, moves: Sequence[Move]) -> list[Move]:

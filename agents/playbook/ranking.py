@@ -60,7 +60,7 @@ def _score(move: Move, expert: Expert, situation: Situation, of_others: float) -
         cards()[situation.limiter].weight(move.aspect) if situation.limiter else 1.0,
         ROLES[situation.brief.role].get(move.aspect, 1.0),
         _share(move, situation),
-        weigh_credit(credit) if credit else 1.0,
+        weigh_credit(credit) if credit and situation.brief.credits_choose else 1.0,
         _weigh_hints(move, situation),
         TUNED if move.kind == "set" and move.aspect != "precision" and is_tuned(situation.brief) else 1.0,
     )

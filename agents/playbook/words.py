@@ -38,13 +38,14 @@ def proposal_of(draft: Draft, expert: Expert, situation: Situation) -> Proposal:
         expected=_expected(draft, situation),
         moves=moves,
         recipe=draft.recipe,
-        cites=_cites(draft),
+        cites=_cites(draft, brief.credits_choose),
     )
 
 
-def _cites(draft: Draft) -> tuple[str, ...]:
+def _cites(draft: Draft, credits_choose: bool) -> tuple[str, ...]:
     directives = [f"d{directive.id}" for directive in draft.held]
-    followed = [item.credit for item in draft.chosen if item.credit is not None and item.credit.effect >= 1]
+    known = [item.credit for item in draft.chosen if item.credit is not None] if credits_choose else []
+    followed = [credit for credit in known if credit.effect >= 1]
     return tuple(dict.fromkeys([*directives, *(f"x{record}" for credit in followed for record in credit.records)]))
 
 

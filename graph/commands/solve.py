@@ -80,7 +80,10 @@ def solve(
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
     gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
     switched_on: Annotated[
-        str, typer.Option("--with", metavar="gradients,migration", help="Parts of the search that are off by default.")
+        str,
+        typer.Option(
+            "--with", metavar="gradients,migration,credits", help="Parts of the search that are off by default."
+        ),
     ] = "",
     store: StoreOption = None,
     learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
@@ -148,7 +151,7 @@ def solve(
 
 
 def leave_out(switched_on: str) -> tuple[Mechanism, ...]:
-    """The parts of the search that are off by default, but for those that the user wants ("gradients,migration")."""
+    """The parts of the search that are off by default, but for those that the user wants ("gradients,credits")."""
     from foundry.graph.run.request import OFF
 
     wanted = [choose("--with", name.strip(), OFF) for name in switched_on.split(",") if name.strip()]

@@ -20,7 +20,7 @@ USUALLY_IN_FLIGHT = 3  # at most: whoever thinks knows less of what the others f
 Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "estimates", "credits"]
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
 # Off unless asked for: on recorded landscapes no use of them shows (README, "Search: what each part of it brings").
-OFF: tuple[Mechanism, ...] = ("gradients", "migration")
+OFF: tuple[Mechanism, ...] = ("gradients", "migration", "credits")
 EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 

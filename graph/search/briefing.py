@@ -43,8 +43,7 @@ async def add_diagnosis(brief: Brief, diagnosis: Diagnosis, services: Services) 
             limiter = diagnosis.failure or diagnosis.limiter or ""
             asked = query(brief.graph, services.device, limiter, diagnosis.action)
             recalled = await services.recall(f"{brief.step}/recalled", asked)
-        credits = () if "credits" in services.request.without else recalled.credits
-        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, credits=credits), services)
+        brief = _remember(replace(brief, diagnosis=diagnosis, hits=recalled.hits, credits=recalled.credits), services)
     return brief
 
 
@@ -103,6 +102,7 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         directives=tuple(item for item in services.directives() if item.id in state["directives"]),
         hints=hints(cell, state["transitions"], state["archive"]),
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
+        credits_choose="credits" not in services.request.without,
         known=await known_kernels(Mark(*state["outside"]["mark"]), services),
         elites=tuple(
             services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]

@@ -182,7 +182,11 @@ def test_an_endpoint_without_a_model(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("said", "left_out"),
-    [("", ("gradients", "migration")), ("migration", ("gradients",)), ("gradients, migration", ())],
+    [
+        ("", ("gradients", "migration", "credits")),
+        ("migration", ("gradients", "credits")),
+        ("credits, gradients, migration", ()),
+    ],
 )
 def test_parts_of_the_search_that_are_off_are_switched_on_by_name(said: str, left_out: tuple[str, ...]) -> None:
     assert leave_out(said) == left_out

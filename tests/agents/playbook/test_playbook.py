@@ -95,6 +95,9 @@ def test_a_moves_credit_outweighs_the_rules_of_thumb(toy: Any) -> None:
     lost = replace(brief, credits=(Credit(rules[0], math.log(0.8), 0.1, 6, 6, 6, 0),))
     assert rank(moves, experts()["tiling"], Situation(won, LATENCY))[0].move.key == "row:set:block=16"
     assert rank(moves, experts()["tiling"], Situation(lost, LATENCY))[0].move.key != rules[0]
+    told = [replace(one, credits_choose=False) for one in (won, lost)]  # as a run has it unless asked for more
+    for ranked in (rank(moves, experts()["tiling"], Situation(one, LATENCY)) for one in told):
+        assert [item.move.key for item in ranked] == rules and any(item.credit for item in ranked)
 
 
 async def test_proposals_cite_the_experience_they_follow(toy: Any) -> None:
