@@ -366,6 +366,33 @@ inline void copy(void* to, const void* from, int bytes, unsigned long long* barr
     later(barrier, bytes, [=] { std::memcpy(to, from, bytes); });
 }
 
+// Copies to global memory read shared memory as late as they may, when they are waited for: who writes there before
+// stores wrong numbers, and who never waits stores none.
+struct Stores {
+    uint64_t run = 0;
+    std::vector<std::vector<std::function<void()>>> groups;
+};
+inline Stores& stores() {
+    static thread_local Stores all[emulator::kMaxThreads];
+    Stores& mine = all[emulator::block().current->thread];
+    if (mine.run != emulator::block().number) mine = {emulator::block().number, {{}}};
+    return mine;
+}
+inline void show() {}
+inline void store(void* to, const void* from, int bytes) {
+    if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16 || bytes <= 0)
+        emulator::violation("a bulk copy that is not aligned to 16 bytes");
+    stores().groups.back().push_back([=] { std::memcpy(to, from, bytes); });
+}
+inline void commit() { stores().groups.emplace_back(); }
+template <int PENDING> void wait_read() {
+    auto& groups = stores().groups;  // the last one is not committed
+    while (groups.size() > PENDING + 1) {
+        for (const auto& copy : groups.front()) copy();
+        groups.erase(groups.begin());
+    }
+}
+
 // The box from `first` on, its 16-byte pieces swizzled; zeros outside the tensor.
 template <int RANK> void bring_box(char* to, const Map& map, const long long (&first)[RANK]) {
     const int item = static_cast<int>(map.strides[0]);

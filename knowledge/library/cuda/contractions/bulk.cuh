@@ -41,6 +41,16 @@ DEVICE void copy_box(void* to, const Map* map, Barrier* barrier, int x, int y, i
                  "r"(address(barrier))
                  : "memory");
 }
+// The way back, of which a thread that copies tells where a group of copies ends, and waits until all but PENDING groups
+// have read the shared memory; before, each thread that wrote there lets the copy engine see it.
+DEVICE void show() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE void store(void* to, const void* from, int bytes) {  // 16-byte aligned, a multiple of 16 bytes
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+                 "r"(address(from)), "r"(bytes)
+                 : "memory");
+}
+DEVICE void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int PENDING> DEVICE void wait_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory"); }
 // Barriers of so many of a block's threads, by number, 0 being that of __syncthreads(): some wait, others only say that
 // they came by.
 DEVICE void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }

@@ -16,6 +16,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.cuda import launches as cuda_launch
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import SPLITS
+from foundry.knowledge.library.cuda.contractions.operands import spaces_of
 from foundry.knowledge.library.cuda.contractions.packing import (
     ROW_BYTES,
     PackedOperand,
@@ -26,7 +27,7 @@ from foundry.knowledge.library.cuda.contractions.packing import (
 from foundry.knowledge.library.cuda.contractions.row_tails import RowTail, tensor_lanes
 from foundry.knowledge.library.cuda.contractions.splits import Partial, find_block, split_steps
 from foundry.knowledge.library.cuda.contractions.tails import element_values, tail_text
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import DRAINED, HALF3, LABELS, TYPES
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF3, LABELS, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
 from foundry.knowledge.library.cuda.launches import Argument, Launch, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
@@ -53,6 +54,8 @@ _VALUES: dict[str, tuple[int, ...]] = {
     "group_n": (64, 128, 256),
     "stages": (2, 3, 4, 5, 6),
     "splits": SPLITS,
+    "resident": (1, 2, 3, 4),
+    "stays": (0, 1),
 }
 _MEANING = {
     "tile_m": ("tile", "rows of a block's tile: larger reads b less often, smaller fills more multiprocessors"),
@@ -61,7 +64,11 @@ _MEANING = {
     "group_n": ("tile", "columns that a warpgroup adds up"),
     "stages": ("memory", "tiles in flight: more latency is hidden, more shared memory"),
     "splits": ("algorithm", "parts of k computed by different blocks and added by a second launch"),
+    "resident": ("parallel", "blocks of a multiprocessor: some store while others multiply, with smaller tiles"),
+    "stays": ("algorithm", "1: a block computes one tile after the other, and stores one while it multiplies the next"),
 }
+_MULTIPROCESSOR_BYTES = 228 << 10  # of shared memory, of which each block takes 1 KB more than it asks for
+_SLABS = (32, 64, 128)
 
 
 @dataclass(frozen=True)
@@ -74,25 +81,54 @@ class PackedTiling:
     group_n: int
     stages: int
     splits: int = 1
+    resident: int = 1
+    stays: int = 0
 
     @property
     def threads(self) -> int:
-        """Those of the warpgroups that multiply, and of the one that copies."""
-        return self.groups * 128 + 128
+        """Those of the warpgroups that multiply, and of the one that copies; of several blocks it is a warp."""
+        return self.groups * 128 + (128 if self.resident == 1 else 32)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of each thread that copies and of each that multiplies; 0: they stay as the launch shares them out."""
+        if self.resident == 1:
+            return _REGISTERS[self.groups]
+        return 0, min(255, 65536 // (self.threads * self.resident) // 8 * 8)
 
     @property
     def groups(self) -> int:
         return (self.tile_m // self.group_m) * (self.tile_n // self.group_n)
 
-    @property
-    def shared_bytes(self) -> int:
-        return self.stages * ((self.tile_m + self.tile_n) * ROW_BYTES + 16)
+    def ring_bytes(self, precision: str) -> int:
+        parts = 2 if precision == HALF3 else 1  # of an element
+        return self.stages * ((self.tile_m + self.tile_n) * ROW_BYTES * parts + 16)
+
+    def slab(self, precision: str) -> int:
+        """Columns of a warp's 16 rows that leave through shared memory together: as many as there is room for."""
+        room = _MULTIPROCESSOR_BYTES // self.resident - 1024 - self.ring_bytes(precision)
+        fitting = [n for n in _SLABS if n <= self.group_n and self.groups * 4 * slab_bytes(n) <= room]
+        return max(fitting, default=0)
+
+    def shared_bytes(self, precision: str) -> int:
+        ring = self.ring_bytes(precision)
+        return ring + (self.groups * 4 * slab_bytes(self.slab(precision)) if self.stays else 0)
 
     def legal(self, precision: str, arch: str) -> bool:
         if self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in _REGISTERS:
             return False
+        if self.stays and (self.splits > 1 or not self.slab(precision)):
+            return False
         sums = self.group_m * self.group_n // 128 * (2 if precision == HALF3 else 1)
-        return sums + 64 <= _REGISTERS[self.groups][1] and self.shared_bytes <= max_shared_bytes(arch)
+        if sums + (64 if self.resident == 1 else 40) > self.registers[1]:
+            return False
+        most = min(max_shared_bytes(arch), _MULTIPROCESSOR_BYTES // self.resident - 1024)
+        return self.shared_bytes(precision) <= most
+
+
+def slab_bytes(columns: int) -> int:
+    """Of a warp's 16 rows: they are eight words apart, the last eight sixteen more, so that lanes meet in no bank."""
+    return (16 * (columns + 8) + 16) * 4
 
 
 # With the share of the arithmetic rate that a tile of this shape reaches by itself.
@@ -111,7 +147,7 @@ def _default(kernel: GemmKernel, precision: str, device: Device) -> PackedTiling
     costs = {}
     for shape, rate in _SHAPES:
         for splits in SPLITS:
-            tiling, depth = replace(shape, splits=splits), math.ceil(kernel.k / splits)
+            tiling, depth = _fitted(shape, splits, precision, device.arch), math.ceil(kernel.k / splits)
             if not tiling.legal(precision, device.arch) or (splits > 1 and depth < _LEAST_DEPTH):
                 continue
             tiles = batch * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n) * splits
@@ -122,17 +158,26 @@ def _default(kernel: GemmKernel, precision: str, device: Device) -> PackedTiling
     return min(costs, key=lambda tiling: costs[tiling])
 
 
+def _fitted(shape: PackedTiling, splits: int, precision: str, arch: str) -> PackedTiling:
+    """With as many stages as there is room for, up to the shape's own."""
+    found = [replace(shape, splits=splits, stages=stages) for stages in range(shape.stages, 1, -1)]
+    return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
+
+
 def choose_packed(
-    kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice]
+    kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, leaves_whole: bool
 ) -> tuple[PackedTiling, tuple[Tunable, ...]]:
-    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones."""
+    """The chosen tiling, kept legal, and its tunables: for each, the values legal beside the others' present ones.
+
+    `leaves_whole`: rows of the result may leave through shared memory."""
     default = _default(kernel, precision, device)
-    wanted = {name: int(value) for name, value in choices.items() if value in _VALUES.get(name, ())}
+    offered = {name: values for name, values in _VALUES.items() if name != "stays" or leaves_whole}
+    wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
     tiling = replace(default, **wanted)
     if not tiling.legal(precision, device.arch) or (tiling.splits > 1 and kernel.k // tiling.splits < 64):
         tiling = default
     tunables = []
-    for name, values in _VALUES.items():
+    for name, values in offered.items():
         legal = [value for value in values if replace(tiling, **{name: value}).legal(precision, device.arch)]
         if name == "splits":
             legal = [value for value in legal if value == 1 or kernel.k // value >= 64]
@@ -142,12 +187,25 @@ def choose_packed(
     return tiling, tuple(tunables)
 
 
+def leaves_whole(kernel: GemmKernel, plan: Plan, out: Space) -> bool:
+    """Whether the result is one of float32 whose rows lie side by side, in pieces of 16 bytes."""
+    if kernel.tail or len(kernel.stores) != 1:
+        return False
+    (store,) = kernel.stores
+    return plan.buffers[store.buffer].dtype == "float32" and out.aligned(store.view, 4)
+
+
 class _Printer:
     def __init__(
         self, kernel: GemmKernel, plan: Plan, device: Device, choices: dict[str, Choice], precision: str
     ) -> None:
-        self.kernel, self.plan, self.precision = kernel, plan, precision
-        self.tiling, self.tunables = choose_packed(kernel, precision, device, choices)
+        self.kernel, self.plan, self.precision, self.cores = kernel, plan, precision, device.cores
+        spaces = spaces_of(kernel)
+        sizes, names = (*spaces.batch_sizes, kernel.m, kernel.n), (*spaces.batch_names, "m", "n")
+        self.out = Space(sizes, names, spaces.out, index_type(sizes, spaces.out.values()))
+        self.tiling, self.tunables = choose_packed(
+            kernel, precision, device, choices, leaves_whole=leaves_whole(kernel, plan, self.out)
+        )
         name = cuda_launch.KERNEL_PREFIX + identifier(kernel.name)
         self.product = PackedProduct(name, kernel, plan, precision, self.tiling.tile_m, self.tiling.tile_n)
         self.tiles = math.ceil(kernel.m / self.tiling.tile_m), math.ceil(kernel.n / self.tiling.tile_n)
@@ -158,9 +216,6 @@ class _Printer:
                 self.prepared_bytes = operand.place(self.prepared_bytes)
             else:
                 self.workspace_bytes = operand.place(self.workspace_bytes)
-        spaces = self.product.spaces
-        sizes, names = (*spaces.batch_sizes, kernel.m, kernel.n), (*spaces.batch_names, "m", "n")
-        self.out = Space(sizes, names, spaces.out, index_type(sizes, spaces.out.values()))
         self.partial = Partial(kernel, plan, name, "float", self.out, self.tiling.splits, self.workspace_bytes)
         if self.tiling.splits > 1:
             self.workspace_bytes += aligned(self.partial.bytes)
@@ -190,7 +245,64 @@ class _Printer:
         if self.tail:
             body = self.tail.epilogue(kernel.stores, acc, guard, element)
             return of_row, [*of_column, *body]
-        return of_row, [*of_column, *epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element)]
+        to = f"slab + h % {tiling.slab(self.precision) // 8} * 8" if tiling.stays else ""
+        body = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element, to=to)
+        return of_row, [*of_column, *body]
+
+    def _way_out(self) -> dict[str, object]:
+        """Rows on their way through shared memory, a warp's own: its lanes write a part of 16 rows, a lane for each row
+        tells the copy engine to store it, and all go on; nobody writes there again before it has been read."""
+        tiling, kernel = self.tiling, self.kernel
+        if not tiling.stays:
+            return {"ABOUT": "", "SLAB": "", "BEFORE_FOUR": "", "AFTER_FOUR": "", "LAST": ""}
+        slab, (store,) = tiling.slab(self.precision), kernel.stores
+        row = slab + 8
+        apart = Space(self.out.sizes, (*self.out.names[:-2], "row_m", "first"), self.out.where, self.out.index)
+        tests = ["lane < 16"]
+        tests += [f"row_m < {kernel.m}"] if kernel.m % tiling.tile_m else []
+        columns = str(slab)
+        if kernel.n % tiling.tile_n:
+            tests.append(f"first < {kernel.n}")
+            columns = f"(int)math::minimum(first + {columns}, ({self.out.index}){kernel.n}) - (int)first"
+        begin = [
+            f"float* const rows = reinterpret_cast<float*>(empty + STAGES) + warp * {slab_bytes(slab) // 4};",
+            f"float* const slab = rows + (lane / 4 + lane % 2 * 8) * {row} + lane % 2 * 16 + lane % 4 / 2 * 4;",
+        ]
+        before = [f"if (h % {slab // 8} == 0) {{", "bulk::wait_read<0>();", "__syncwarp();", "}"]
+        after = [
+            f"if (h % {slab // 8} == {slab // 8 - 1}) {{",
+            "bulk::show();",
+            "__syncwarp();",
+            f"const {self.out.index} row_m = first_m + warp_m + i * 64 + lane;",
+            f"const {self.out.index} first = first_n + warp_n + h / {slab // 8} * {slab};",
+            f"if ({' && '.join(tests)})",
+            f"    bulk::store(b_{store.buffer} + {apart.offset(store.view)}, rows + lane * {row} + lane / 8 * 16,",
+            f"                ({columns}) * 4);",
+            "bulk::commit();",
+            "}",
+        ]
+        return {
+            "ABOUT": " A block stays: rows of a tile leave\n// through shared memory while it multiplies the next one.",
+            "SLAB": indent(begin),
+            **{"BEFORE_FOUR": indent(before, 4), "AFTER_FOUR": indent(after, 4)},
+            "LAST": "    bulk::wait_read<0>();",
+        }
+
+    def _place(self, tiles: int, first: str, end: str) -> list[str]:
+        """Statements that find the item's tile, batch point and steps: neighbouring blocks share tiles of both operands
+        (columns of GROUP tiles are walked together), so L2 serves them."""
+        tiles_m, tiles_n = self.tiles
+        spaces, index = self.product.spaces, self.out.index
+        return [
+            f"const int tile = item % {tiles}, group = tile / {GROUP * tiles_n}, rest = tile % {GROUP * tiles_n};",
+            f"const int height = {tiles_m} - group * {GROUP} < {GROUP} ? {tiles_m} - group * {GROUP} : {GROUP};",
+            f"const int tile_m = group * {GROUP} + rest % height, tile_n = rest / height;",
+            f"const {index} first_m = ({index})tile_m * BM, first_n = ({index})tile_n * BN;",
+            *find_block(tiles, self.tiling.splits, spaces.batch_sizes, spaces.batch_names, index, "item"),
+            f"const long long place_m = (long long){self.operands['a'].batch} * {tiles_m} + tile_m;",
+            f"const long long place_n = (long long){self.operands['b'].batch} * {tiles_n} + tile_n;",
+            f"const int first_step = {first}, end_step = {end};",
+        ]
 
     def _arguments(self) -> tuple[list[str], list[Argument]]:
         """Parameters of the main loop, and its arguments."""
@@ -218,37 +330,39 @@ class _Printer:
     def _main(self) -> tuple[str, Launch]:
         texts, slots = self._arguments()
         of_row, epilogue = self._epilogue()
-        tiling, product, spaces = self.tiling, self.product, self.product.spaces
-        own, most = _REGISTERS[tiling.groups]
+        tiling, product = self.tiling, self.product
+        own, most = tiling.registers
         across = ", ".join(str(operand.is_across).lower() for operand in self.operands.values())
         tiles = self.tiles[0] * self.tiles[1]
-        steps = product.steps * (3 if product.has_low else 1)
-        first, end = split_steps(steps, tiling.splits, self.kernel)
+        first, end = split_steps(product.steps, tiling.splits, self.kernel)
+        items = tiles * tiling.splits * product.batch
         holes: dict[str, object] = {
             "NAME": product.name,
             "PARAMETERS": ", ".join(texts),
             "PRECISION": TYPES[self.precision],
             "INDEX": self.out.index,
             **{"BM": tiling.tile_m, "BN": tiling.tile_n, "GM": tiling.group_m, "GN": tiling.group_n},
-            **{"THREADS": tiling.threads, "STAGES": tiling.stages, "STEPS": product.steps, "GROUP": GROUP},
-            **{"TILES_M": self.tiles[0], "TILES_N": self.tiles[1]},
-            **{"FIRST_STEP": first, "END_STEP": end, "DRAINED": DRAINED if product.has_low else 0},
-            **{"BATCH_A": self.operands["a"].batch, "BATCH_B": self.operands["b"].batch},
-            **{"COPY_A": self.operands["a"].copy(), "COPY_B": self.operands["b"].copy()},
+            **{"THREADS": tiling.threads, "STAGES": tiling.stages, "STEPS": product.steps},
+            **{"RESIDENT": tiling.resident, "ITEMS": items, "STAYS": str(bool(tiling.stays)).lower()},
+            "NEXT": "(int)gridDim.x" if tiling.stays else "ITEMS",
+            "PRODUCTS": 3 if product.has_low else 1,
+            **{"COPY_A": indent(self.operands["a"].copy(), 5), "COPY_B": indent(self.operands["b"].copy(), 5)},
             "MULTIPLY": f"wgmma::Across<Precision, {across}>::multiply" if "true" in across else "Precision::multiply",
             "DESCRIBED_A": self.operands["a"].describe("group_m + i * 64"),
             "DESCRIBED_B": self.operands["b"].describe("warp_n + n"),
-            "BATCH": indent(find_block(tiles, tiling.splits, spaces.batch_sizes, spaces.batch_names, self.out.index)),
+            "PLACE": indent(self._place(tiles, first, end), 2),
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
-            "ROW_SCALE": indent(of_row, 2),
-            "EPILOGUE": indent(epilogue, 3),
-            "AFTER_ROW": indent(self.tail.after_row() if self.tail else (), 2),
+            "ROW_SCALE": indent(of_row, 3),
+            "EPILOGUE": indent(epilogue, 4),
+            "AFTER_ROW": indent(self.tail.after_row() if self.tail else (), 3),
+            **self._way_out(),
         }
-        grid, block = (tiles * tiling.splits * product.batch, 1, 1), (tiling.threads, 1, 1)
-        return packed_text("gemm_packed.cu", holes), Launch(
-            product.name, grid, block, tuple(slots), tiling.shared_bytes
+        blocks = min(items, self.cores * tiling.resident) if tiling.stays else items
+        launch = Launch(
+            product.name, (blocks, 1, 1), (tiling.threads, 1, 1), tuple(slots), tiling.shared_bytes(self.precision)
         )
+        return packed_text("gemm_packed.cu", holes), launch
 
     def print(self) -> PrintedKernel:
         parts = [item for operand in self.operands.values() for item in operand.sources()]

@@ -144,22 +144,21 @@ class PackedOperand:
         needs_peaks = self.product.is_scaled and (self.is_across or self.is_long)
         return self.peaks_at + (aligned(4 * self.rows * self.parts) if needs_peaks else 0)
 
-    def copy(self) -> str:
-        """The statement that brings a step's tile into a stage; of three products (low, high), (high, low) and (high,
-        high) each has all steps of k, one after the other."""
+    def copy(self) -> list[str]:
+        """The statements that bring a step's tile into a stage, of what its elements' 16 bits do not hold behind it."""
         which, letter = self.which, self.which.upper()
-        to = "to" if which == "a" else "to + TileA::BYTES"
+        to = "to" if which == "a" else "to + PARTS * TileA::BYTES"
         if self.map:
             x, y, wide = f"step * {ROW_BYTES // 2}", f"(int)first_{self.out}", ROW_BYTES // 2
             if not self.is_across:
-                return f"bulk::copy_box({to}, &map_{which}, full + stage, {x}, {y}, {self.batch});"
+                return [f"bulk::copy_box({to}, &map_{which}, full + stage, {x}, {y}, {self.batch});"]
             boxes = f"for (int i = 0; i < {self.tile_rows // wide}; ++i) bulk::copy_box({to} + i * {wide * ROW_BYTES}, "
-            return f"{boxes}&map_{which}, full + stage, {y} + i * {wide}, {x}, {self.batch});"
-        step, low = "step", ""
+            return [f"{boxes}&map_{which}, full + stage, {y} + i * {wide}, {x}, {self.batch});"]
+        size, place = f"Tile{letter}::BYTES", f"(place_{self.out} * STEPS + step) * Tile{letter}::BYTES"
+        lines = [f"bulk::copy({to}, packed_{which} + {place}, {size}, full + stage);"]
         if self.product.has_low:
-            step, low = "step % STEPS", f" + (step / STEPS == {0 if which == 'a' else 1}) * {self.low}LL"
-        place = f"packed_{which}{low} + (place_{self.out} * STEPS + {step}) * Tile{letter}::BYTES"
-        return f"bulk::copy({to}, {place}, Tile{letter}::BYTES, full + stage);"
+            lines.append(f"bulk::copy({to} + {size}, packed_{which} + {self.low}LL + {place}, {size}, full + stage);")
+        return lines
 
     def describe(self, out: str) -> str:
         """The word for the tensor cores that describes a stage's rows from `out` at depth k."""

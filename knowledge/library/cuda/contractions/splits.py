@@ -113,10 +113,13 @@ def split_steps(steps: int, splits: int, kernel: GemmKernel) -> tuple[str, str]:
     return first, f"{' || '.join(idle)} ? {first} : {end}" if idle else end
 
 
-def find_block(tiles: int, splits: int, batch: Sequence[int], names: Sequence[str], index: str) -> list[str]:
-    """Statements that find a block's part of k and batch point: the tile within the batch point varies fastest."""
+def find_block(
+    tiles: int, splits: int, batch: Sequence[int], names: Sequence[str], index: str, item: str = "(int)blockIdx.x"
+) -> list[str]:
+    """Statements that find the part of k and the batch point of `item`, which a block has: the tile within the batch
+    point varies fastest."""
     lines = []
-    rest = f"(int)blockIdx.x / {tiles}"
+    rest = f"{item} / {tiles}"
     if splits > 1:
         lines.append(f"const int split = {rest} % {splits};")
         rest = f"{rest} / {splits}"

@@ -40,11 +40,12 @@ def epilogue_lines(
     kept: Mapping[str, Expr] | None = None,
     note: Sequence[str] = (),
     store_guard: str = "",
+    to: str = "",
 ) -> list[str]:
     """The stores at (m, n .. n + vector), the accumulator of element j being `acc`. Without aligned stores the four
     elements are stored one by one. `kept` are values of each element with the variables that take them, `note` what
     else is done of each. Stores alone are made where `store_guard` holds: without a branch around the arithmetic,
-    that of several elements overlaps."""
+    that of several elements overlaps. A single store goes `to` this address, where there is one."""
     values = kept or {}
     wide = vector > 1 and not element_guard and all(space.aligned(store.view, vector) for store in stores)
     known: Known = []
@@ -66,7 +67,8 @@ def epilogue_lines(
         if wide:
             lines.append(f"{vector_type(dtype, vector)} out{number};")
             body.lines.append(f"out{number}.at[j] = {value};")
-            after.append(f"{test}store_vec<{vector}>(b_{store.buffer} + {space.offset(store.view)}, out{number});")
+            place = to or f"b_{store.buffer} + {space.offset(store.view)}"
+            after.append(f"{test}store_vec<{vector}>({place}, out{number});")
         else:
             body.lines.append(f"{test}b_{store.buffer}[{inner.offset(store.view)}] = {value};")
     for name, expr in values.items():

@@ -202,6 +202,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "packed_splits": lambda: gemm(70, 50, 1500, precision="half", splits=4),
     "packed_batched": lambda: gemm(33, 48, 70, (2, 3), flip="b", precision="half"),
     "packed_wide_range": wide_range,
+    "packed_resident": lambda: gemm(130, 300, 70, precision="half", tile_n=128, group_n=128, stages=2, resident=2),
     "wgmma_whole_tiles": lambda: gemm(128, 256, 64, precision="tf32", path="wgmma"),
     "wgmma_edges": lambda: gemm(130, 77, 33, precision="tf32", path="wgmma"),
     "wgmma_flipped": lambda: gemm(
@@ -267,6 +268,15 @@ CASES: dict[str, Callable[[], Case]] = {
         "max", (11, 14, 36), (3, 3, 3), stride=(2, 2, 2), padding=(1, 1, 1), dilation=(3, 3, 3)
     ),
     "adaptive_pool": lambda: pool("avg", (9, 13), (), out=(4, 5)),
+}
+_STAYS: dict[str, Any] = {"precision": "half", "stays": 1, "stages": 3}
+# On a device of two multiprocessors, so that each block computes several tiles.
+STAYING: dict[str, Callable[[], Case]] = {
+    "stays_shallow": lambda: gemm(400, 600, 64, **_STAYS),
+    "stays_edges": lambda: gemm(333, 348, 200, **_STAYS),
+    "stays_batched": lambda: gemm(33, 148, 70, (3, 2), flip="b", tile_m=64, tile_n=128, group_n=64, **_STAYS),
+    "stays_resident": lambda: gemm(300, 260, 130, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
+    "stays_upper": lambda: triangle(300, 260, "triu", 9, tile_n=128, group_n=128, **_STAYS),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
