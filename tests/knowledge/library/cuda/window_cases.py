@@ -275,11 +275,9 @@ CASES: dict[str, Callable[[], Case]] = {
 _STAYS: dict[str, Any] = {"precision": "half", "stays": 1, "stages": 3}
 # On a device of two multiprocessors, so that each block computes several tiles.
 STAYING: dict[str, Callable[[], Case]] = {
-    "stays_shallow": lambda: gemm(400, 600, 64, **_STAYS),
-    "stays_edges": lambda: gemm(333, 348, 200, **_STAYS),
+    "stays_edges": lambda: gemm(333, 348, 100, **_STAYS),
     "stays_batched": lambda: gemm(33, 148, 70, (3, 2), flip="b", tile_m=64, tile_n=128, group_n=64, **_STAYS),
-    "stays_resident": lambda: gemm(300, 260, 130, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
-    "stays_upper": lambda: triangle(300, 260, "triu", 9, tile_n=128, group_n=128, **_STAYS),
+    "stays_upper": lambda: triangle(200, 260, "triu", 9, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
     "turned_bfloat16": lambda: turned(2, 40, 70, "bfloat16"),
