@@ -91,7 +91,7 @@ class Ways:
             return (PACKED,)
         if not has_wgmma(arch) or precision == "tf32x3":
             return ("mma",)
-        staged = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
+        staged: tuple[str, ...] = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
         if not self.packs:
             return staged
         if precision == "tf32" and not self.is_gathered:
