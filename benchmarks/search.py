@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 from landscapes import Landscape, read_landscapes
 from replayed import RecordedLibrary, RecordedWorkbench, Trail, memory, run_search
 
@@ -351,37 +352,32 @@ def pairs_of(results: Sequence[Result], one: str, other: str, keep: Callable[[Re
 
 
 def compare(pairs: Pairs, resampled: int = RESAMPLED) -> Compared:
-    every = [pair for found in pairs.values() for pair in found]
-    stream = random.Random(0)
-    ratios, areas = [], []
-    for _ in range(resampled):
-        drawn = [stream.choice(pairs[task]) for task in stream.choices(list(pairs), k=len(pairs)) for _ in pairs[task]]
-        ratios.append(_ratio(drawn))
-        areas.append(_gain(drawn))
-    differences = [mine.evaluations - theirs.evaluations for mine, theirs in every]
-    extreme, seen = 0, abs(sum(differences))
-    for _ in range(resampled):
-        extreme += abs(sum(difference * stream.choice((-1, 1)) for difference in differences)) >= seen
+    """Every task has as many seeds as the others."""
+    found = np.array([[_measures(*pair) for pair in rows] for rows in pairs.values()])
+    count, seeds, _ = found.shape
+    stream = np.random.default_rng(0)
+    tasks = stream.integers(count, size=(resampled, count, 1))
+    drawn = found[tasks, stream.integers(seeds, size=(resampled, count, seeds))].mean(axis=(1, 2))
+    mine, theirs, gain = found.mean(axis=(0, 1))
+    differences = (found[:, :, 0] - found[:, :, 1]).ravel()
+    signs = stream.choice((-1.0, 1.0), size=(resampled, len(differences)))
+    extreme = int((abs(signs @ differences) >= abs(differences.sum())).sum())
     return Compared(
-        (_ratio(every), *_interval(ratios)),
-        (_gain(every), *_interval(areas)),
+        (float(mine / theirs), *_interval(list(drawn[:, 0] / drawn[:, 1]))),
+        (float(gain), *_interval(list(drawn[:, 2]))),
         (extreme + 1) / (resampled + 1),
-        sum(difference < 0 for difference in differences),
-        sum(difference > 0 for difference in differences),
+        int((differences < 0).sum()),
+        int((differences > 0).sum()),
     )
 
 
-def _ratio(pairs: Sequence[tuple[Result, Result]]) -> float:
-    return mean(mine.evaluations for mine, _ in pairs) / mean(theirs.evaluations for _, theirs in pairs)
-
-
-def _gain(pairs: Sequence[tuple[Result, Result]]) -> float:
-    return mean(mine.area - theirs.area for mine, theirs in pairs)
+def _measures(mine: Result, theirs: Result) -> tuple[float, float, float]:
+    return mine.evaluations, theirs.evaluations, mine.area - theirs.area
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     ranked = sorted(values)
-    return ranked[int(0.025 * len(ranked))], ranked[int(0.975 * len(ranked))]
+    return float(ranked[int(0.025 * len(ranked))]), float(ranked[int(0.975 * len(ranked))])
 
 
 def warm_table(results: Sequence[Result]) -> list[str]:
