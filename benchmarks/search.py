@@ -1,6 +1,6 @@
 """What each part of the search brings, on landscapes of recorded times: no device, the real search.
 
-python benchmarks/search.py run FILE... --seeds 5 --out benchmarks/results/search.json
+python benchmarks/search.py run FILE... --seeds 5 --evaluations 24 --out benchmarks/results/search.json
 python benchmarks/search.py table benchmarks/results/search.json
 
 Every variant searches the same tasks from the same random starts, with the same noise of each timing, so that
@@ -199,6 +199,7 @@ def variants() -> dict[str, Variant]:
     for name in OFF:
         others = tuple(other for other in OFF if other != name)
         found[f"with {name}"] = partial(recall_and_search, without=others)
+    found[f"with {' and '.join(OFF)}"] = partial(recall_and_search, without=())
     return found
 
 
