@@ -97,7 +97,9 @@ class RecordedLibrary:
 
     def _lower(self, recipe: Recipe) -> Lowered:
         landscape = self.landscape
-        found = lower([landscape.graph], recipe, task_source=SOURCE, device=landscape.device)
+        found = self._with_recorded_defaults(
+            lower([landscape.graph], recipe, task_source=SOURCE, device=landscape.device)
+        )
         if not landscape.covers(found):
             raise CannotLower("this configuration was not recorded")
         kernels = []
@@ -110,6 +112,23 @@ class RecordedLibrary:
             ]
             kernels.append(replace(kernel, tunables=tuple(item for item in tunables if len(item.values) > 1)))
         return replace(found, kernels=tuple(kernels))
+
+    def _with_recorded_defaults(self, found: Lowered) -> Lowered:
+        """With the nearest recorded number in place of each that was not swept: the library's defaults have changed
+        since the times were recorded, and no other number than a default is ever asked for."""
+        choices = {name: dict(values) for name, values in found.recipe.choices.items()}
+        for kernel in found.kernels:
+            sweep = self.landscape.sweeps.get(place_of(kernel))
+            for name, values in sweep.values.items() if sweep else ():
+                now = kernel.choices.get(name)
+                numbers = [value for value in values if isinstance(value, int)]
+                if isinstance(now, int) and numbers and now not in values:
+                    nearest = min(numbers, key=lambda value: abs(math.log2(max(1, value) / max(1, now))))
+                    choices.setdefault(kernel.name, {})[name] = nearest
+        if choices == found.recipe.choices:
+            return found
+        recipe = replace(found.recipe, choices=choices)
+        return lower([self.landscape.graph], recipe, task_source=SOURCE, device=self.landscape.device)
 
     def moves(self, lowered: Lowered) -> tuple[Move, ...]:
         return kernel_library.moves(lowered)
