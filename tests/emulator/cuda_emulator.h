@@ -474,6 +474,7 @@ inline float __int_as_float(int bits) {
     return value;
 }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __fdividef(float x, float y) { return x / y; }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 namespace math {
 inline float inverse(float y) { return std::fabs(y) > 0x1p126f ? std::copysign(0.0f, y) : 1.0f / y; }

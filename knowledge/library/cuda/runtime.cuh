@@ -63,6 +63,12 @@ template <class T> DEVICE T abs(T x) {
     else if constexpr (is_floating<T>::value) return ::fabs(x);
     else return x < (T)0 ? (T)-x : x;
 }
+// Without the branches of a division, which ordinary numbers never take.
+DEVICE float reciprocal_of_count(float x) {
+    const float near = __fdividef(1.0f, x);
+    return near + near * (1.0f - x * near);
+}
+DEVICE double reciprocal_of_count(double x) { return 1.0 / x; }
 template <class T> DEVICE T square(T x) { return x * x; }
 // A float in the upper half of an integer that is ordered as it is: zeros of both signs alike, NaN above all.
 DEVICE long long order_key(float x) {
@@ -289,9 +295,9 @@ template <class T> struct Moments {
     DEVICE_MEMBER void merge(const Moments& other) {
         const T total = count + other.count;
         if (total == (T)0) return;
-        const T share = other.count / total, delta = other.mean - mean;
-        m2 = (m2 + other.m2) + delta * delta * (count * share);
-        mean = count == other.count ? (T)0.5 * (mean + other.mean) : (count * mean + other.count * other.mean) / total;
+        const T inverse = math::reciprocal_of_count(total), delta = other.mean - mean;
+        m2 = (m2 + other.m2) + delta * delta * (count * other.count * inverse);
+        mean = count == other.count ? (T)0.5 * (mean + other.mean) : (count * mean + other.count * other.mean) * inverse;
         count = total;
     }
 };
