@@ -357,7 +357,7 @@ class RowText:
                 before.append(f"{vector_type(dtype, shape.vector)} out{i};")
                 body.lines.append(f"out{i}.at[j] = {value};")
                 target = f"b_{emit.store.buffer} + {shape.space.offset(emit.store.view)}"
-                after.append(f"store_vec<{shape.vector}>({target}, out{i});")
+                after.append(f"write_vec<{shape.vector}>({target}, out{i});")
             else:
                 body.lines.append(f"b_{emit.store.buffer}[{inner.offset(emit.store.view)}] = {value};")
         lines = [*before, *self._over_vector(body.lines), *after]
