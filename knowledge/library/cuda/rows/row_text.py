@@ -192,7 +192,9 @@ class RowText:
         lines.append(f"const {self.index} at = {self._staged_at('step')};")
         if exact:
             return [*lines, *self._reduce_lines("at"), *body, "}"]
-        test = f"step < {self._whole_rounds} || at < {stop}" if self._whole_rounds else f"at < {stop}"
+        # Without the test addresses of all rounds are held at once, which costs blocks where they are long to work out.
+        plain = self._whole_rounds and len(shape.reduced_sizes) == 1
+        test = f"step < {self._whole_rounds} || at < {stop}" if plain else f"at < {stop}"
         return [*lines, f"if ({test}) {{", *self._reduce_lines("at"), *body, "}", "}"]
 
     def _grouped_loop(self, step: ReducePass, group: int) -> list[str]:
@@ -285,13 +287,14 @@ class RowText:
     def loop(self, step: ReducePass | EmitPass, begin: str = "", end: str = "") -> list[str]:
         """One pass over the row (or over [begin, end) of it)."""
         if self.shape.staging != "stream":
-            found = self._fresh_leaves(step.values, self.shape.kept)
-            lines, known = self._loads(found, "", 1)
-            known += self._staged_known()
+            once, constants = self._constants(step)
+            fresh = self._fresh_leaves(step.values, self.shape.kept)
+            lines, known = self._loads([leaf for leaf in fresh if leaf not in constants], "", 1)
+            known += [*constants.items(), *self._staged_known()]
             one = [*lines, *self._work(step, known, "at", 1).text]
             group = max(1, CHUNK // self.shape.vector)
             if isinstance(step, EmitPass) or group == 1 or self._whole_rounds < group:
-                return self._staged_loop(one)
+                return ["{", *once, *self._staged_loop(one), "}"] if once else self._staged_loop(one)
             rest = self._whole_rounds // group * group
             grouped = self._grouped_loop(step, group)
             return grouped if rest == self.shape.rounds else [*grouped, *self._staged_loop(one, rest)]
@@ -307,6 +310,18 @@ class RowText:
                 "}",
             ]
         return [*lines, f"for (; at < {stop}; at += {stride}) {{", *self._round(step, 1), "}", "}"]
+
+    def _constants(self, step: ReducePass | EmitPass) -> tuple[list[str], dict[Load, str]]:
+        """What a staged row's stores need alike in all rounds, read once: in a round it stands behind a test."""
+        shape = self.shape
+        found = self._fresh_leaves(step.values, shape.kept) if isinstance(step, EmitPass) else []
+        loads = [leaf for leaf in found if isinstance(leaf, Load)]
+        same = [leaf for leaf in loads if not any(shape.space.where[leaf.view].strides[shape.outer :])]
+        lines = []
+        for i, leaf in enumerate(same):
+            source = element_load(f"b_{leaf.buffer}[{shape.space.offset(leaf.view)}]", leaf.dtype)
+            lines.append(self._assign(register(leaf.dtype), f"c{i}", "", "", source))
+        return lines, {leaf: f"c{i}" for i, leaf in enumerate(same)}
 
     def _round(self, step: ReducePass | EmitPass, rounds: int) -> list[str]:
         """All loads of some vectors, then all the arithmetic."""
