@@ -1,6 +1,5 @@
 """Rows too long for any chip, whose parts lie between those of others: read in the order of memory, whatever row they
-belong to. One launch reduces parts, one combines those of each row, and one reads all of it again, the last part
-first, because the second cache still holds that."""
+belong to. One launch reduces parts, one combines those of each row, and one reads all of it again."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ class StreamedRow:
         assert isinstance(step, ReducePass)
         text = RowText(self.planes, self.plan)
         before = self.shape.steps[:at]
-        lines = [*text.aliases(step), *self._position(text, "(int)blockIdx.x"), *self._known(text, before)]
+        lines = [*text.aliases(step), *self._position(text), *self._known(text, before)]
         lines += [*text.declare_states(step), *text.loop(step, "begin", "end"), *text.combine(step)]
         test = f"lane == 0 && {text.guard}" if text.guard else "lane == 0"
         lines.append(f"if ({test}) {{")
@@ -92,10 +91,10 @@ class StreamedRow:
         return self._launch(name, lines, shape, values, [one.store for one in rows], states)
 
     def _emit(self) -> tuple[str, Launch]:
-        """Parts against the order of memory, each stored."""
+        """Parts in the order of memory, each stored."""
         steps = self.shape.steps
         text = RowText(self.planes, self.plan)
-        lines = [*self._position(text, f"{self._blocks - 1} - (int)blockIdx.x"), *self._known(text, steps)]
+        lines = [*self._position(text), *self._known(text, steps)]
         passes = [step for step in steps if isinstance(step, EmitPass)]
         lines += [line for step in passes for line in text.loop(step, "begin", "end")]
         values = [*_let_values(steps), *(value for step in passes for value in step.values)]
@@ -108,10 +107,10 @@ class StreamedRow:
     def _blocks(self) -> int:
         return self.planes.blocks * self.pieces
 
-    def _position(self, text: RowText, number: str) -> list[str]:
+    def _position(self, text: RowText) -> list[str]:
         """Which part of what lies together a block has, and whose it is."""
         index, pieces = self.planes.space.index, self.pieces
-        lines = [f"const int number = {number};"]
+        lines = ["const int number = (int)blockIdx.x;"]
         if self.shape.column:
             unit, piece, part = f"(number % {self.planes.blocks})", f"number / {self.planes.blocks}", "piece"
             owner = "row"
@@ -139,7 +138,7 @@ class StreamedRow:
         team = 32
         while team < min(self.parts, _MOST_COMBINING):
             team *= 2
-        return replace(shape, team=team, threads=max(team, 128))
+        return replace(shape, team=team, threads=team if team > 32 else 128)
 
     def _known(self, text: RowText, before: Iterable[Step]) -> list[str]:
         """What earlier launches have reduced, and what follows from it."""

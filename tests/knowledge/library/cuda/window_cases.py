@@ -173,7 +173,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "group_norm": lambda: group_norm(2, 3, 4, 20),
     "batch_moments": lambda: batch_moments(5, 3, 33),
     "batch_moments_split": lambda: batch_moments(4, 3, 1024, splits=4, team=64),
-    "norm_in_memory": lambda: batch_norm(5, 7, 9004, order="memory", team=256, part=4),
+    "norm_in_memory": lambda: batch_norm(13, 3, 9004, order="memory", team=256, part=4),
     "norm_in_memory_odd": lambda: batch_norm(37, 3, 2501, order="memory", team=64, part=4, in_flight=8),
     "norm_in_memory_columns": lambda: batch_norm(4999, 67, 1, order="memory", team=8, columns=32, part=16),
     "norm_in_memory_rows": lambda: layer_norm(5, 1 << 16, order="memory", part=8),
