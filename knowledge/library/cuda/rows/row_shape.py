@@ -62,13 +62,15 @@ ORDERS = ("launches", "behind", "memory")
 MEMORY_LEAST = 1 << 20  # bytes of all rows from which their parts may be read in the order of memory
 MEMORY_LENGTH = 1 << 12  # elements of a row from which
 MEMORY_TEAMS = (64, 128, 256, 512, 1024)
+MEMORY_USUAL = 1 << 19  # bytes of what lies together of a row from which that is the default
 PARTS = (4, 8, 16, 32, 64)  # vectors of a thread in a part
+PART_USUAL = 1 << 16  # bytes of a part by default
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
 PACED_USUAL = (4 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
 IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
 USUALLY_IN_FLIGHT = 4
-WIDE_IN_FLIGHT = 2  # of blocks that take 128 columns: 2.05 ms on an H200 for a sum that takes 2.15 with 8
+NARROW_IN_FLIGHT = 8  # where it loads single elements
 MOST_IN_FLIGHT = 32  # their elements
 
 
@@ -253,12 +255,12 @@ class Chooser:
         threads = self._threads(team, state_bytes, 128 if wide else 32)
         staging = self._staging(kept, vector, team, threads, cluster)
         order = order if self.column or team > 32 else "launches"
-        part = self._part() if order == "memory" else 0
+        part = self._part(team, vector) if order == "memory" else 0
         splits = self._splits(team, threads, vector, order == "behind") if cluster == 1 and not part else 1
         if splits > 1 or part:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
-        usually = WIDE_IN_FLIGHT if wide else USUALLY_IN_FLIGHT
+        usually = NARROW_IN_FLIGHT if vector == 1 else USUALLY_IN_FLIGHT
         in_flight = self._in_flight(vector, usually) if staging == "stream" else USUALLY_IN_FLIGHT
         steps = streamed if staging == "stream" else staged
         return RowShape(
@@ -328,7 +330,7 @@ class Chooser:
         alone = row_bytes <= max_shared_bytes(self.device.arch) - STATIC_SHARED
         most = CLUSTER_USUAL if vector > 1 else CLUSTER_USUAL_NARROW
         fitting = [c for c in legal if c >= 4 and row_bytes <= c * most and self.rows * c >= 4 * self.device.cores]
-        return 1 if alone or not fitting else fitting[0]
+        return 1 if alone or self._is_apart or not fitting else fitting[0]
 
     def _has_wide_columns(self, staged: bool) -> bool:
         """Whether rows across memory, read once, are so many that a block may take 128 of them side by side."""
@@ -350,8 +352,11 @@ class Chooser:
             per_thread = 8 if staged else 16
             if self.rows * 32 < resident or pieces > 32 * per_thread:
                 default = _power_below(pieces / 2, values) if pieces > 64 else default
-                while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * per_thread:
+                held = max(per_thread, 16 // vector) if staged else per_thread
+                while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * held:
                     default //= 2
+                if self.rows * 2 <= self.device.cores:  # several blocks a row
+                    default = min(512, default)
         if cluster > 1:
             default = 256 if cluster == 8 else 512
         default = usual or default
@@ -409,29 +414,52 @@ class Chooser:
             "launches: one a reading, row by row; behind: in one launch a row is read again while the second cache "
             "holds it; memory: one a reading in the order of memory, and one that combines"
         )
-        usual = "behind" if "behind" in legal and self._is_behind_by_default() else "launches"
+        usual = "launches"
+        if "behind" in legal and self._is_behind_by_default():
+            usual = "behind"
+        elif "memory" in legal and self._walks_memory_by_default():
+            usual = "memory"
         self.tunables.append(tunable("order", legal, usual, "algorithm", meaning))
         return str(pick(self.choices, "order", legal, usual))
 
+    @property
+    def _together(self) -> int:
+        """Elements of a row that lie together in memory."""
+        return 1 if self.column else math.prod(self.space.sizes[len(self.walk) :])
+
+    @property
+    def _is_apart(self) -> bool:
+        """Whether a row lies in pieces between those of others."""
+        return len(self.walk) > self.outer
+
     def _may_walk_memory(self) -> bool:
-        together = math.prod(self.space.sizes[len(self.walk) :])
-        apart = self.column or together >= MEMORY_TEAMS[0] * 16
-        return apart and self.length >= MEMORY_LENGTH and self.rows * self.length * 4 >= MEMORY_LEAST
+        long = self.column or self._together >= MEMORY_TEAMS[0] * 16
+        return long and self.length >= MEMORY_LENGTH and self.rows * self.length * 4 >= MEMORY_LEAST
 
     def _usual_team(self, order: str, vector: int, wide: bool) -> int:
         """The team that this order asks for; 0: as always."""
         if order == "memory" and not self.column:
-            together = math.prod(self.space.sizes[len(self.walk) :])
-            return _power_below(min(256, together / (4 * vector)), MEMORY_TEAMS)
+            return _power_below(min(512, self._together / (4 * vector)), MEMORY_TEAMS)
         return 256 if order == "behind" else 8 if wide or order == "memory" else 0
 
-    def _part(self) -> int:
-        self.tunables.append(tunable("part", PARTS, 16, "parallel", "vectors of a thread in a part"))
-        return number(self.choices, "part", PARTS, 16)
+    def _walks_memory_by_default(self) -> bool:
+        """Rows in large pieces, or columns too few for a block each: of more than the second cache holds."""
+        few = self.column and self.rows <= 16 * self.device.cores
+        large = self._is_apart and self._together * 4 >= MEMORY_USUAL
+        return (few or large) and self.rows * self.length * 4 > self.device.cache_bytes
+
+    def _part(self, team: int, vector: int) -> int:
+        usual = PARTS[-1] if self.column else _power_below(PART_USUAL / (team * min(16, 4 * vector)), PARTS)
+        self.tunables.append(tunable("part", PARTS, usual, "parallel", "vectors of a thread in a part"))
+        return number(self.choices, "part", PARTS, usual)
 
     def _is_behind_by_default(self) -> bool:
         """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
-        return PACED_USUAL[0] <= self.length * 4 <= PACED_USUAL[1] and self.rows * 2 > self.device.cores
+        return (
+            not self._is_apart
+            and PACED_USUAL[0] <= self.length * 4 <= PACED_USUAL[1]
+            and self.rows * 2 > self.device.cores
+        )
 
     def _in_flight(self, vector: int, usual: int) -> int:
         legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]
@@ -449,7 +477,8 @@ class Chooser:
         if blocks * 2 <= self.device.cores:
             chunk = 256 if self.column else 4096
             wanted = 2 * self.device.cores / max(blocks, 1)
-            default = _power_below(min(wanted, self.length / chunk), legal)
+            nearest = wanted if self.column else math.sqrt(2) * wanted
+            default = _power_below(min(nearest, self.length / chunk), legal)
         if paced:
             default = _power_below(max(2, self.length * 4 / PACED_PART), legal)
         if len(legal) > 1:
