@@ -167,7 +167,8 @@ def _compute(shape: _Shape, stores: tuple[Store, ...], plan: Plan, known: Known)
         if shape.vector > 1:
             lines.append(f"{vector_type(dtype, shape.vector)} out{i};")
             body.lines.append(f"out{i}.at[j] = {CUDA_DIALECT.store(body.value(store.value), dtype)};")
-            after.append(f"store_vec<{shape.vector}>(b_{store.buffer} + {shape.space.offset(store.view)}, out{i});")
+            write = "write_vec" if shape.space.index == "long long" else "store_vec"
+            after.append(f"{write}<{shape.vector}>(b_{store.buffer} + {shape.space.offset(store.view)}, out{i});")
         else:
             body.store(store, shape.space.offset, dtype)
     if shape.vector == 1:
