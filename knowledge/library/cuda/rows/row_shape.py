@@ -71,6 +71,7 @@ PACED_PART = 24 * 1024  # and of the part of it that a block then has
 IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
 USUALLY_IN_FLIGHT = 4
 NARROW_IN_FLIGHT = 8  # where it loads single elements
+WIDE_IN_FLIGHT = 2  # of blocks that take 128 columns: 2.05 ms on an H200 for a sum that takes 2.15 with 8
 MOST_IN_FLIGHT = 32  # their elements
 
 
@@ -260,7 +261,7 @@ class Chooser:
         if splits > 1 or part:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
-        usually = NARROW_IN_FLIGHT if vector == 1 else USUALLY_IN_FLIGHT
+        usually = WIDE_IN_FLIGHT if wide else NARROW_IN_FLIGHT if vector == 1 else USUALLY_IN_FLIGHT
         in_flight = self._in_flight(vector, usually) if staging == "stream" else USUALLY_IN_FLIGHT
         steps = streamed if staging == "stream" else staged
         return RowShape(
