@@ -15,7 +15,7 @@ from foundry.knowledge.library.ir.access import (
     store_space,
     stores_of,
     tail_of,
-    tail_stores,
+    tail_outer,
 )
 from foundry.knowledge.library.ir.kernels import (
     GATES,
@@ -23,6 +23,8 @@ from foundry.knowledge.library.ir.kernels import (
     AttentionKernel,
     AuthoredStep,
     ConvKernel,
+    Emit,
+    EmitRow,
     Expr,
     Gather,
     GemmKernel,
@@ -118,9 +120,12 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     for store in stores_of(kernel):
         buffer = plan.buffers[store.buffer]
         written += _distinct(store.view, space, buffer.numel) * ITEM_BYTES[buffer.dtype]
-    tail = tail_of(kernel)
-    for store in tail_stores(tail) if tail else []:  # each writes the whole of its buffer
-        written += plan.buffers[store.buffer].numel * ITEM_BYTES[plan.buffers[store.buffer].dtype]
+    if isinstance(kernel, GemmKernel | ConvKernel) and kernel.tail is not None:
+        for stage in kernel.tail.stages:
+            if isinstance(stage, Emit | EmitRow):
+                buffer = plan.buffers[stage.store.buffer]
+                over = tail_outer(kernel) if isinstance(stage, EmitRow) else space
+                written += _distinct(stage.store.view, over, buffer.numel) * ITEM_BYTES[buffer.dtype]
     return read + written
 
 

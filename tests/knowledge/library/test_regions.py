@@ -19,7 +19,8 @@ from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import step_buffers, store_space, stores_of
-from foundry.knowledge.library.ir.kernels import TorchCall
+from foundry.knowledge.library.ir.cost import traffic_bytes
+from foundry.knowledge.library.ir.kernels import ConvKernel, TorchCall
 from foundry.knowledge.library.lower import print_plan
 from foundry.knowledge.library.printers import module_file
 
@@ -150,6 +151,8 @@ def test_a_kernel_that_reads_and_writes_one_memory_has_two_names_for_it() -> Non
     for step in planned.steps:
         reads, writes = step_buffers(step)
         assert not {*reads} & {*writes}
+    second = [step for step in planned.steps if isinstance(step, ConvKernel)][1]
+    assert traffic_bytes(second, planned) == 4 * (2 * 8 * 16 + 8 * 9 + 2 * 16), "it reads 8 channels of the 9"
 
 
 def all_of_them(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
