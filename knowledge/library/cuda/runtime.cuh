@@ -110,11 +110,6 @@ DEVICE float divided(float x, float y) {
     const float inverse = 1.0f / y, near = x * inverse;
     return isinf(near) ? near : __fmaf_rn(__fmaf_rn(-near, y, x), inverse, near);
 }
-// log(1 + x) for 0 <= x < infinity
-template <class T> DEVICE T log_above_one(T x) {
-    const T sum = (T)1 + x;
-    return log(sum) + quotient(x - (sum - (T)1), sum);
-}
 
 template <class T> DEVICE T sigmoid(T x) { return quotient((T)1, (T)1 + exp(-x)); }
 template <class T> DEVICE T silu(T x) { return quotient(x, (T)1 + exp(-x)); }
@@ -123,8 +118,7 @@ template <class T> DEVICE T gelu_tanh(T x) {
     const T inner = (T)0.79788456080286535588 * (x + (T)0.044715 * x * x * x);
     return (T)0.5 * x * ((T)1 + tanh(inner));
 }
-DEVICE double softplus(double x) { return x > 20.0 ? x : log1p(exp(x)); }
-DEVICE float softplus(float x) { return log_above_one(exp(minimum(x, 20.0f))) + maximum(x - 20.0f, 0.0f); }
+template <class T> DEVICE T softplus(T x) { return x > (T)20 ? x : log1p(exp(x)); }
 template <class T> DEVICE T mish(T x) {  // tanh(log(1 + e)) = e (e + 2) / (e (e + 2) + 2)
     const T e = exp(minimum(x, (T)20)), part = e * (e + (T)2);
     return x * quotient(part, part + (T)2);
@@ -133,7 +127,7 @@ template <class T> DEVICE T mish(T x) {  // tanh(log(1 + e)) = e (e + 2) / (e (e
 template <class T> DEVICE T hardsigmoid(T x) { return clamp(x + (T)3, (T)0, (T)6) * (T)(1.0 / 6); }
 template <class T> DEVICE T hardswish(T x) { return x * clamp(x + (T)3, (T)0, (T)6) * (T)(1.0 / 6); }
 template <class T> DEVICE T softsign(T x) { return x / ((T)1 + abs(x)); }
-template <class T> DEVICE T logsigmoid(T x) { return minimum(x, (T)0) - log_above_one(exp(-abs(x))); }
+template <class T> DEVICE T logsigmoid(T x) { return minimum(x, (T)0) - log1p(exp(-abs(x))); }
 template <class T> DEVICE T leaky_relu(T x, T slope) { return x > (T)0 ? x : x * slope; }
 template <class T> DEVICE T elu(T x, T alpha) { return maximum(x, (T)0) + alpha * expm1(minimum(x, (T)0)); }
 template <class T> DEVICE T selu(T x) {
