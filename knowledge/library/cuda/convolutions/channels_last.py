@@ -235,7 +235,7 @@ class _Product:
             "PIXEL": indent(layout.pixels.find(), 4),
             "BEGIN": f"({begin}) * {packed.point}{own_group}",
             "IMAGE": self.space.image,
-            **{"PARTS": max(1, rows // 128) if near else rows // 64, "HALVES": 1 if near else 2},
+            **{"PARTS": near.parts(rows) if near else rows // 64, "HALVES": 1 if near else 2},
             "GATHERED": near.gathered if near else "thread / 8 + i * 16",
             "ROW": near.row if near else "warp % 4 * 16 + i * 64 + lane / 4 + r * 8",
             "OUTPUT": indent(output, 4),

@@ -31,11 +31,15 @@ class SideBySide:
         """Statements that define the place of row `m`."""
         return [f"const int photo = m / {self.pixels}, spot = m % {self.pixels}, p0 = spot, p1 = 0, p2 = 0;"]
 
+    def parts(self, tile_pixels: int) -> int:
+        """How many times a lane has neighbours in a tile."""
+        return tile_pixels // (32 * self.count)
+
     @property
     def gathered(self) -> str:
         """The pixel of the tile that is its row thread / 8 + i * 16, eight threads a row."""
         if self.count == 2:
-            return "(i * 8 + thread / 8 % 8) * 2 + thread / 64"
+            return "i / 4 * 64 + (i % 4 * 8 + thread / 8 % 8) * 2 + thread / 64"
         return "i / 8 * 128 + (i % 4 * 8 + thread / 8 % 8) * 4 + i / 4 % 2 * 2 + thread / 64"
 
     @property
@@ -51,16 +55,16 @@ class SideBySide:
 
 def counts_of(space: ConvSpace, tile_pixels: int) -> tuple[int, ...]:
     """How many neighbours a lane may have in tiles of so many pixels, without any (1) first."""
-    kernel, count = space.kernel, min(4, tile_pixels // 32)
+    kernel = space.kernel
     is_plain = kernel.tail is None and together(space) == 1 and len(space.found.parts) == 1
-    if not is_plain or kernel.output_size[2] == 1 or math.prod(kernel.output_size) % count:
+    if not is_plain or kernel.output_size[2] == 1:
         return (1,)
-    seen = views.stored_views(kernel.stores)
-    flat = {view: _flatten(view, kernel.output_size) for view in seen}
+    flat = {view: _flatten(view, kernel.output_size) for view in views.stored_views(kernel.stores)}
     stored = [flat[store.view] for store in kernel.stores]
-    if any(view is None for view in flat.values()) or not all(_is_aligned(view, count) for view in stored if view):
+    if any(view is None for view in flat.values()):
         return (1,)
-    return (1, count)
+    wide = [count for count in (2, 4) if 32 * count <= tile_pixels and math.prod(kernel.output_size) % count == 0]
+    return (1, *(count for count in wide if all(_is_aligned(view, count) for view in stored if view)))
 
 
 def side_by_side(space: ConvSpace, count: int) -> SideBySide:

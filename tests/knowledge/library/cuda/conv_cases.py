@@ -248,7 +248,10 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
         3, 20, 33, (9, 10), (3, 3), padding=1, residual=True, **_NEAR, tile_pixels=64, neighbours=2
     ),
     "last_fours": lambda: conv(5, 24, 48, (8, 9), (3, 2), padding=1, groups=2, **_NEAR, tile_pixels=128, neighbours=4),
-    "last_fours_three": lambda: conv(1, 12, 16, (9, 12, 8), (3, 3, 3), padding=1, **_NEAR, tile_pixels=256, turns=2),
+    "last_pairs_of_two": lambda: conv(2, 20, 33, (9, 14), (3, 3), padding=1, **_NEAR, tile_pixels=128, neighbours=2),
+    "last_fours_three": lambda: conv(
+        1, 12, 16, (9, 12, 8), (3, 3, 3), padding=1, **_NEAR, tile_pixels=256, neighbours=4
+    ),
     "last_alone": lambda: conv(2, 24, 48, (8, 9), (3, 3), padding=1, **_NEAR, neighbours=1),
     # Planes of pixels as they are: tiles and channels that are not full, more tiles than blocks, both ways to store.
     "planes": lambda: pointwise(2, 40, 33, (12, 11), residual=True, stages=2),
