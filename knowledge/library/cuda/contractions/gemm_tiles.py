@@ -47,11 +47,6 @@ class Tiling:
     def threads(self) -> int:
         return (self.tile_m // self.thread_m) * (self.tile_n // self.thread_n)
 
-    @property
-    def feeders(self) -> int:
-        """The threads that bring operands into shared memory: all."""
-        return self.threads
-
     def shared_bytes(self, item_bytes: int) -> int:
         return self.stages * self.tile_k * (self.tile_m + 4 + self.tile_n + 4) * item_bytes
 

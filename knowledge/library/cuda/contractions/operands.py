@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.tails import element_values
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import FedTiling, TensorTiling, WgmmaTiling
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling, WgmmaTiling
 from foundry.knowledge.library.cuda.dialect import register
 from foundry.knowledge.library.cuda.space import (
     Known,
@@ -93,7 +93,7 @@ class Tile:
 
     @property
     def loads(self) -> int:
-        return math.ceil(self.items / self.tiling.feeders)
+        return math.ceil(self.items / self.tiling.threads)
 
     def place(self) -> list[str]:
         """Which vector of the tile a thread moves in round i."""
@@ -103,55 +103,38 @@ class Tile:
         outer = self.out if self.inner == "k" else "k"
         scale = f" * {self.vector}" if self.vector > 1 else ""
         return [
-            f"const int item = {self._thread} + i * THREADS;",
+            "const int item = threadIdx.x + i * THREADS;",
             f"const int in_{self.inner} = item % {extent}{scale}, in_{outer} = item / {extent};",
         ]
-
-    @property
-    def _thread(self) -> str:
-        """The number of a thread among those that bring operands."""
-        return "thread" if isinstance(self.tiling, FedTiling) else "threadIdx.x"
 
     def _place_across(self) -> list[str]:
         """The same where rows of shared memory run along k and the operand does not: eight neighbours among the threads
         take eight of k, whose words lie in different banks."""
         extent = self.tile_out // self.vector
         return [
-            f"const int item = {self._thread} + i * THREADS;",
+            "const int item = threadIdx.x + i * THREADS;",
             f"const int in_{self.out} = item / 8 % {extent} * {self.vector};",
             f"const int in_k = item / {8 * extent} * 8 + item % 8;",
         ]
 
     def is_item(self) -> list[str]:
         """The test that spares the last round's idle threads."""
-        return [f"item < {self.items}"] if self.items % self.tiling.feeders else []
+        return [f"item < {self.items}"] if self.items % self.tiling.threads else []
 
     def fetch(self) -> list[str]:
         """Global memory to registers; what lies outside the matrix is zero."""
-        return self._each([*self.place(), *self._fetch_one()])
+        held = f"held_{self.which}"
+        tests = [*self.is_item(), *self.inside]
+        lines = ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place()]
+        lines.append(f"const {self.index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;")
+        if tests:
+            lines.append(f"{held}[i] = Vec<{self.type}, {self.vector}>{{}};")
+            return [*lines, f"if ({' && '.join(tests)}) {{", *self.read(held), "}", "}"]
+        return [*lines, *self.read(held), "}"]
 
     def keep(self) -> list[str]:
         """Registers to shared memory: on tensor cores as their `Operand` lays it out, else with the result's axis
         innermost."""
-        return self._each([*self.place(), *self._keep_one()])
-
-    def roll(self) -> list[str]:
-        """Both in turn, so that each vector's successor is on its way as soon as there is room for it."""
-        return self._each([*self.place(), *self._keep_one(), "if (more) {", *self._fetch_one(), "}"])
-
-    def _each(self, body: Sequence[str]) -> list[str]:
-        return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *body, "}"]
-
-    def _fetch_one(self) -> list[str]:
-        held = f"held_{self.which}"
-        tests = [*self.is_item(), *self.inside]
-        lines = [f"const {self.index} {self.out} = first_{self.out} + in_{self.out}, k = first_k + in_k;"]
-        if tests:
-            lines.append(f"{held}[i] = Vec<{self.type}, {self.vector}>{{}};")
-            return [*lines, f"if ({' && '.join(tests)}) {{", *self.read(held), "}"]
-        return [*lines, *self.read(held)]
-
-    def _keep_one(self) -> list[str]:
         to, held, pitch = f"to_{self.which}", f"held_{self.which}[i]", f"PITCH_{self.which.upper()}"
         if isinstance(self.tiling, TensorTiling):
             moves = [self.tiling.keep(self.which, self.vector, along_k=self.along_k)]
@@ -160,7 +143,9 @@ class Tile:
             moves = over_vector(self.vector, store)
         else:
             moves = [f"store_vec<{self.vector}>({to} + in_k * {pitch} + in_{self.out}, {held});"]
-        return [f"if ({self.is_item()[0]}) {{", *moves, "}"] if self.is_item() else moves
+        if self.is_item():
+            moves = [f"if ({self.is_item()[0]}) {{", *moves, "}"]
+        return ["#pragma unroll", f"for (int i = 0; i < {self.loads}; ++i) {{", *self.place(), *moves, "}"]
 
 
 def edges(*axes: tuple[str, int, int]) -> tuple[str, ...]:

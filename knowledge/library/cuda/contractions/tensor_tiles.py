@@ -1,9 +1,9 @@
 """Tensor-core products: which precisions and instructions a kernel may take, and which tiles are legal and fill the
 device best.
 
-Ways to multiply: `mma`, by warps, on every tensor core since compute capability 8.0, fragments read from shared
+Two ways to multiply: `mma`, by warps, on every tensor core since compute capability 8.0, fragments read from shared
 memory into registers; `wgmma`, by four warps on compute capability 9.0a, straight from shared memory and about twice as
-fast; `fed` is the same with warps of their own that bring the operands.
+fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
@@ -31,7 +30,6 @@ DRAINED = 4  # steps of three products after which sums leave the tensor cores
 LABELS = {HALF: ("tf32:half",), HALF3: ("tf32:half3",), "tf32": ("tf32",), "tf32x3": ("tf32:x3",)}
 GUESS = 6  # power of two that brings the largest of most rows and images into the range of 16 bits
 PACKED = "packed"
-FED = "fed"
 # Of each precision: its name in *.cuh, and the bytes of an element.
 TYPES = {
     **{"tf32": "Tf32", "tf32x3": "Tf32x3", HALF: "Float16", HALF3: "Float16"},
@@ -50,8 +48,8 @@ _PRECISION_MEANING = (
     "float32"
 )
 _PATH_MEANING = (
-    "packed: operands are brought into tiles first; wgmma: four warps multiply from shared memory; fed: so, while "
-    "other warps bring the operands; mma: each warp multiplies from its registers"
+    "packed: operands are brought into tiles first; wgmma: four warps multiply from shared memory; mma: each warp "
+    "multiplies from its registers"
 )
 
 
@@ -91,11 +89,9 @@ class Ways:
             return (PACKED,)
         if not has_wgmma(arch) or precision == "tf32x3":
             return ("mma",)
-        staged: tuple[str, ...] = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
+        staged = ("wgmma", "mma") if self.suits_wgmma else ("mma", "wgmma")
         if not self.packs:
             return staged
-        if precision == "tf32" and not self.is_gathered:
-            staged = (*staged, FED)
         return (PACKED, *staged) if self.packing_pays else (*staged, PACKED)
 
 
@@ -135,11 +131,6 @@ class TensorTiling(ABC):
     @property
     @abstractmethod
     def threads(self) -> int: ...
-
-    @property
-    def feeders(self) -> int:
-        """The threads that bring operands into shared memory."""
-        return self.threads
 
     @property
     @abstractmethod
@@ -263,48 +254,6 @@ class WgmmaTiling(TensorTiling):
 
 
 @dataclass(frozen=True)
-class FedTiling(WgmmaTiling):
-    """The same while 256 threads of their own bring the operands; a ring of stages."""
-
-    path = FED
-    text = "cuda/contractions/gemm_fed.cu"
-    # Registers of each thread that feeds and of each that multiplies, by the number of warpgroups that multiply.
-    shares: ClassVar[dict[int, tuple[int, int]]] = {1: (128, 248), 2: (88, 168)}
-
-    @property
-    def groups(self) -> int:
-        return (self.tile_m // self.group_m) * (self.tile_n // self.group_n)
-
-    @property
-    def threads(self) -> int:
-        return self.groups * 128 + self.feeders
-
-    @property
-    def feeders(self) -> int:
-        return 256
-
-    @property
-    def holes(self) -> dict[str, int]:
-        own, most = self.shares[self.groups]
-        return {**super().holes, "FEEDERS": self.feeders, "OWN": own, "MOST": most}
-
-    def shared_bytes(self, a_along_k: bool, b_along_k: bool) -> int:
-        return super().shared_bytes(a_along_k, b_along_k) + self.stages * 16
-
-    def registers(self, *, scalar: bool) -> int:
-        return self.group_m * self.group_n // 128 + 40
-
-    def legal(self, arch: str, *, scalar: bool) -> bool:
-        if scalar or self.tile_m % self.group_m or self.tile_n % self.group_n or self.groups not in self.shares:
-            return False
-        own, most = self.shares[self.groups]
-        held = self.tile_k * (self.tile_m + self.tile_n) // self.feeders
-        if self.tile_k * SIZES[self.precision] != 128 or held + 36 > own or self.registers(scalar=False) > most:
-            return False
-        return self.shared_bytes(True, True) <= max_shared_bytes(arch)
-
-
-@dataclass(frozen=True)
 class _Path:
     """What one way to multiply offers the search: its tunables, and shapes with the share of the arithmetic rate that
     a tile of this shape reaches by itself."""
@@ -314,13 +263,12 @@ class _Path:
     shapes: tuple[tuple[int, int, int, int, float], ...]
     kind: type[MmaTiling] | type[WgmmaTiling]
     parts: tuple[str, str]
-    stages: int = 2
 
     def tilings(self, precision: str, splits: int) -> Iterator[tuple[TensorTiling, float]]:
-        deep = (32 if issubclass(self.kind, WgmmaTiling) else 16) * (4 // SIZES[precision])
+        deep = (32 if self.kind is WgmmaTiling else 16) * (4 // SIZES[precision])
         for tile_m, tile_n, part_m, part_n, rate in self.shapes:
             parts = dict(zip(self.parts, (part_m, part_n), strict=True))
-            yield self.kind(tile_m, tile_n, deep, self.stages, splits, precision, **parts), rate
+            yield self.kind(tile_m, tile_n, deep, 2, splits, precision, **parts), rate
 
 
 _PATHS = {
@@ -344,28 +292,6 @@ _PATHS = {
         ),
         WgmmaTiling,
         ("group_m", "group_n"),
-    ),
-    FED: _Path(
-        {
-            **{"tile_m": (64, 128, 256), "tile_n": (64, 128, 256), "tile_k": (32,)},
-            **{"group_m": (64, 128), "group_n": (64, 128, 256), "stages": (2, 3, 4, 6), "splits": SPLITS},
-        },
-        {
-            **_COMMON,
-            "group_m": ("tile", "rows that a warpgroup adds up: more products per read of b, more registers"),
-            "group_n": ("tile", "columns that a warpgroup adds up"),
-            "stages": ("memory", "tiles between those that feed and those that multiply; more shared memory"),
-        },
-        (
-            (128, 256, 64, 256, 1.0),
-            (128, 128, 64, 128, 0.85),
-            (64, 256, 64, 256, 0.7),
-            (64, 128, 64, 128, 0.6),
-            (64, 64, 64, 64, 0.45),
-        ),
-        FedTiling,
-        ("group_m", "group_n"),
-        4,
     ),
     "mma": _Path(
         {

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from foundry.knowledge.library.cuda.contractions.gemm_tiles import Tiling
 from foundry.knowledge.library.cuda.contractions.operands import Tile, over_vector
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import FedTiling, TensorTiling, WgmmaTiling
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import TensorTiling
 from foundry.knowledge.library.cuda.dialect import CUDA_DIALECT
 from foundry.knowledge.library.cuda.space import (
     Known,
@@ -154,7 +154,6 @@ def tiled_source(
         "FETCH_B": indent(b.fetch(), 2),
         "KEEP_A": indent(a.keep(), 2),
         "KEEP_B": indent(b.keep(), 2),
-        **{"ROLL_A": indent(a.roll(), 3), "ROLL_B": indent(b.roll(), 3)},
         **{"FIRST_STEP": steps[0], "END_STEP": steps[1]},
         "AFTERWARDS": indent(afterwards),
     }
@@ -188,7 +187,6 @@ def shared_texts(tiling: Tiling | TensorTiling) -> tuple[str, ...]:
     """Library texts that the kernel needs in its file, in order."""
     if not isinstance(tiling, TensorTiling):
         return ()
-    kits = ("mma", "wgmma") if isinstance(tiling, WgmmaTiling) else ("mma",)
+    kits = ("mma", "wgmma") if tiling.path == "wgmma" else ("mma",)
     names = [name for kit in kits for name in (kit, f"{kit}_{'tf32' if tiling.is_tf32 else 'sixteen'}")]
-    names += ["bulk"] if isinstance(tiling, FedTiling) else []
     return tuple(read_library_text(f"cuda/contractions/{name}.cuh") for name in names)

@@ -223,9 +223,6 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "wgmma_batched": lambda: gemm(33, 48, 20, (2, 3), flip="b", precision="tf32", path="wgmma"),
     "wgmma_split": lambda: gemm(20, 36, 700, splits=4, precision="tf32", path="wgmma"),
-    "fed_deep": lambda: gemm(130, 200, 1004, splits=4, precision="tf32", path="fed"),
-    "fed_linear": lambda: gemm(70, 96, 300, (2,), flip="b", precision="tf32", path="fed", tile_n=128, group_n=128),
-    "fed_across": lambda: gemm(64, 72, 200, flip="a", precision="tf32", path="fed", tile_m=64, tile_n=64, group_n=64),
     "mma_whole_tiles": lambda: gemm(128, 128, 64, precision="tf32", path="mma"),
     "mma_edges": lambda: gemm(130, 77, 33, precision="tf32", path="mma"),
     "mma_flipped": lambda: gemm(
