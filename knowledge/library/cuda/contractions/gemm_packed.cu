@@ -96,6 +96,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @RESIDENT@) @NAME@(@PARA
         for (int i = 0; i < GM / 64; ++i)
 #pragma unroll
             for (int h = 0; h < GN / 8; ++h) mma::side_by_side(mma::four(acc[i] + h * 4), lane);
+@SCALE@
 #pragma unroll
         for (int i = 0; i < GM / 64; ++i) {
             const @INDEX@ m = first_m + warp_m + i * 64 + lane / 4 + lane % 2 * 8;

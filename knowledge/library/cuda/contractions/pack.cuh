@@ -37,6 +37,18 @@ template <class P> DEVICE float rest(float x, typename P::Element held) {
     const float left = x - P::value(held);
     return left - left == 0.0f ? left : 0.0f;
 }
+// Whether the sum of two such exponents is that of one power of two, and this power.
+DEVICE bool is_plain(int exponent) { return exponent >= -63 && exponent <= 63; }
+DEVICE float power_of(int one, int other) {
+    return __int_as_float((int)(((unsigned)(one + 127) << 23) + ((unsigned)other << 23)));
+}
+// x 2^exponent for exponents of two factors together: where one power does not hold them in halves, which neither overflow
+// nor vanish by themselves.
+DEVICE float scaled(float x, int exponent) {
+    if ((unsigned)(exponent + 126) <= 253u) return x * power(exponent);
+    const int half = exponent / 2;
+    return x * power(half) * power(exponent - half);
+}
 // 2^exponent in two factors: sums of products of numbers below 2^14 stay what they are times the first.
 struct Scale { float near, far; };
 DEVICE Scale scale_of(int exponent) {

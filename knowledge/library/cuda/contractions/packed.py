@@ -27,7 +27,7 @@ from foundry.knowledge.library.cuda.contractions.packing import (
 from foundry.knowledge.library.cuda.contractions.row_tails import RowTail, tensor_lanes
 from foundry.knowledge.library.cuda.contractions.splits import Partial, find_block, split_steps
 from foundry.knowledge.library.cuda.contractions.tails import element_values, tail_text
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF3, LABELS, TYPES
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import HALF, HALF3, LABELS, TYPES
 from foundry.knowledge.library.cuda.contractions.tiled import GROUP, epilogue_lines
 from foundry.knowledge.library.cuda.launches import Argument, Launch, max_shared_bytes
 from foundry.knowledge.library.cuda.space import (
@@ -69,6 +69,10 @@ _MEANING = {
 }
 _MULTIPROCESSOR_BYTES = 228 << 10  # of shared memory, of which each block takes 1 KB more than it asks for
 _SLABS = (32, 64, 128)
+_SHORTEST, _SHORT = (
+    128,
+    256,
+)  # of k, up to which blocks stay that have a multiprocessor to themselves, and that share it
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,17 @@ def _fitted(shape: PackedTiling, splits: int, precision: str, arch: str) -> Pack
     return next((tiling for tiling in found if tiling.legal(precision, arch)), found[0])
 
 
+def _staying(tiling: PackedTiling, kernel: GemmKernel, device: Device) -> PackedTiling:
+    """Where k is so short that storing takes longer than multiplying, blocks stay; by what was fastest on an H200."""
+    tiles = math.prod(kernel.batch) * math.ceil(kernel.m / tiling.tile_m) * math.ceil(kernel.n / tiling.tile_n)
+    is_usual = (tiling.tile_m, tiling.tile_n, tiling.splits) == (128, 256, 1)
+    if not is_usual or kernel.k > _SHORT or tiles < 4 * device.cores:
+        return tiling
+    if kernel.k <= _SHORTEST:
+        return replace(tiling, stages=2, stays=1)
+    return replace(tiling, tile_n=128, group_n=128, stages=2, resident=2, stays=1)
+
+
 def choose_packed(
     kernel: GemmKernel, precision: str, device: Device, choices: dict[str, Choice], *, leaves_whole: bool
 ) -> tuple[PackedTiling, tuple[Tunable, ...]]:
@@ -171,6 +186,8 @@ def choose_packed(
 
     `leaves_whole`: rows of the result may leave through shared memory."""
     default = _default(kernel, precision, device)
+    if leaves_whole and precision == HALF:
+        default = _staying(default, kernel, device)
     offered = {name: values for name, values in _VALUES.items() if name != "stays" or leaves_whole}
     wanted = {name: int(value) for name, value in choices.items() if value in offered.get(name, ())}
     tiling = replace(default, **wanted)
@@ -235,7 +252,7 @@ class _Printer:
         tests += [f"n < {kernel.n}"] if kernel.n % tiling.tile_n else []
         guard, element = " && ".join(tests), f"n + j < {kernel.n}" if kernel.n % 4 else ""
         acc, of_row, of_column = "acc[i][h * 4 + j]", [], []
-        if self.product.is_scaled:
+        if self.product.is_scaled and not tiling.stays:
             acc = f"pack::scaled({acc}, row_scale, pack::power(column_exponent.at[j]))"
             of_row = ["const pack::Scale row_scale = pack::scale_of(exponents_a[place_m * BM + (int)(m - first_m)]);"]
             at = "exponents_b + place_n * BN + (int)(n - first_n)"
@@ -248,6 +265,37 @@ class _Printer:
         to = f"slab + h % {tiling.slab(self.precision) // 8} * 8" if tiling.stays else ""
         body = epilogue_lines(self.out, kernel.stores, self.plan, acc, 4, guard, element, to=to)
         return of_row, [*of_column, *body]
+
+    def _scale(self) -> list[str]:
+        """Statements that take the operands' scales out of the sums before they leave: by one power of two where no
+        exponent of a warp's rows and columns is extreme, because what an element costs bounds products of few k."""
+        if not (self.product.is_scaled and self.tiling.stays):
+            return []
+        each = ["#pragma unroll", "for (int i = 0; i < GM / 64; ++i)", "#pragma unroll"]
+        each += ["for (int h = 0; h < GN / 8; ++h) {", "const Vec<int, 4> of_column = load_vec<4>(columns + h * 8);"]
+        each += ["#pragma unroll", "for (int j = 0; j < 4; ++j) {"]
+        element = "acc[i][h * 4 + j]"
+        return [
+            "int of_row[GM / 64];",
+            "bool is_plain = true;",
+            "#pragma unroll",
+            "for (int i = 0; i < GM / 64; ++i) {",
+            "of_row[i] = exponents_a[place_m * BM + warp_m + i * 64 + lane / 4 + lane % 2 * 8];",
+            "is_plain &= pack::is_plain(of_row[i]);",
+            "}",
+            "const int* const all_columns = exponents_b + place_n * BN + warp_n;",
+            "#pragma unroll",
+            "for (int n = lane; n < GN; n += 32) is_plain &= pack::is_plain(all_columns[n]);",
+            "const int* const columns = all_columns + lane % 4 / 2 * 4;",
+            "if (__all_sync(0xffffffffu, is_plain)) {",
+            *each,
+            f"{element} *= pack::power_of(of_row[i], of_column.at[j]);",
+            *("}", "}"),
+            "} else {",
+            *each,
+            f"{element} = pack::scaled({element}, of_row[i] + of_column.at[j]);",
+            *("}", "}", "}"),
+        ]
 
     def _way_out(self) -> dict[str, object]:
         """Rows on their way through shared memory, a warp's own: its lanes write a part of 16 rows, a lane for each row
@@ -353,7 +401,7 @@ class _Printer:
             "PLACE": indent(self._place(tiles, first, end), 2),
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
-            "ROW_SCALE": indent(of_row, 3),
+            **{"SCALE": indent(self._scale(), 2), "ROW_SCALE": indent(of_row, 3)},
             "EPILOGUE": indent(epilogue, 4),
             "AFTER_ROW": indent(self.tail.after_row() if self.tail else (), 3),
             **self._way_out(),

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.knowledge.library.cuda.cases import H200, Case
+from tests.knowledge.library.cuda.cases import H200, Case, F, load, view
 from tests.knowledge.library.cuda.compiled import spills_of
 from tests.knowledge.library.cuda.emulated import check_emulated
 from tests.knowledge.library.cuda.window_cases import CASES, SIXTEEN_BIT, STAYING
 
 from foundry.knowledge.library.file.assemble import Entry
+from foundry.knowledge.library.ir.kernels import GemmKernel, Named, Store
 from foundry.knowledge.library.printers import module_file, print_kernel
 
 PARTS = 8
@@ -35,6 +36,15 @@ def test_emulated(part: int, tmp_path: Path) -> None:
 
 def test_blocks_that_stay_emulated(tmp_path: Path) -> None:
     check_emulated({name: seeded(name) for name in STAYING}, tmp_path, replace(H200, cores=2))
+
+
+@pytest.mark.parametrize(("k", "stays"), [(64, 1), (256, 1), (1024, 0)])
+def test_blocks_stay_where_storing_takes_longer_than_multiplying(k: int, stays: int) -> None:
+    matrix = torch.empty(1).expand(16384, 16384)
+    a, b = (load(name, *strides) for name, strides in (("a", (k, 1)), ("b", (16384, 1))))
+    kernel = GemmKernel("product", (), 16384, 16384, k, a, b, (Store("y", view(16384, 1), Named("acc", "float32")),), F)
+    case = Case(kernel, {"a": matrix[:, :k], "b": matrix[:k]}, {"y": matrix}, ieee_only=False)
+    assert print_kernel(kernel, case.plan(), H200, {}).choices["stays"] == stays
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")

@@ -274,6 +274,7 @@ _STAYS: dict[str, Any] = {"precision": "half", "stays": 1, "stages": 3}
 STAYING: dict[str, Callable[[], Case]] = {
     "stays_edges": lambda: gemm(333, 348, 100, **_STAYS),
     "stays_batched": lambda: gemm(33, 148, 70, (3, 2), flip="b", tile_m=64, tile_n=128, group_n=64, **_STAYS),
+    "stays_wide_range": lambda: wide_range(stays=1),
     "stays_upper": lambda: triangle(200, 260, "triu", 9, tile_m=64, tile_n=128, group_n=128, resident=2, **_STAYS),
 }
 SIXTEEN_BIT: dict[str, Callable[[], Case]] = {
