@@ -41,6 +41,8 @@ from foundry.knowledge.library.ir.kernels import PrintedKernel, Tunable
 
 _AXES = range(3)
 _LEAST_FLOPS = 1e9
+_LARGE_WINDOW = 256  # elements of a window of few channels
+_LEAST_OVERLAP = 4  # times that such windows read each pixel
 _MOST_PIECES = 8192  # of the tables
 _PRECISION_MEANING = (
     "half: operands scaled to 16 bits, 11 significant ones as TF32 has; half3: three products of such halves, as "
@@ -68,9 +70,11 @@ def runs_on(arch: str) -> bool:
 
 def pays(space: ConvSpace) -> bool:
     """Whether the input is read often enough to win its copy back, and the launches that make it. Images of fewer than
-    eight channels fill half of each piece; of those only phases, which read little, are faster."""
+    eight channels fill half of each piece; of those phases, which read little, are faster, and large windows that
+    overlap."""
     channels, out = space.found.in_per_group, space.found.out_per_group
-    fills = channels >= 8 or space.kernel.transposed
+    overlaps = space.taps >= _LEAST_OVERLAP * math.prod(space.kernel.stride)
+    fills = channels >= 8 or space.kernel.transposed or (channels * space.taps >= _LARGE_WINDOW and overlaps)
     is_read_often = fills and out >= 16 and channels * space.taps >= 64 and (space.taps > 1 or channels >= 256)
     return is_read_often and flops(space.kernel) >= _LEAST_FLOPS
 

@@ -199,6 +199,19 @@ def test_a_large_pointwise_convolution_reads_its_input_in_place(
     assert print_kernel(kernel, case.plan(), H200, {}).choices["algorithm"] == algorithm
 
 
+@pytest.mark.parametrize(
+    ("window", "stride", "algorithm"),
+    [(11, 4, PACKED), (11, 11, TILED), (5, 1, TILED)],
+    ids=["large", "apart", "small"],
+)
+def test_three_channels_are_packed_for_large_windows_that_overlap(window: int, stride: int, algorithm: str) -> None:
+    case = conv(1, 3, 16, (35, 35), (window, window), stride=stride)
+    case.ieee_only = False
+    assert isinstance(case.kernel, ConvKernel)
+    many = replace(case.kernel, batch=16384)
+    assert print_kernel(many, case.plan(), H200, {}).choices["algorithm"] == algorithm
+
+
 def test_every_value_of_every_tunable_is_taken() -> None:
     """What the search may choose is what it gets, whichever algorithm it starts from."""
     strided = conv(4, 8, 16, (30, 32), (3, 3), padding=1, stride=2, groups=2, transposed=True)
