@@ -252,7 +252,6 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     "last_fours_three": lambda: conv(
         1, 12, 16, (9, 12, 8), (3, 3, 3), padding=1, **_NEAR, tile_pixels=256, neighbours=4
     ),
-    "last_alone": lambda: conv(2, 24, 48, (8, 9), (3, 3), padding=1, **_NEAR, neighbours=1),
     # Planes of pixels as they are: tiles and channels that are not full, more tiles than blocks, both ways to store.
     "planes": lambda: pointwise(2, 40, 33, (12, 11), residual=True, stages=2),
     "planes_rows": lambda: pointwise(3, 32, 48, (14, 14), stores="rows"),
