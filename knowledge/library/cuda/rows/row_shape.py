@@ -72,7 +72,7 @@ IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
 USUALLY_IN_FLIGHT = 4
 NARROW_IN_FLIGHT = 8  # where it loads single elements
 # Of blocks that take 128 columns and add or compare: a sum takes 2.04 ms on an H200, and 2.15 with 8. The position of a
-# maximum takes 2.70 ms, and 2.13 with 8.
+# maximum took 2.70 ms, and had taken 2.13 with 8.
 WIDE_IN_FLIGHT = 2
 _LIGHT_STATES = ("Sum", "Prod", "Extreme", "Truth")
 MOST_IN_FLIGHT = 32  # their elements
