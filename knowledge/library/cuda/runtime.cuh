@@ -297,8 +297,12 @@ template <class T> struct Moments {
         other.mean *= (T)(1.0 / K);
 #pragma unroll
         for (int i = 0; i < K; ++i) other.m2 += (x[i] - other.mean) * (x[i] - other.mean);
-        other.count = (T)K;
-        merge(other);
+        // Nobody else merges the same two: a step, which stays exact over thousands of chunks, need not be symmetric.
+        const T before = count, delta = other.mean - mean;
+        count += (T)K;
+        const T share = (T)K * math::reciprocal_of_count(count);
+        m2 = (m2 + other.m2) + delta * delta * (before * share);
+        mean += delta * share;
     }
     DEVICE_MEMBER void merge(const Moments& other) {
         const T total = count + other.count;
