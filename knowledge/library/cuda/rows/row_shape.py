@@ -18,8 +18,10 @@ from foundry.knowledge.library.cuda.rows.stages import (
     Step,
     cached,
     expand,
+    is_light,
     passes,
     softmax_pairs,
+    state_bytes,
 )
 from foundry.knowledge.library.cuda.space import (
     LARGEST_INT,
@@ -50,6 +52,7 @@ ROW_TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COLUMN_TEAMS = (1, 2, 4, 8, 16, 32)
 COLUMNS = (32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
+NARROW_MOST = 25  # elements that a thread holds one by one, before its block has 1024 threads
 REGISTER_WORDS = 64  # of staged values a thread may hold before occupancy or spills cost more than they save
 STATIC_SHARED = 40 * 1024  # bytes for partial states; 48 KB is the limit of what needs no declaration
 CLUSTERS = (2, 4, 8)
@@ -62,11 +65,13 @@ ORDERS = ("launches", "behind", "memory")
 MEMORY_LEAST = 1 << 20  # bytes of all rows from which their parts may be read in the order of memory
 MEMORY_LENGTH = 1 << 12  # elements of a row from which
 MEMORY_TEAMS = (64, 128, 256, 512, 1024)
-MEMORY_USUAL = 1 << 19  # bytes of what lies together of a row from which that is the default
+MEMORY_USUAL = 1 << 17  # bytes of what lies together of a row from which that is the default
 PARTS = (4, 8, 16, 32, 64)  # vectors of a thread in a part
 PART_USUAL = 1 << 16  # bytes of a part by default
 PACED_LEAST = 1 << 17  # bytes of a row from which its second reading may follow its first
-PACED_USUAL = (4 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
+PACED_USUAL = (1 << 20, 12 << 20)  # bytes of a row whose second reading follows its first by default
+PACED_SOFTMAX = 4 << 20  # and from which it does where each reading takes exponentials
+COLUMNS_LEAST = 8 << 20  # bytes of few columns from which they are read in the order of memory by default
 PACED_PART = 24 * 1024  # and of the part of it that a block then has
 IN_FLIGHT = (2, 4, 8, 16)  # vectors of a thread where the row is streamed
 USUALLY_IN_FLIGHT = 4
@@ -74,7 +79,6 @@ NARROW_IN_FLIGHT = 8  # where it loads single elements
 # Of blocks that take 128 columns and add or compare: a sum takes 2.04 ms on an H200, and 2.15 with 8. The position of a
 # maximum took 2.70 ms, and had taken 2.13 with 8.
 WIDE_IN_FLIGHT = 2
-_LIGHT_STATES = ("Sum", "Prod", "Extreme", "Truth")
 MOST_IN_FLIGHT = 32  # their elements
 
 
@@ -209,17 +213,6 @@ def _words(kept: Sequence[Expr]) -> float:
     return total
 
 
-def _state_bytes(steps: Sequence[Step]) -> int:
-    """Bytes of all reductions' states of one thread."""
-    return sum(item.state_bytes for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
-
-
-def _is_light(steps: Sequence[Step]) -> bool:
-    """Whether an element takes a few instructions of every reduction."""
-    states = (item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
-    return all(state.startswith(_LIGHT_STATES) for state in states)
-
-
 def _power_below(value: float, values: Sequence[int]) -> int:
     """The largest of `values` at most `value`, or the smallest."""
     return max([v for v in values if v <= value], default=values[0])
@@ -258,11 +251,11 @@ class Chooser:
         vector = self._vector()
         read_again = sum(isinstance(step, ReducePass | EmitPass) for step in streamed) > 1
         cluster = self._cluster(kept, vector) if read_again else 1
-        state_bytes = max(_state_bytes(staged), _state_bytes(streamed))
+        most_state = max(state_bytes(staged), state_bytes(streamed))
         order = self._order(streamed) if cluster == 1 else "launches"
         wide = self._has_wide_columns(bool(kept))
-        team = self._team(vector, bool(kept), state_bytes, cluster, self._usual_team(order, vector, wide))
-        threads = self._threads(team, state_bytes, 128 if wide else 32)
+        team = self._team(vector, bool(kept), most_state, cluster, self._usual_team(order, vector, wide))
+        threads = self._threads(team, most_state, 128 if wide else 32)
         staging = self._staging(kept, vector, team, threads, cluster)
         order = order if self.column or team > 32 else "launches"
         part = self._part(team, vector) if order == "memory" else 0
@@ -270,8 +263,9 @@ class Chooser:
         if splits > 1 or part:
             staging = "stream"
             self.tunables = [item for item in self.tunables if item.name != "staging"]
-        is_light = wide and _is_light(streamed)
-        usually = WIDE_IN_FLIGHT if is_light else NARROW_IN_FLIGHT if vector == 1 else USUALLY_IN_FLIGHT
+        light = wide and is_light(streamed)
+        narrow = vector == 1 and not (self.column and part)
+        usually = WIDE_IN_FLIGHT if light else NARROW_IN_FLIGHT if narrow else USUALLY_IN_FLIGHT
         in_flight = self._in_flight(vector, usually) if staging == "stream" else USUALLY_IN_FLIGHT
         steps = streamed if staging == "stream" else staged
         return RowShape(
@@ -363,8 +357,11 @@ class Chooser:
             per_thread = 8 if staged else 16
             if self.rows * 32 < resident or pieces > 32 * per_thread:
                 default = _power_below(pieces / 2, values) if pieces > 64 else default
-                held = max(per_thread, 16 // vector) if staged else per_thread
-                while default > 128 and default // 2 * self.rows >= resident and pieces <= default // 2 * held:
+                narrow = staged and vector == 1
+                while default > (64 if narrow else 128) and default // 2 * self.rows >= resident:
+                    held = (NARROW_MOST if default == 1024 else 16) if narrow else per_thread
+                    if pieces > default // 2 * held:
+                        break
                     default //= 2
                 if self.rows * 2 <= self.device.cores:  # several blocks a row
                     default = min(512, default)
@@ -426,7 +423,7 @@ class Chooser:
             "holds it; memory: one a reading in the order of memory, and one that combines"
         )
         usual = "launches"
-        if "behind" in legal and self._is_behind_by_default():
+        if "behind" in legal and self._is_behind_by_default(steps):
             usual = "behind"
         elif "memory" in legal and self._walks_memory_by_default():
             usual = "memory"
@@ -455,22 +452,25 @@ class Chooser:
 
     def _walks_memory_by_default(self) -> bool:
         """Rows in large pieces, or columns too few for a block each: of more than the second cache holds."""
-        few = self.column and self.rows <= 16 * self.device.cores
-        large = self._is_apart and self._together * 4 >= MEMORY_USUAL
-        return (few or large) and self.rows * self.length * 4 > self.device.cache_bytes
+        whole = self.rows * self.length * 4
+        if self.column:
+            return self.rows <= 16 * self.device.cores and whole >= COLUMNS_LEAST
+        return self._is_apart and self._together * 4 >= MEMORY_USUAL and whole > self.device.cache_bytes
 
     def _part(self, team: int, vector: int) -> int:
-        usual = PARTS[-1] if self.column else _power_below(PART_USUAL / (team * min(16, 4 * vector)), PARTS)
+        if self.column:  # at least two blocks a multiprocessor
+            usual = _power_below(self.length * self.rows / (64 * team * self.device.cores), PARTS)
+        else:  # 16-bit elements take more arithmetic than memory
+            usual = _power_below(PART_USUAL / (team * (4 * vector if vector < 8 else vector)), PARTS)
         self.tunables.append(tunable("part", PARTS, usual, "parallel", "vectors of a thread in a part"))
         return number(self.choices, "part", PARTS, usual)
 
-    def _is_behind_by_default(self) -> bool:
+    def _is_behind_by_default(self, steps: Sequence[Step]) -> bool:
         """Many rows that the second cache holds, but no cluster: each by one block would be read from memory twice."""
-        return (
-            not self._is_apart
-            and PACED_USUAL[0] <= self.length * 4 <= PACED_USUAL[1]
-            and self.rows * 2 > self.device.cores
-        )
+        states = [item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators]
+        least = PACED_SOFTMAX if any(state.startswith("SoftmaxState") for state in states) else PACED_USUAL[0]
+        fits = least <= self.length * 4 <= PACED_USUAL[1]
+        return fits and not self._is_apart and self.rows * 2 > self.device.cores
 
     def _in_flight(self, vector: int, usual: int) -> int:
         legal = [n for n in IN_FLIGHT if n * vector <= MOST_IN_FLIGHT]

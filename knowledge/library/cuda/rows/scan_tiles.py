@@ -18,7 +18,7 @@ from foundry.knowledge.opgraph import ITEM_BYTES
 TEAMS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 ROUNDS = (1, 2, 4, 8)
 LOOK_BACK_THREADS = (128, 256, 512, 1024)
-_HELD = 16  # elements of a tile that one thread holds
+_HELD = 16  # words of a tile that one thread holds
 _ROWS_BLOCK = 256  # threads of a block whose rows each have a warp or less
 
 
@@ -27,7 +27,8 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
     thread holds of a tile."""
     vector = space.widest()
     pieces = math.ceil(space.length / vector)
-    wide = max(1, min(8, _HELD // vector))
+    words = max(1, ITEM_BYTES[space.kernel.dtype] // 4)
+    wide = max(1, min(8, _HELD // (vector * words)))
     team = min([size for size in TEAMS if size * wide >= pieces and size <= 32] or [32])
     if pieces > 32 * wide * 2:
         team = min([size for size in TEAMS if 64 <= size <= 512 and size * wide >= pieces], default=512)
@@ -63,7 +64,8 @@ def print_tiles(space: ScanSpace, choices: dict[str, Choice], first: Tunable) ->
 def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable) -> PrintedKernel:
     """Every tile of `threads` times `rounds` vectors is a block."""
     vector = space.widest()
-    threads = number(choices, "threads", LOOK_BACK_THREADS, 256)
+    usual = 256 if ITEM_BYTES[space.kernel.dtype] <= 4 else 512  # what takes two words is told through a fence
+    threads = number(choices, "threads", LOOK_BACK_THREADS, usual)
     default = max(1, min(8, 2 * _HELD // vector))
     rounds = number(choices, "rounds", ROUNDS, default)
     tiles = math.ceil(space.length / (threads * rounds * vector))
@@ -89,7 +91,7 @@ def print_look_back(space: ScanSpace, choices: dict[str, Choice], first: Tunable
         choices={"path": "look_back", "threads": threads, "rounds": rounds},
         tunables=(
             first,
-            tunable("threads", LOOK_BACK_THREADS, 256, "parallel", "threads of a block, which has one tile"),
+            tunable("threads", LOOK_BACK_THREADS, usual, "parallel", "threads of a block, which has one tile"),
             tunable("rounds", ROUNDS, default, "vector", "vectors of a tile that one thread holds"),
         ),
         d_mem=2 if vector > 1 else 1,

@@ -60,6 +60,7 @@ class EmitPass:
 
 RowStep = Let | EmitRow
 Step = ReducePass | EmitPass | RowStep
+_LIGHT_STATES = ("Sum", "Prod", "Extreme", "Truth")
 
 
 def _apply(op: str, dtype: str, *args: Expr) -> Apply:
@@ -134,6 +135,17 @@ def _accumulator(stage: Reduction) -> Accumulator:
     indexed = stage.op in ("argmax", "argmin")
     value_type = value if indexed or stage.op in ("any", "all") else kind
     return Accumulator(stage.name, state, stage.value, value_type, indexed, defines, state_bytes)
+
+
+def state_bytes(steps: Sequence[Step]) -> int:
+    """Bytes of all reductions' states of one thread."""
+    return sum(item.state_bytes for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
+
+
+def is_light(steps: Sequence[Step]) -> bool:
+    """Whether an element takes a few instructions of every reduction."""
+    states = (item.state for step in steps if isinstance(step, ReducePass) for item in step.accumulators)
+    return all(state.startswith(_LIGHT_STATES) for state in states)
 
 
 def _online(first: Reduction, second: Reduction) -> Accumulator:

@@ -36,10 +36,12 @@ def channels(batch: int, count: int, size: int, **choices: Choice) -> PrintedKer
     [
         ((40, 24, 427000), "memory"),
         ((16, 32, 262144), "memory"),
+        ((64, 128, 62500), "memory"),
         ((256, 256, 3136), "launches"),  # pieces of a few loads a thread
         ((4, 8, 262144), "launches"),  # the second cache holds all of it
         ((150000, 600, 1), "memory"),  # columns, too few for a block each
         ((16384, 4096, 1), "launches"),
+        ((1, 960, 508032), "behind"),  # rows that the second cache holds, each in one piece
     ],
 )
 def test_order_by_what_lies_together(shape: tuple[int, int, int], order: str) -> None:
