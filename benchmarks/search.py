@@ -430,8 +430,9 @@ def table(results: Sequence[Result]) -> list[str]:
                 f"| {name} | {mean(item.evaluations for item in own):.1f} | {100 * reached:.0f} % |"
                 f" {mean(item.area for item in own):.3f} |"
             )
-            if name != WHOLE:
-                found = compare(pairs_of(results, WHOLE, name, keep))
+            pairs = pairs_of(results, WHOLE, name, keep)
+            if name != WHOLE and pairs:
+                found = compare(pairs)
                 line += (
                     f" {found.ratio[0]:.2f} [{found.ratio[1]:.2f}, {found.ratio[2]:.2f}] |"
                     f" {found.area[0]:+.3f} [{found.area[1]:+.3f}, {found.area[2]:+.3f}] | {found.p:.4f} |"
