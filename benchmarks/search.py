@@ -199,7 +199,8 @@ def variants() -> dict[str, Variant]:
     for name in OFF:
         others = tuple(other for other in OFF if other != name)
         found[f"with {name}"] = partial(recall_and_search, without=others)
-    found[f"with {' and '.join(OFF)}"] = partial(recall_and_search, without=())
+    kept_out = tuple(name for name in OFF if name not in ("gradients", "migration"))
+    found["with gradients and migration"] = partial(recall_and_search, without=kept_out)
     return found
 
 
