@@ -26,8 +26,8 @@ from foundry.graph.solve import resume, solve
 from foundry.knowledge.codec import decode, encode
 
 MakeRequest = Callable[..., SolveRequest]
-# Whether a step's structure was swept before depends on the parent that is drawn.
-TUNED = r"No better numbers: swept before in this run|(?s:.+) Best: \w+\.\w+ = \S+ \(was "
+# Not every expert may tune, and whether a step's structure was swept before depends on the parent that is drawn.
+TUNED = r"Not called: there is no tool 'tune' here|No better numbers: swept before|(?s:.+) Best: \w+\.\w+ = .+ \(was "
 KILLED = """
 import asyncio, sys
 from pathlib import Path
