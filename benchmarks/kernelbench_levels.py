@@ -8,8 +8,8 @@ A map of where the library stands, and no result: kernels run in one process wit
 the first recipe that a run tries and the first that names its precision, untuned; the faster one counts whose error
 is within the bound that PyTorch's own error gives. `foundry bench` gives results.
 Processes lower and compile all tasks while another, which is started again when a kernel takes it down, times those
-that are ready. What stands in --out is not asked again. Times are medians of device events in ms, ours and eager (TF32
-allowed) in turn, the L2 cache written over before each.
+that are ready. What was measured, or failed, and stands in --out is not asked again. Times are medians of device
+events in ms, ours and eager (TF32 allowed) in turn, the L2 cache written over before each.
 """
 
 from __future__ import annotations
@@ -214,17 +214,20 @@ class Measurer:
         self._process.start()
         theirs.close()
 
-    def ask(self, prepared: Prepared, until: float) -> Row:
+    def ask(self, prepared: Prepared, until: float) -> Row | None:
+        """None where `until` (of time.monotonic) came first, which says nothing of the task."""
+        row = Row(prepared.task, problem="the process that measured it died or did not answer")
+        is_lost = True
         with contextlib.suppress(EOFError, OSError):
             self._link.send(prepared)
             if self._link.poll(max(1.0, min(TASK_S, until - time.monotonic()))):
-                row: Row = self._link.recv()
-                if "CUDA error" not in row.problem:
-                    return row
-                self._restart()
-                return row
-        self._restart()
-        return Row(prepared.task, problem="the process that measured it died or did not answer")
+                row = self._link.recv()
+                is_lost = "CUDA error" in row.problem  # which no later call of that process survives
+            elif time.monotonic() >= until:
+                return None
+        if is_lost:
+            self._restart()
+        return row
 
     def _restart(self) -> None:
         self.close()
@@ -252,8 +255,10 @@ def main() -> None:
         report(known)
         return
     device, until = describe("cuda"), time.monotonic() + asked.seconds
+    if not device.present and not asked.prepare_only:
+        raise SystemExit("no NVIDIA GPU on this machine: --prepare-only lowers and compiles without one")
     device = device if device.present else H200
-    done = {row.task for row in known}
+    done = {row.task for row in known if row.problem or row.ours_ms is not None}
     request = BenchRequest(str(asked.root), "", levels_of(asked.levels), only=asked.only, every=asked.every)
     orders = [(task, device) for task in find_tasks(request) if task.name not in done]
     with contextlib.ExitStack() as stack:
@@ -264,9 +269,11 @@ def main() -> None:
         measurer = None if asked.prepare_only else stack.enter_context(contextlib.closing(Measurer()))
         pending = [pool.apply_async(prepare, (order,)) for order in orders]
         for prepared in in_order_of_readiness(pending, until):
-            row = Row(prepared.task, problem=prepared.problem)
-            if measurer and not row.problem:
+            row: Row | None = Row(prepared.task, problem=prepared.problem)
+            if measurer and not prepared.problem:
                 row = measurer.ask(prepared, until)
+            if row is None:
+                break
             known.append(row)
             print(line_of(row), flush=True)
             out.write(json.dumps(asdict(row)) + "\n")
@@ -318,7 +325,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--prepare-only", action="store_true", help="lower and compile, measure nothing")
     parser.add_argument("--out", type=Path, default=Path("levels.jsonl"), help="JSON lines")
     parser.add_argument("--report", type=Path, help="only sums such a file up")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if not asked.report and asked.root is None:
+        parser.error("--root DIR: a checkout of KernelBench, or --report FILE")
+    return asked
 
 
 if __name__ == "__main__":
