@@ -210,47 +210,40 @@ EMULATED_PRODUCTS(product_tf32, tf32, 8, unsigned, false, false, true)
 EMULATED_SIXTEEN(f16)
 EMULATED_SIXTEEN(bf16)
 
-// The left operand in registers, as fragments of each warp; the right one with rows that are one k each.
-template <int N, class Value> void multiply_held(float (&d)[N], const unsigned (&a)[4], unsigned long long b, Value value) {
-    struct Held { unsigned words[4][4]; };  // of the lane's two rows
+// The left operand in registers, as fragments of each warp. `term` gives one product of a sum, from the registers of the
+// four lanes that share the lane's two rows.
+struct HeldRows { unsigned words[4][4]; };
+template <int Depth, int N, class Term> void multiply_held(float (&d)[N], const unsigned (&a)[4], Term term) {
     const emulator::Fragments* const all = emulator::exchange_fragments(a, {});
     const int lane = emulator::block().current->thread % 32;
-    Held held;
+    HeldRows held;
     for (int i = 0; i < 4; ++i) std::memcpy(held.words[i], all[lane / 4 * 4 + i].a, sizeof held.words[i]);
     queue().groups.back().push_back([=, sums = &d[0], now = &a[0]] {
         if (std::memcmp(now, held.words[lane % 4], 16)) emulator::violation("registers written while they are multiplied");
         for (int j = 0; j < N; ++j) {
             const int late = j / 2 % 2, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
-            float sum = sums[j];
-            for (int k = 0; k < 16; ++k) {
-                const unsigned left = held.words[k % 8 / 2][late + k / 8 * 2];
-                sum += value(left >> k % 2 * 16) * value(described_word_across<unsigned short>(b, column, k));
-            }
-            sums[j] = sum;
+            for (int k = 0; k < Depth; ++k) sums[j] += term(held, late, column, k);
         }
     });
 }
+// 16 bits, the right operand with rows that are one k each.
+template <int N, class Value>
+void multiply_held_sixteen(float (&d)[N], const unsigned (&a)[4], unsigned long long b, Value value) {
+    multiply_held<16>(d, a, [=](const HeldRows& held, int late, int column, int k) {
+        const unsigned left = held.words[k % 8 / 2][late + k / 8 * 2];
+        return value(left >> k % 2 * 16) * value(described_word_across<unsigned short>(b, column, k));
+    });
+}
 template <int N> void held_f16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
-    multiply_held(d, a, b, value_f16);
+    multiply_held_sixteen(d, a, b, value_f16);
 }
 template <int N> void held_bf16(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
-    multiply_held(d, a, b, value_bf16);
+    multiply_held_sixteen(d, a, b, value_bf16);
 }
-// The same in TF32, the right operand along k.
+// TF32, the right operand along k.
 template <int N> void held_tf32(float (&d)[N], const unsigned (&a)[4], unsigned long long b) {
-    struct Held { unsigned words[4][4]; };  // of the lane's two rows
-    const emulator::Fragments* const all = emulator::exchange_fragments(a, {});
-    const int lane = emulator::block().current->thread % 32;
-    Held held;
-    for (int i = 0; i < 4; ++i) std::memcpy(held.words[i], all[lane / 4 * 4 + i].a, sizeof held.words[i]);
-    queue().groups.back().push_back([=, sums = &d[0], now = &a[0]] {
-        if (std::memcmp(now, held.words[lane % 4], 16)) emulator::violation("registers written while they are multiplied");
-        for (int j = 0; j < N; ++j) {
-            const int late = j / 2 % 2, column = j / 4 * 8 + lane % 4 * 2 + j % 2;
-            for (int k = 0; k < 8; ++k)
-                sums[j] += value_tf32(held.words[k % 4][late + k / 4 * 2]) *
-                           value_tf32(described_word<unsigned>(b, column, k * 4));
-        }
+    multiply_held<8>(d, a, [=](const HeldRows& held, int late, int column, int k) {
+        return value_tf32(held.words[k % 4][late + k / 4 * 2]) * value_tf32(described_word<unsigned>(b, column, k * 4));
     });
 }
 
