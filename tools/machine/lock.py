@@ -182,22 +182,12 @@ class DeviceLock:
 
     def _is_wished(self) -> bool:
         """Whether a writer waits that is not patient."""
-        with _opened(self._wish) as wish:
-            try:
-                fcntl.flock(wish, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return _is_held(self._wish)
 
     def _is_wanted(self) -> bool:
         """Whether somebody stands in the gate: beside readers only who wants to be alone stays there, beside a writer
         whoever comes next. A writer that wishes goes there as soon as it can."""
-        with _opened(self._gate) as gate:
-            try:
-                fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        return _is_held(self._gate)
 
     @contextlib.asynccontextmanager
     async def _held(self, kind: int) -> AsyncIterator[None]:
@@ -233,6 +223,16 @@ def _opened(path: Path) -> Iterator[int]:
         yield handle
     finally:
         os.close(handle)
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody has the lock of a file, alone or shared."""
+    with _opened(path) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 async def _acquire(handle: int, kind: int) -> None:
