@@ -48,3 +48,14 @@ def test_in_what_nvcc_builds(tmp_path: Path, kind: str, first: str, last: str, r
     gate = next(gate for gate in symbol_gates(built) if gate.gate == DEPENDENCE)
     assert gate.passed is not races
     assert {reason.kind for reason in gate.reasons} == ({ReasonKind.RACES} if races else set())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.skipif(tool_path("cuobjdump") is not None, reason="there is a disassembler here")
+def test_code_that_nobody_can_read_is_not_called_clean(tmp_path: Path) -> None:
+    built = tmp_path / "kernel.bin"
+    source = KERNEL.replace("@FIRST@", "").replace("@LAST@", ANNOUNCES)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-x", "cu", "-", "-o", str(built)]
+    subprocess.run(command, input=source, text=True, check=True, capture_output=True)
+    gate = next(gate for gate in symbol_gates(built) if gate.gate == DEPENDENCE)
+    assert gate.passed and "not looked at" in gate.evidence

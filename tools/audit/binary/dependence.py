@@ -9,16 +9,17 @@ from foundry.knowledge.candidate import Gate
 from foundry.knowledge.reasons import Reason, ReasonKind
 from foundry.tools.audit.binary.elf import is_device_code
 from foundry.tools.protocol.reasons import make_gate
-from foundry.tools.targets.disassembly import disassembled
+from foundry.tools.targets.disassembly import INSTALL, disassembled
 
 DEPENDENCE = "dependent launches"
-# Machine code of griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA 9.0, section 9.7.13.13); their
-# names in cuobjdump's output for sm_90 and later.
+# What griddepcontrol.launch_dependents and griddepcontrol.wait (PTX ISA, "griddepcontrol") become in machine code, by
+# cuobjdump's names: seen in what nvcc 13.0 makes for sm_90.
 _ANNOUNCES, _WAITS = re.compile(r"\bPREEXIT\b"), re.compile(r"\bACQBULK\b")
 
 
 def dependence_gate(library: Path) -> Gate | None:
-    """Gate "dependent launches" of a built library or cubin; None where it has no device code that can be read.
+    """Gate "dependent launches" of a built library or cubin; None where it has no device code. Where nothing here can
+    read that, the gate passes and says so.
 
     Only the wait makes what the kernel before it wrote visible. Code that announces and never waits is of no use, or
     reads what may not be written yet. Exhibit: early_dependent.
@@ -28,8 +29,10 @@ def dependence_gate(library: Path) -> Gate | None:
     except OSError:
         return None
     text = disassembled(library) if has_code else ""
-    if not text:
+    if not has_code:
         return None
+    if not text:
+        return Gate(DEPENDENCE, True, f"not looked at: no disassembler here reads it ({INSTALL})")
     against = [Reason(ReasonKind.RACES, "")] if never_waits(text) else []
     return make_gate(DEPENDENCE, against, "no kernel begins before the one whose results it reads")
 
