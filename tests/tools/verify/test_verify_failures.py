@@ -1,7 +1,8 @@
-"""Every way a candidate's file can fail: the right verdict, one clear line, and the next one is not harmed."""
+"""Every way a candidate's file can fail: the right verdict, one clear line, the next one unharmed, nobody left."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable
@@ -94,11 +95,21 @@ async def bench(
         (folder / "tanh.py").write_text(TASK)
         task = read_task(folder / "tanh.py")
         allowance = Allowance(run_limit_s=RUN_S, load_limit_s=LOAD_S, memory_bytes=1 << 30)
+        others = descendants(os.getpid())  # what this worker's other fixtures keep running
         made = await open_workbench(
             task, describe("cpu"), folder / "scratch", seed=0, allowance=allowance, zygote=zygote
         )
         yield made, task
+        running = set(descendants(os.getpid())) - set(others)
+        assert len(running) < 8, running  # judges and a reference: not one for each of these files
         await made.aclose()
+        left = set(descendants(os.getpid())) - set(others)
+        for _ in range(50):  # a process that was killed leaves when the kernel has taken its memory back
+            if not left:
+                break
+            await asyncio.sleep(0.2)
+            left &= set(descendants(os.getpid()))
+        assert not left, left
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -115,13 +126,11 @@ async def test_it_fails_in_one_clear_line(bench: tuple[Workbench, Task], name: s
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_honest_file_is_still_judged_and_nobody_is_left(bench: tuple[Workbench, Task]) -> None:
+async def test_an_honest_file_is_still_judged(bench: tuple[Workbench, Task]) -> None:
     machine, task = bench
     report = await verify_in(machine, task, HONEST, "fair", "screen")
     assert report.verdict == "rejected" and report.evaluation.audit is not None  # PyTorch itself, right and audited
     assert report.evaluation.timing is None and report.speedup is None and "time" not in report.seconds
-    running = descendants(os.getpid())  # the tests, the warm process, at most two judges, the reference
-    assert len(running) <= 5, running
 
 
 @pytest.mark.parametrize("verbose", [False, True])
