@@ -13,45 +13,42 @@ import pytest
 from foundry.tools.process import idleness
 from foundry.tools.process.idleness import Idleness
 
-SPINS = "while True: pass"
-SLEEPS = "import time\ntime.sleep(60)"
+SPINS = "print(flush=True)\nwhile True: pass"
+SLEEPS = "import time\nprint(flush=True)\ntime.sleep(1e6)"
 
 
 @pytest.fixture
 def process(request: pytest.FixtureRequest) -> Iterator[int]:
-    with subprocess.Popen([sys.executable, "-c", request.param]) as started:
-        time.sleep(0.3)
+    with subprocess.Popen([sys.executable, "-c", request.param], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None and started.stdout.readline() == b"\n", "it has not begun"
         yield started.pid
         started.kill()
 
 
+def said_of(process: int, pause_s: float, most: int) -> str:
+    """What is said of a process in so many pauses at most: one that shares its core does not work in each of them."""
+    idle = Idleness()
+    for _ in range(most):
+        idle.begin(process)
+        time.sleep(pause_s)
+        if said := idle.end():
+            return said
+    return ""
+
+
 @pytest.mark.parametrize("process", [SPINS], indirect=True)
 def test_a_process_that_works_on_is_noticed(process: int) -> None:
-    idle, said = Idleness(), ""
-    for _ in range(10):
-        idle.begin(process)
-        time.sleep(0.0 if said else 0.15)
-        said = said or idle.end()
-    assert "while it had nothing to do" in said
+    assert "while it had nothing to do" in said_of(process, 0.15, 100)
 
 
 @pytest.mark.parametrize("process", [SPINS], indirect=True)
 def test_many_short_pauses_add_up(process: int) -> None:
-    idle, said = Idleness(), ""
-    for _ in range(40):
-        idle.begin(process)
-        time.sleep(0.002)
-        said = said or idle.end()
-    assert "while it had nothing to do" in said
+    assert "while it had nothing to do" in said_of(process, 0.002, 1000)
 
 
 @pytest.mark.parametrize("process", [SLEEPS], indirect=True)
 def test_a_process_that_sleeps_is_left_in_peace(process: int) -> None:
-    idle = Idleness()
-    for _ in range(20):
-        idle.begin(process)
-        time.sleep(0.002)
-        assert idle.end() == ""
+    assert said_of(process, 0.002, 20) == ""
 
 
 def test_time_that_is_booked_late_is_not_the_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
