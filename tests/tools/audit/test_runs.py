@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.tools.audit.candidates import HONEST, LAUNCH, TASK, candidate
+from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Baseline, Build, Gate
 from foundry.knowledge.task import Policy
@@ -35,7 +36,7 @@ def grader(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def runs(grader: Grader, text: str, policy: Policy = "fair") -> list[Gate]:
-    return grader.ablate(text, Build(True, 0.0), Baseline(1.0, 0.0, [(40, 100)]), policy)[0]
+    return asking.ablate(grader, text, Build(True, 0.0), Baseline(1.0, 0.0, [(40, 100)]), policy)
 
 
 def failed(gates: list[Gate]) -> dict[str, str]:

@@ -208,9 +208,7 @@ def below(pid: int) -> list[int]:
         pytest.param("fills_shared", "No space left on device|of shared memory", marks=needs_all),
     ],
 )
-def test_a_hostile_worker_costs_its_limit(
-    zygote: Zygote, code: Path, tmp_path: Path, job: str, evidence: str
-) -> None:
+def test_a_hostile_worker_costs_its_limit(zygote: Zygote, code: Path, tmp_path: Path, job: str, evidence: str) -> None:
     worker = fork(zygote, code, tmp_path)
     limit_s = WALL_S if "finish" in evidence else LIMITS.wall_s
     start = time.monotonic()

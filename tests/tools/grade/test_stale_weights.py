@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.exploits.museum import HERE, read_case
+from tests.tools.grade import asking
 
 from foundry.agents.playbook.diagnosis import failure_of
 from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Stage, Verdict
@@ -77,7 +78,7 @@ def prepared(lines: str) -> str:
 
 
 def verify(grader: Grader, text: str, stage: Stage = "screen") -> Verdict:
-    return grader.verify(text, BUILT, stage, BASELINE)
+    return asking.verify(grader, text, BUILT, stage, BASELINE)
 
 
 @pytest.mark.parametrize("text", [IN_CONSTRUCTOR, AT_FIRST_FORWARD], ids=["constructor", "first forward"])

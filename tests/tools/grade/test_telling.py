@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from tests.tools.grade import asking
 
 from foundry.knowledge.candidate import Baseline, Build
 from foundry.tools.grade.grader import Grader
@@ -68,14 +69,14 @@ def test_the_task_is_graded_and_labelled(baseline: Baseline) -> None:
 
 
 def test_an_honest_kernel_is_right_and_timed(grader: Grader, baseline: Baseline) -> None:
-    assert grader.verify(HONEST, BUILT, "full", baseline).outcome == "correct"
-    timing = grader.time(HONEST, BUILT, "screen", baseline)
+    assert asking.verify(grader, HONEST, BUILT, "full", baseline).outcome == "correct"
+    timing = asking.time(grader, HONEST, BUILT, "screen", baseline)
     assert timing.problem == "" and timing.speedup > 0
 
 
 @pytest.mark.parametrize("text", [COPY, COPY_AFTER_A_SAMPLE], ids=["copy", "copy after a sample"])
 def test_a_copy_of_the_input_is_wrong_in_the_screen_already(grader: Grader, baseline: Baseline, text: str) -> None:
-    verdict = grader.verify(text, BUILT, "screen", baseline)
+    verdict = asking.verify(grader, text, BUILT, "screen", baseline)
     assert verdict.outcome == "wrong_result", verdict.evidence
     assert [gate.gate for gate in verdict.gates if gate.passed and gate.gate == "as given"] == ["as given"]
     assert verdict.gates[-1].gate == "few of the other sign" and "want 0" in verdict.evidence
@@ -84,6 +85,6 @@ def test_a_copy_of_the_input_is_wrong_in_the_screen_already(grader: Grader, base
 @pytest.mark.parametrize("text", [COPY_WHILE_TIMED, INPUT_WHILE_TIMED], ids=["copy", "input"])
 def test_a_copy_in_timed_calls_only_is_cheating(grader: Grader, baseline: Baseline, text: str) -> None:
     """A glance at the timed inputs would say that a copy will do: they hold few elements for which it will not."""
-    assert grader.verify(text, BUILT, "screen", baseline).outcome == "correct"
-    timing = grader.time(text, BUILT, "screen", baseline)
+    assert asking.verify(grader, text, BUILT, "screen", baseline).outcome == "correct"
+    timing = asking.time(grader, text, BUILT, "screen", baseline)
     assert timing.outcome == "cheating" and "of timed call" in timing.problem and timing.speedup == 0.0

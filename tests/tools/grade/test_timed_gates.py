@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import torch
+from tests.tools.grade import asking
+from tests.waiting import until
 
 from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
 from foundry.knowledge.opgraph import TensorSpec
+from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.grade import timed_groups
 from foundry.tools.grade.answers import are_doubtful, ask_twice
 from foundry.tools.grade.grader import Grader
@@ -90,7 +95,7 @@ def integers(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> tuple[
 def timed(opened: tuple[Grader, Baseline], forward: str, *, top: str = "", init: str = "pass") -> Timing:
     grader, baseline = opened
     parts = FLOATS if "randn" in grader._task.source else INTEGERS
-    return grader.time(candidate(parts, forward, top=top, init=init), LOADED, "screen", baseline)
+    return asking.time(grader, candidate(parts, forward, top=top, init=init), LOADED, "screen", baseline)
 
 
 def test_an_honest_candidate_is_timed_by_both_clocks_alike(floats: tuple[Grader, Baseline]) -> None:
@@ -110,7 +115,7 @@ def slow_down_the_clock():
     slow = "for _ in range(4): self.right(x)\nreturn self.right(x)"
     timing = timed(floats, slow, top=top, init="slow_down_the_clock()")
     if timing.problem == "":  # what it changed may also have been seen
-        assert timing.speedup < 0.6 and timing.wall_ratio > 5.0
+        assert timing.speedup < 0.6 and not clocks_agree(timing)
     assert timing.problem == "" or timing.outcome == "cheating"
 
 
@@ -171,9 +176,9 @@ return result"""
 
 def test_results_kept_and_given_out_again_are_caught_though_always_right(floats: tuple[Grader, Baseline]) -> None:
     grader, baseline = floats
-    cached = grader.time(candidate(FLOATS, KEPT, top="MEMORY = []"), LOADED, "full", baseline)
+    cached = asking.time(grader, candidate(FLOATS, KEPT, top="MEMORY = []"), LOADED, "full", baseline)
     assert (cached.outcome, cached.gate) == ("cheating", "computed anew") and "kept" in cached.problem
-    honest = grader.time(candidate(FLOATS, "return self.right(x)"), LOADED, "full", baseline)
+    honest = asking.time(grader, candidate(FLOATS, "return self.right(x)"), LOADED, "full", baseline)
     assert honest.problem == "" and honest.speedup > 0
 
 
@@ -262,8 +267,16 @@ def test_a_screen_gives_up_on_what_is_clearly_slower() -> None:
     assert timed_groups.GIVE_UP_FACTOR * 0.9 > 1.0
 
 
-def test_cpu_time_is_split_into_turns_and_what_lies_between() -> None:
-    mine, idle = Turns(os.getpid()), Turns(os.getppid())
+@pytest.fixture
+def resting() -> Iterator[int]:
+    """A process that does nothing."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_cpu_time_is_split_into_turns_and_what_lies_between(resting: int) -> None:
+    mine, idle = Turns(os.getpid()), Turns(resting)
     for _ in range(6):
         for turns in (mine, idle):
             turns.begin()
@@ -297,12 +310,10 @@ def test_a_changed_place_in_the_queue_is_seen() -> None:
     child = os.fork()
     if child == 0:
         os.nice(5)
-        time.sleep(30)
+        time.sleep(1000)
         os._exit(0)
     try:
-        end = time.monotonic() + 5
-        while scheduling_of(child) == usual and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: scheduling_of(child) != usual, "another place in the queue")
         assert f"nice {usual.nice + 5}" in describe_rescheduling(child, usual, is_reference=True)
         assert describe_rescheduling(child, usual, is_reference=False) == ""  # a candidate may stand back
         slower = scheduling_of(child)
@@ -319,10 +330,10 @@ def test_inputs_keep_to_the_range_that_the_task_declares(tmp_path: Path, zygote:
     parts["DRAWN"] = "torch.rand(256, 1000) + 1"
     (tmp_path / "timed.toml").write_text("input_range = [1.0, 2.0]\n")
     grader, baseline = opened(tmp_path, parts, zygote)
-    honest = grader.time(candidate(parts, "return self.right(x)"), LOADED, "screen", baseline)
+    honest = asking.time(grader, candidate(parts, "return self.right(x)"), LOADED, "screen", baseline)
     assert honest.problem == ""
     forward = "key = x.data_ptr()\nif key not in MEMORY: MEMORY[key] = self.right(x)\nreturn MEMORY[key].clone()"
-    caught = grader.time(candidate(parts, forward, top="MEMORY = {}"), LOADED, "screen", baseline)
+    caught = asking.time(grader, candidate(parts, forward, top="MEMORY = {}"), LOADED, "screen", baseline)
     assert caught.outcome == "cheating" or "of timed call" in caught.problem
 
 

@@ -7,6 +7,8 @@ import platform
 from collections.abc import Iterator
 
 import pytest
+from tests.tools.grade import asking
+from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import Baseline, Build, Stage, Verdict
 from foundry.knowledge.device import Device
@@ -75,7 +77,7 @@ def grader(device: Device, zygote: Zygote, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("trust")
     (folder / "two.py").write_text(TASK)
     task = read_task(folder / "two.py")
-    made = Grader(task, device, folder, seed=3, zygote=zygote, owns_zygote=False, run_limit_s=4.0)
+    made = Grader(task, device, folder, seed=3, zygote=zygote, owns_zygote=False, run_limit_s=PATIENCE_S)
     yield made
     made.close()
 
@@ -86,7 +88,7 @@ def baseline(grader: Grader) -> Baseline:
 
 
 def verify(grader: Grader, baseline: Baseline, text: str, stage: Stage = "screen") -> Verdict:
-    return grader.verify(text, BUILT, stage, baseline)
+    return asking.verify(grader, text, BUILT, stage, baseline)
 
 
 HONEST = {

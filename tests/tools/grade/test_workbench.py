@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import Build
 from foundry.knowledge.device import Ceilings, Device, TargetName
@@ -98,11 +99,13 @@ async def test_a_candidate_goes_all_the_way(zygote: Zygote, tmp_path: Path) -> N
 
 
 async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_path: Path) -> None:
-    bench = await opened(zygote, tmp_path, allowance=Allowance(run_limit_s=1.5))
+    bench = await opened(zygote, tmp_path)
     try:
         await bench.baseline()
         texts = [CANDIDATE + f"\nNUMBER = {number}\n" for number in range(5)]
-        texts[1] = CANDIDATE.replace("return torch.softmax", "while True: pass\n        return torch.softmax")
+        texts[1] = CANDIDATE.replace(
+            "return torch.softmax", "__import__('time').sleep(1e6)\n        return torch.softmax"
+        )
         texts[3] = CANDIDATE.replace("dim=1", "dim=0")
         start = time.monotonic()
 
@@ -115,7 +118,7 @@ async def test_many_candidates_at_once_one_of_them_hanging(zygote: Zygote, tmp_p
         results = await asyncio.gather(*(one(text) for text in texts))
         good = ("correct", "")
         assert list(results) == [good, ("timeout", "not timed"), good, ("wrong_result", "not timed"), good]
-        assert time.monotonic() - start < 60  # on a busy machine; who hangs is ended by its limit
+        assert time.monotonic() - start < PATIENCE_S, "who hangs is ended by its limit"
         failed = Build(ok=False, seconds=0.1, first_error="kernel line 3: error: expected ';'")
         assert (await bench.verify("", failed, "screen")).evidence == "kernel line 3: error: expected ';'"
     finally:
@@ -135,7 +138,7 @@ async def test_candidates_of_a_gpu_wait_in_no_circle(
             verdict = await bench.verify(text, BUILT, "screen")
             return verdict.evidence or (await bench.time(text, BUILT, "screen")).problem
 
-        async with asyncio.timeout(40.0):
+        async with asyncio.timeout(PATIENCE_S):
             found = await asyncio.gather(*(one(CANDIDATE + f"\nNUMBER = {number}\n") for number in range(3)))
         assert found == [""] * 3
         use = bench.notes.lock
@@ -221,7 +224,7 @@ async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: 
     bench = LocalWorkbench(write(tmp_path, TASK), device, cast(Grader, None))
     async with DeviceLock(device).exclusive():
         building = asyncio.ensure_future(bench.build(text))
-        done, _ = await asyncio.wait([building], timeout=0.3 if waits else 10.0)
+        done, _ = await asyncio.wait([building], timeout=0.3 if waits else PATIENCE_S)
     assert (not done) is waits
     assert isinstance(await building, Build)
     bench._threads.shutdown()
@@ -230,9 +233,10 @@ async def test_a_build_waits_for_a_timing_on_a_cpu_only(tmp_path: Path, target: 
 async def test_compile_is_reported_or_its_failure_noted(
     zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(contests.BUILD_LIMITS_S, "compile", 0.2)  # no call of a compiler is that short, warm or not
-    bench = await opened(zygote, tmp_path)
-    bench._grader._limits = {"run_limit_s": 0.2}
+    monkeypatch.setitem(contests.BUILD_LIMITS_S, "compile", 1.5)
+    endless = "torch.compile = lambda *_, **__: lambda *_: __import__('time').sleep(1e6)"
+    bench = await opened(zygote, tmp_path, TASK.replace("import torch\n", f"import torch\n{endless}\n", 1))
+    bench._grader._limits = {"run_limit_s": 1.5}
     try:
         found = await bench.contest("", None, ["eager", "compile"])
         assert found.rival("compile") is None and found.baseline_ms > 0.0  # without it the rest was timed

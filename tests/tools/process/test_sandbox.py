@@ -67,7 +67,7 @@ def connected(path):
         plug.connect(path)
 """
 EPERM, ENOSYS = 1, 38
-START_CPU_S = 0.3  # of a confined worker that has imported nothing
+START_CPU_S = 0.1  # of a confined worker that has imported nothing
 X86_ONLY = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the system call numbers are those of x86-64")
 # Not all machines that run the tests have all means; what is missing is what `foundry doctor` says.
 HERE = sandbox.available().active

@@ -27,6 +27,7 @@ from foundry.tools.process.channel import (
 )
 from foundry.tools.process.child import Limits
 from foundry.tools.process.procfs import cpu_ns
+from foundry.tools.process.sandbox import Sandbox
 from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 
 ENTRIES = """
@@ -81,55 +82,55 @@ def eat(channel, message, handles):
 def garble(channel, message, handles):
     channel._socket.send(b"J{]")
     time.sleep(10)
-
-def threads(channel, message, handles):
-    channel.send({"zygote_tasks": len(os.listdir(f"/proc/{os.getppid()}/task"))})
 """
 
 ROOMY = Limits(wall_s=PATIENCE_S, memory_bytes=1500 << 20)
 QUICK = Limits(wall_s=0.5, memory_bytes=1500 << 20)  # of what hangs
-START_CPU_S = 0.5  # of a worker that imports nothing; PyTorch alone takes two to three
+START_CPU_S = 0.2  # of a worker, for which nothing is imported again: PyTorch alone takes two
 
 
 @pytest.fixture(scope="module")
-def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
     folder = tmp_path_factory.mktemp("entries")
     (folder / "worker_entries.py").write_text(ENTRIES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SECRET_KEY", "sk-1")
         patch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         patch.setenv("CUDA_VISIBLE_DEVICES", "1")
-        warm = Zygote.start(threads=2, environment={"PYTHONPATH": str(folder)})
+        warm = Zygote.start(threads=2, preload=["ctypes"], later=[], environment={"PYTHONPATH": str(folder)})
         yield warm
         warm.close()
 
 
-def fork(zygote: Zygote, limits: Limits = ROOMY) -> Worker:
-    return zygote.fork("worker_entries:serve", limits)
+def fork(plain: Zygote, limits: Limits = ROOMY) -> Worker:
+    return plain.fork("worker_entries:serve", limits)
 
 
-def test_a_worker_numbers_the_gpus_as_the_locking_process_does(zygote: Zygote) -> None:
-    worker = fork(zygote)
+def test_a_worker_numbers_the_gpus_as_the_locking_process_does(plain: Zygote) -> None:
+    worker = fork(plain)
     assert worker.request({"do": "echo"})[0]["gpus"] == ["PCI_BUS_ID", "1"]
     worker.end()
 
 
-def test_a_worker_starts_quickly_and_sees_no_key(zygote: Zygote, tmp_path: Path) -> None:
+def test_a_worker_starts_quickly_and_alone(zygote: Zygote) -> None:
+    """By both their CPU time: nothing is imported again. The warm process has one thread, else nobody could fork it."""
+    zygote.settle()
     before = cpu_ns(zygote.pid)
-    worker = zygote.fork("worker_entries:serve", ROOMY, directory=tmp_path)
-    answer, _ = worker.request({"do": "echo", "text": "x" * 200_000})
+    worker = zygote.fork("foundry.tools.process.sandbox:report", ROOMY, sandbox=Sandbox("task"))
+    worker.request({})
     used, after = cpu_ns(worker.pid), cpu_ns(zygote.pid)
+    worker.end()
+    assert before is not None and used is not None and after is not None
+    assert used + after - before < 1e9 * START_CPU_S
+    assert len(list(Path(f"/proc/{zygote.pid}/task").iterdir())) == 1
+
+
+def test_a_worker_sees_no_key(plain: Zygote, tmp_path: Path) -> None:
+    worker = plain.fork("worker_entries:serve", ROOMY, directory=tmp_path)
+    answer, _ = worker.request({"do": "echo", "text": "x" * 200_000})
     assert answer["text"] == "x" * 200_000 and answer["pid"] == worker.pid
     assert answer["key"] is None and answer["cwd"] == str(tmp_path)
     assert "SIGKILL" in worker.end() and is_gone(worker.pid)
-    assert before is not None and used is not None and after is not None
-    assert used + after - before < 1e9 * START_CPU_S
-
-
-def test_the_warm_process_has_one_thread(zygote: Zygote) -> None:
-    worker = fork(zygote)
-    assert worker.request({"do": "threads"})[0] == {"zygote_tasks": 1}
-    worker.end()
 
 
 @pytest.mark.parametrize(
@@ -144,18 +145,18 @@ def test_the_warm_process_has_one_thread(zygote: Zygote) -> None:
         ("garble", "crash", "sent something that is no answer"),
     ],
 )
-def test_bad_workers_cost_one_request(zygote: Zygote, job: str, outcome: str, evidence: str) -> None:
-    worker = fork(zygote, QUICK if outcome == "timeout" else ROOMY)
+def test_bad_workers_cost_one_request(plain: Zygote, job: str, outcome: str, evidence: str) -> None:
+    worker = fork(plain, QUICK if outcome == "timeout" else ROOMY)
     with pytest.raises(WorkerDied) as died:
         worker.request({"do": job})
     assert died.value.outcome == outcome
     assert died.value.evidence.startswith(evidence)
     assert is_gone(worker.pid)
-    assert fork(zygote).request({"do": "echo"})[0]["do"] == "echo"
+    assert fork(plain).request({"do": "echo"})[0]["do"] == "echo"
 
 
 def test_a_worker_may_wait_between_its_steps_and_that_time_is_not_its_own(
-    zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+    plain: Zygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits_s: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(waits_s), sleep=time.sleep)
@@ -164,20 +165,20 @@ def test_a_worker_may_wait_between_its_steps_and_that_time_is_not_its_own(
     def pause() -> None:
         waits_s.append(10 * ROOMY.wall_s)  # more than the request may take
 
-    answer, _ = fork(zygote).request({"do": "rest"}, pause=pause)
+    answer, _ = fork(plain).request({"do": "rest"}, pause=pause)
     assert answer == {"may": True} and len(waits_s) == 3
 
 
-def test_a_flood_of_output_is_bounded(zygote: Zygote) -> None:
-    worker = fork(zygote)
+def test_a_flood_of_output_is_bounded(plain: Zygote) -> None:
+    worker = fork(plain)
     assert worker.request({"do": "flood"})[0] == {"flooded": True}
     worker.excess()
     assert os.fstat(worker._errors).st_size <= 1 << 20
     worker.end()
 
 
-def test_a_daemon_left_behind_is_killed(zygote: Zygote) -> None:
-    worker = fork(zygote)
+def test_a_daemon_left_behind_is_killed(plain: Zygote) -> None:
+    worker = fork(plain)
     left = worker.request({"do": "leave"})[0]["left"]
     worker.end()
     until(lambda: is_gone(left), "the end of the daemon")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.waiting import until
 
 from foundry.knowledge.task import Task
 from foundry.tools.grade.grader import Allowance
-from foundry.tools.grade.workbench import Workbench, open_workbench
+from foundry.tools.grade.workbench import LocalWorkbench, open_workbench
 from foundry.tools.machine.device import describe
 from foundry.tools.process.child import descendants
 from foundry.tools.process.zygote import Zygote
@@ -39,7 +38,8 @@ def get_init_inputs():
     return [256]
 """
 HONEST = TASK[: TASK.index("def get_inputs")].replace("class Model(", "class ModelNew(")
-RUN_S, LOAD_S = 1.5, 3.0
+RUN_S, LOAD_S = 1.5, 3.0  # of those that hang
+PATIENT_S = 60.0  # of all others: a busy machine takes its time
 
 
 def before(code: str) -> str:
@@ -82,51 +82,59 @@ CASES = {
     "nothing": (forward("pass"), "returned 0 tensors"),
     "text": (forward("return 'tanh'"), "forward returned a str"),
 }
+HANGING: dict[str, tuple[str, object]] = {  # the limit that ends it
+    "hangs": ("_load_limit_s", LOAD_S),
+    "sleeps": ("_load_limit_s", LOAD_S),
+    "hangs while building": ("_load_limit_s", LOAD_S),
+    "hangs in forward": ("_limits", {"run_limit_s": RUN_S}),
+}
 VERDICTS = {"another shape": "incorrect", "nothing": "incorrect", "text": "incorrect"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bench(
     tmp_path_factory: pytest.TempPathFactory, make_home: Callable[[], Path], zygote: Zygote
-) -> AsyncIterator[tuple[Workbench, Task]]:
+) -> AsyncIterator[tuple[LocalWorkbench, Task]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_HOME", str(make_home()))
         folder = tmp_path_factory.mktemp("failures")
         (folder / "tanh.py").write_text(TASK)
         task = read_task(folder / "tanh.py")
-        allowance = Allowance(run_limit_s=RUN_S, load_limit_s=LOAD_S, memory_bytes=1 << 30)
+        allowance = Allowance(run_limit_s=PATIENT_S, load_limit_s=PATIENT_S, memory_bytes=1 << 30)
         others = descendants(os.getpid())  # what this worker's other fixtures keep running
         made = await open_workbench(
             task, describe("cpu"), folder / "scratch", seed=0, allowance=allowance, zygote=zygote
         )
+        assert isinstance(made, LocalWorkbench)
         yield made, task
-        running = set(descendants(os.getpid())) - set(others)
-        assert len(running) < 8, running  # judges and a reference: not one for each of these files
+
+        def running() -> set[int]:
+            return set(descendants(os.getpid())) - set(others)
+
+        # One that was killed leaves when the kernel has taken its memory back.
+        until(lambda: len(running()) < 8, "judges and a reference, and not one for each of these files")
         await made.aclose()
-        left = set(descendants(os.getpid())) - set(others)
-        for _ in range(50):  # a process that was killed leaves when the kernel has taken its memory back
-            if not left:
-                break
-            await asyncio.sleep(0.2)
-            left &= set(descendants(os.getpid()))
-        assert not left, left
+        until(lambda: not running(), "the end of all of them")
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", CASES)
-async def test_it_fails_in_one_clear_line(bench: tuple[Workbench, Task], name: str) -> None:
+async def test_it_fails_in_one_clear_line(
+    bench: tuple[LocalWorkbench, Task], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine, task = bench
     text, words = CASES[name]
-    start = time.monotonic()
+    if name in HANGING:
+        monkeypatch.setattr(machine._grader, *HANGING[name])
     report: VerifyReport = await verify_in(machine, task, text, "fair", "screen")
     assert report.verdict == VERDICTS.get(name, "failed"), report.reasons
     evidence = report.reasons[0].evidence
     assert words in evidence and "\n" not in evidence and len(evidence) < 600, evidence
-    assert report.speedup is None and time.monotonic() - start < 60
+    assert report.speedup is None
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_an_honest_file_is_still_judged(bench: tuple[Workbench, Task]) -> None:
+async def test_an_honest_file_is_still_judged(bench: tuple[LocalWorkbench, Task]) -> None:
     machine, task = bench
     report = await verify_in(machine, task, HONEST, "fair", "screen")
     assert report.verdict == "rejected" and report.evaluation.audit is not None  # PyTorch itself, right and audited

@@ -1,0 +1,22 @@
+"""Questions to a grader as the workbench asks them: where nothing but what a busy machine shows too speaks against a
+candidate, a second look decides."""
+
+from __future__ import annotations
+
+from foundry.knowledge.candidate import Baseline, Build, Gate, Stage, Timing, Verdict
+from foundry.knowledge.task import Policy
+from foundry.tools.grade.answers import are_doubtful, ask_twice
+from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.timed_groups import is_doubtful
+
+
+def verify(grader: Grader, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
+    return ask_twice(lambda: grader.verify(text, build, stage, baseline), lambda found: are_doubtful(found.gates))
+
+
+def time(grader: Grader, text: str, build: Build, stage: Stage, baseline: Baseline) -> Timing:
+    return ask_twice(lambda: grader.time(text, build, stage, baseline), is_doubtful)
+
+
+def ablate(grader: Grader, text: str, build: Build, baseline: Baseline, policy: Policy) -> list[Gate]:
+    return ask_twice(lambda: grader.ablate(text, build, baseline, policy)[0], are_doubtful)
