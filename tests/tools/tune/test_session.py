@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.knowledge.library.lowering import graph_of
+from tests.waiting import PATIENCE_S
 
 from foundry.knowledge.candidate import AuthoredKernel, AuthoredLaunch, AuthoredTunable, Recipe
 from foundry.knowledge.codec import encode
@@ -30,6 +31,7 @@ from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import WorkerDied, Zygote
 from foundry.tools.targets.base import built_file, read_literals
 from foundry.tools.targets.cpu import CpuTarget, compiler_version, machine
+from foundry.tools.tune import session as tuning_session
 from foundry.tools.tune.alone import Subject, subjects
 from foundry.tools.tune.prune import unfit
 from foundry.tools.tune.session import ENTRY, Cell, Crew, Session, is_time
@@ -40,7 +42,8 @@ from foundry.tools.tune.tuner import TunedPlan, starts_from, tune
 
 @pytest.fixture
 def crew(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
-    """One kernel of 64 KB, and builds of this test only."""
+    """One kernel of 64 KB, and builds of this test only. A sample may take as long as a busy machine makes it."""
+    monkeypatch.setattr(tuning_session, "HANG_S", PATIENCE_S)
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "build"))
     device = describe("cpu")
     graph = graph_of(lambda x: torch.relu(x) * 2.0 + 1.0, torch.zeros(128, 128))
@@ -80,7 +83,7 @@ def test_bad_configurations_cost_themselves(crew: Crew, subject: Subject) -> Non
         try:
             jobs = [job(setting) for setting in (present, wrong, hanging, fine)]
             assert await session.build(jobs) == {}
-            found = await session.run(jobs, 2, 60.0)
+            found = await session.run(jobs, 2, PATIENCE_S)
             assert found[job(wrong)] == "wrong: output 0: 1 of 16384 elements differ"
             assert str(found[job(hanging)]).startswith("timeout")
             for good in (present, fine):
@@ -90,7 +93,7 @@ def test_bad_configurations_cost_themselves(crew: Crew, subject: Subject) -> Non
             assert session.worker_pid is not None
             os.kill(session.worker_pid, signal.SIGKILL)
             assert await session.build([job(after)]) == {}
-            found = await session.run([job(after), job(fine)], 1, 60.0)
+            found = await session.run([job(after), job(fine)], 1, PATIENCE_S)
             assert "SIGKILL" in str(found[job(after)]), "the configuration that met the end is lost"
             assert len(found[job(fine)]) == 1, "and no other"
         finally:
@@ -150,7 +153,7 @@ class Copy(torch.nn.Module):
 
 def test_an_authors_kernel_is_tuned_in_a_sandbox(crew: Crew, tmp_path: Path) -> None:
     crew = authored_crew(crew, tmp_path)
-    tuning = asyncio.run(tune(crew, 20.0))  # all four are tried before
+    tuning = asyncio.run(tune(crew, PATIENCE_S))  # all four are tried before
     assert tuning.failed == 0 and tuning.tried >= 2, tuning.log
     assert tuning.recipe.choices["authored"]["REPEAT"] == 1
     assert not (tmp_path / "planted").exists()
@@ -214,17 +217,20 @@ def test_a_plan_is_tuned_and_while_others_have_the_device_its_clock_stands_still
                     time.sleep(0.002)
 
         others.append(threading.Thread(target=hold))
-        others[0].start()
-        assert held.wait(30.0)
+        others[-1].start()
+        assert held.wait(PATIENCE_S)
 
-    async def work() -> TunedPlan:
+    async def work(seconds: float) -> TunedPlan:
         hints = {f"{subject.print(subject.present).template}:set:threads=1": 1.5}
-        return await tune(crew, 5.0, hints=hints, say=lines.append, watch=take_the_device)
+        return await tune(crew, seconds, hints=hints, say=lines.append, watch=take_the_device)
 
-    start = time.monotonic()
-    tuning = asyncio.run(work())
-    assert tuning.seconds <= time.monotonic() - start - 0.5
-    others[0].join()
+    for seconds in (2.0, 8.0, 32.0):  # in the first of them a busy machine may come to nothing
+        start = time.monotonic()
+        tuning = asyncio.run(work(seconds))
+        assert tuning.seconds <= time.monotonic() - start - 0.5
+        others.pop().join()
+        if tuning.tried:
+            break
     (kernel,) = tuning.kernels
     assert tuning.tried == kernel.tried >= 1 and tuning.failed == 0
     assert kernel.best_ms <= kernel.present_ms
@@ -240,7 +246,7 @@ def test_who_waits_for_the_device_or_a_compiler_ends_in_time(
     def tuned() -> TunedPlan:
         start = time.monotonic()
         found = asyncio.run(tune(crew, 0.6))
-        assert time.monotonic() - start < 4.0 and found.recipe == crew.recipe
+        assert time.monotonic() - start < PATIENCE_S and found.recipe == crew.recipe
         return found
 
     CpuTarget().build(subject.file(subject.print(subject.present)))
@@ -248,7 +254,7 @@ def test_who_waits_for_the_device_or_a_compiler_ends_in_time(
         assert "of waiting for others: its processes or the device took too long" in "\n".join(tuned().log)
     compiler = tmp_path / "bin" / "g++"
     compiler.parent.mkdir()
-    compiler.write_text("#!/bin/sh\nsleep 20\n")
+    compiler.write_text("#!/bin/sh\nsleep 1000\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{compiler.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "empty"))
