@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -150,12 +151,16 @@ def kernel_file(number: int) -> str:
 
 class FakeWorkbench:
     """Deterministic pseudo-measurements of a text. "welford" is a wrong kernel; unroll 8 does not compile; files that
-    contain the word "cheat" are vetoed."""
+    contain the word "cheat" are vetoed. Once it was asked something that begins with a word, it answers so many more
+    questions (`answers_after`): who kills a run at a certain question does not come too late."""
 
-    def __init__(self, delay_s: float = 0.0, log: Path | None = None) -> None:
+    def __init__(
+        self, delay_s: float = 0.0, log: Path | None = None, answers_after: tuple[str, float] = ("", math.inf)
+    ) -> None:
         self.device = DEVICE
         self.delay_s = delay_s
         self.log = log
+        self.word, self.answers = answers_after
         self.timings = 0
         self.timed: list[tuple[str, Stage]] = []
 
@@ -163,7 +168,9 @@ class FakeWorkbench:
         if self.log is not None:
             with self.log.open("a") as handle:
                 handle.write(what + "\n")
-        await asyncio.sleep(self.delay_s)
+        if self.answers < math.inf and what.startswith(self.word):
+            self.word, self.answers = "", self.answers - 1
+        await asyncio.sleep(self.delay_s if self.answers >= 0 else 1e6)
 
     @property
     def notes(self) -> BenchNotes:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.agents.chat.scripted_server import ScriptedServer, answer
 from tests.graph.search.test_tools import Calling
+from tests.waiting import PATIENCE_S
 
 from foundry.agents.chat.options import ChatOptions
 from foundry.graph.replay import replay
@@ -121,7 +122,7 @@ async def test_the_terminal_answers_with_y_or_n(
         for line in typed.splitlines(keepends=True):
             await asyncio.sleep(0.02)
             os.write(ours, line)
-        assert await asyncio.wait_for(asked, 10) is meant
+        assert await asyncio.wait_for(asked, PATIENCE_S) is meant
         assert b"export it? [y/n]" in os.read(ours, 4096)
     os.close(ours)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 from foundry.agents.brief import Brief
 from foundry.agents.playbook.brain import PlaybookBrain
@@ -26,6 +27,7 @@ from foundry.graph.solve import resume
 from foundry.knowledge.codec import encode
 from foundry.knowledge.thought import Proposal
 
+ANSWERS = 5  # of the machine, at most, after the question at which a run is to be killed
 CHILD = """
 import asyncio, importlib.util, sys
 from pathlib import Path
@@ -37,7 +39,9 @@ from foundry.graph.run.request import SolveRequest
 from foundry.graph.solve import solve
 from foundry.knowledge.codec import decode
 request = decode(SolveRequest, sys.argv[2])
-parts = module.FakeParts(module.FakeWorkbench(delay_s=0.01, log=Path(sys.argv[3])))
+after, answers = sys.argv[4:] or ("", "inf")
+machine = module.FakeWorkbench(delay_s=0.01, log=Path(sys.argv[3]), answers_after=(after, float(answers)))
+parts = module.FakeParts(machine)
 asyncio.run(solve(request, parts=parts))
 """
 STUCK = """
@@ -66,7 +70,7 @@ class NotingBrain(PlaybookBrain):
         with self.notes.open("a") as handle:
             handle.write(f"{brief.step} {expert} {shown!r}\n")
         if brief.step == self.stuck_at:
-            await asyncio.sleep(600)
+            await asyncio.sleep(1e6)
         return await super().propose(expert, brief)
 
 
@@ -75,7 +79,7 @@ def kill_when(is_time: Callable[[], bool], log: Path, request: SolveRequest, scr
     log.touch()
     root = Path(__file__).resolve().parents[2]
     child = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=root)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while not is_time() and time.monotonic() < deadline and child.poll() is None:
         time.sleep(0.005)
     assert child.poll() is None, "the run ended before it could be killed"
@@ -87,7 +91,7 @@ def kill_when(is_time: Callable[[], bool], log: Path, request: SolveRequest, scr
 def run_and_kill(request: SolveRequest, log: Path, lines: int) -> Path:
     """Starts a run, kills it once the machine was asked `lines` questions; returns its directory."""
     conftest = Path(__file__).with_name("conftest.py")
-    arguments = (CHILD, str(conftest), encode(request), str(log))
+    arguments = (CHILD, str(conftest), encode(request), str(log), "", str(lines + ANSWERS))
     return kill_when(lambda: len(log.read_text().splitlines()) >= lines, log, request, *arguments)
 
 

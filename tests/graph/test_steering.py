@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
 from typer.testing import CliRunner
 
 from foundry.agents.directives import NotUnderstood, RunQuestion, forms, parse
@@ -171,12 +172,23 @@ async def test_stop_finishes_with_what_there_is(make_request: MakeRequest, parts
     assert "stopped by the user (d1)" in summary.ending
 
 
+def resting(runs: Path) -> set[int | None]:
+    """The islands of the only run in `runs` that have paused."""
+    found = set()
+    for path in runs.glob("*/run.sqlite"):
+        run = RunDirectory.inspect(path.parent)
+        notes = EventLog(run.database, reading=True).read("note")
+        found |= {event.island for event in notes if event.name == "paused"}
+        run.close()
+    return found
+
+
 async def test_a_paused_run_waits_until_it_is_told_to_go_on(
     make_request: MakeRequest, parts: Any, tmp_path: Path
 ) -> None:
     listen = post_when(first_evaluation, tmp_path / "runs", directive("pause"))
     work = asyncio.ensure_future(solve(make_request(16), listen, parts=parts()))
-    await asyncio.sleep(1.2)
+    await asyncio.to_thread(until, lambda: len(resting(tmp_path / "runs")) == 4, "the pause of all four islands")
     run = RunDirectory.inspect(next((tmp_path / "runs").iterdir()))
     paused_at = run.evaluation_count()
     await asyncio.sleep(0.5)

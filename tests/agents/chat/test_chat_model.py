@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from tests.agents.chat.scripted_server import Reply, answer, endless, garbage, status, truncated
 from tests.agents.session import QUICK, SHORT, Session, move
+from tests.waiting import PATIENCE_S
 
 from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
@@ -156,12 +158,12 @@ async def test_a_server_that_stays_broken_costs_a_step_not_the_run(toy: Any, scr
     assert (session.ledger.spent.tokens, session.ledger.spent.failed_steps) == (0, 1)
 
 
-@pytest.mark.parametrize("reply", [endless(), endless(drip_s=0.05), answer(move(), wait_s=60)])
+@pytest.mark.parametrize("reply", [endless(), endless(drip_s=0.05), answer(move(), wait_s=1e6)])
 async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: Any) -> None:
     session = Session(toy, scripted(reply), replace(QUICK, attempts=2), replace(SHORT, request_s=0.6))
     started = time.monotonic()
     assert await session.is_playbooks(await session.propose())
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < PATIENCE_S
     assert [call.outcome for call in session.calls] == ["unreachable"]
     assert session.ledger.spent.answer_tokens == 2 * 2000  # the server may bill what it generated: count the most
     (call,) = session.calls
@@ -238,9 +240,19 @@ async def test_the_token_cap_ends_in_the_playbook(toy: Any, scripted: Any) -> No
 
 
 async def test_islands_together_cannot_overrun_the_cap_or_the_connections(toy: Any, scripted: Any) -> None:
-    usage = {"prompt_tokens": 2000, "completion_tokens": 2000}
+    reply = answer(move(), usage={"prompt_tokens": 2000, "completion_tokens": 2000}, wait_s=0.1)
+    both, asked = threading.Event(), list[dict[str, Any]]()
+
+    def hold(request: dict[str, Any]) -> Reply:
+        """No answer comes before there is a second question."""
+        asked.append(request)
+        if len(asked) == 2:
+            both.set()
+        assert both.wait(PATIENCE_S)
+        return reply
+
     options = replace(SHORT, parallel=2)
-    session = Session(toy, scripted(answer(move(), usage=usage, wait_s=0.1)), options=options, max_tokens=13_000)
+    session = Session(toy, scripted(hold), options=options, max_tokens=13_000)
     await asyncio.gather(*(session.propose(step=f"i{island}g1", island=island) for island in range(8)))
     assert session.server.most_at_once == 2
     assert session.ledger.spent.tokens <= 13_000 and 2 <= session.ledger.spent.requests <= 3
@@ -308,12 +320,12 @@ def test_a_model_without_any_access_is_a_usage_error(monkeypatch: pytest.MonkeyP
 
 
 def test_hostile_text_is_parsed_in_linear_time() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     for text in ("```" + "a" * 200_000, "```\n" * 20_000, "{" * 200_000, "@tiling " + "block " * 50_000):
         with pytest.raises(AnswerError):
             parse(text, ProposalAnswer)
         directives.parse(text)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 async def test_questions_are_answered_from_the_trace(toy: Any, scripted: Any) -> None:
@@ -335,5 +347,5 @@ def test_a_run_without_a_model_never_imports_the_client() -> None:
         "import sys, foundry.agents.chat.brain, foundry.agents.playbook.brain, foundry.agents.expert as e; e.experts();"
         "print([m for m in ('langchain_openai', 'openai', 'langchain_core', 'torch') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.strip() == "[]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from dataclasses import replace
 from typing import Any, TypedDict
 
@@ -24,6 +25,7 @@ from tests.agents.chat.scripted_server import (
     truncated,
 )
 from tests.agents.session import QUICK, SHORT, Session, move
+from tests.waiting import PATIENCE_S
 
 from foundry.agents.brain import NoAnswer
 from foundry.agents.chat.breaker import Breaker, Pauses
@@ -198,11 +200,22 @@ async def test_an_outage_ends_and_the_model_thinks_again(toy: Any, scripted: Any
 
 
 async def test_one_island_alone_tries_an_endpoint_that_was_away(toy: Any, scripted: Any) -> None:
-    session = Session(toy, scripted(*[status(503)] * 3, answer(move(), wait_s=0.1)), outage())
+    others_have_gone_on = threading.Event()
+
+    def hold(_request: dict[str, Any]) -> Reply:
+        assert others_have_gone_on.wait(PATIENCE_S)
+        return answer(move())
+
+    session = Session(toy, scripted(*[status(503)] * 3, hold), outage())
     hours = Hours(session)
     await asyncio.gather(*(session.propose(step=f"i{island}g1") for island in range(3)))
     hours.now_s += 16
-    steps = await asyncio.gather(*(session.propose(step=f"i{island}g2") for island in range(4)))
+    trying = [asyncio.ensure_future(session.propose(step=f"i{island}g2")) for island in range(4)]
+    going_on = set(trying)
+    while len(going_on) > 1:
+        _, going_on = await asyncio.wait(going_on, return_when=asyncio.FIRST_COMPLETED)
+    others_have_gone_on.set()
+    steps = await asyncio.gather(*trying)
     assert [step.brain for step in steps].count("scripted-1") == 1 and len(session.server.requests) == 4
     assert (await session.propose()).brain == "scripted-1"
 
@@ -220,11 +233,12 @@ async def test_no_access_is_asked_about_rarely_and_a_repaired_key_works(toy: Any
 
 async def test_nobody_listening_is_an_outage_too(toy: Any, scripted: Any) -> None:
     session = Session(toy, scripted(answer(move())), outage(first_s=60, longest_s=60))
+    Hours(session)
     session.server.stop()
     for _ in range(5):
         assert await session.is_playbooks(await session.propose())
     assert [call.outcome for call in session.calls] == ["unreachable"] * 3
-    assert session.notices[-1].facts["retry_s"] == pytest.approx(60, abs=1)
+    assert session.notices[-1].facts["retry_s"] == 60.0
 
 
 async def test_a_failed_answer_says_nothing_of_the_parent(toy: Any, scripted: Any) -> None:
@@ -232,10 +246,11 @@ async def test_a_failed_answer_says_nothing_of_the_parent(toy: Any, scripted: An
     broken = toy.evaluation(None, outcome="wrong_result", error="twice too large")
     found = Diagnosis("c1", "wrong_result", None, "twice too large", "drop one")
     lost = Session(toy, scripted(status(503)), outage(first_s=30, longest_s=30))
+    Hours(lost)
     for retry_s in (0.0, 0.0, 30.0, 30.0):
         with pytest.raises(NoAnswer) as raised:
             await lost.propose(parent=broken, lowered=None, diagnosis=found)
-        assert raised.value.retry_s == pytest.approx(retry_s, abs=1)
+        assert raised.value.retry_s == retry_s
     nonsense = Session(toy, scripted(answer("I would rather not.")))
     with pytest.raises(NoAnswer) as raised:
         await nonsense.propose(parent=broken, lowered=None, diagnosis=found)

@@ -17,8 +17,6 @@ from foundry.agents.chat.tape import NotRecorded, Tape
 from foundry.agents.talk import ToolRequest
 from foundry.knowledge.errors import UsageError
 
-PATIENT = replace(SHORT, request_s=60.0)  # a busy machine: an attempt that is given up would take another's answer
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
@@ -35,10 +33,10 @@ def replaying(file: Path, *, ask_missing: bool = False) -> Tape:
 
 async def test_a_replay_gives_the_recorded_answers_and_asks_nobody(toy: Any, scripted: Any, file: Path) -> None:
     server = scripted(answer(move(0)), answer(move(2)), answer("no JSON here"))
-    first = Session(toy, server, options=PATIENT, tape=recording(file))
+    first = Session(toy, server, options=SHORT, tape=recording(file))
     made = [await first.propose(step=f"i0g{number}") for number in (1, 1, 2)]
     asked = len(server.requests)
-    again = Session(toy, server, options=PATIENT, tape=replaying(file))
+    again = Session(toy, server, options=SHORT, tape=replaying(file))
     assert [await again.propose(step=f"i0g{number}") for number in (1, 1, 2)] == made
     assert made[0] != made[1], "the same request had two answers, which are given in turn"
     assert len(server.requests) == asked and again.ledger.spent == first.ledger.spent
@@ -49,7 +47,7 @@ async def test_calls_and_failures_are_replayed_too(toy: Any, scripted: Any, file
     server = scripted(calling("history"), status(401, message="bad key"))
     results = []
     for begin in (recording, replaying):
-        session = Session(toy, server, options=PATIENT, tape=begin(file))
+        session = Session(toy, server, options=SHORT, tape=begin(file))
         called = await session.propose(step="i0g1", tools=("history",))
         assert isinstance(called, ToolRequest) and called.native
         results.append((called, await session.propose(step="i0g2")))
@@ -59,17 +57,17 @@ async def test_calls_and_failures_are_replayed_too(toy: Any, scripted: Any, file
 
 async def test_what_is_not_recorded_is_one_line_or_asked(toy: Any, scripted: Any, file: Path) -> None:
     server = scripted(answer(move(0)))
-    await Session(toy, server, options=PATIENT, tape=recording(file)).propose()
-    strict = Session(toy, server, options=PATIENT, tape=replaying(file))
+    await Session(toy, server, options=SHORT, tape=recording(file)).propose()
+    strict = Session(toy, server, options=SHORT, tape=replaying(file))
     with pytest.raises(
         NotRecorded, match=r"talk.jsonl holds no answer to a request to scripted-1 \(digest .*--ask-missing"
     ):
         await strict.propose(parent_text="another file")
-    other = replace(PATIENT, temperature=0.5)
+    other = replace(SHORT, temperature=0.5)
     with pytest.raises(NotRecorded):
         await Session(toy, server, options=other, tape=replaying(file)).propose()
     assert len(server.requests) == 1
-    asking = Session(toy, server, options=PATIENT, tape=replaying(file, ask_missing=True))
+    asking = Session(toy, server, options=SHORT, tape=replaying(file, ask_missing=True))
     assert (await asking.propose(parent_text="another file")).brain == "scripted-1" and len(server.requests) == 2
 
 
@@ -78,7 +76,7 @@ def test_no_key_is_written_even_where_an_endpoint_repeats_it(
 ) -> None:
     monkeypatch.setenv("RELAY_KEY", "sk-very-secret")
     server = scripted(answer(move(0, rationale="your key is sk-very-secret")), status(403, message="sk-very-secret"))
-    session = Session(toy, server, options=replace(PATIENT, key_env="RELAY_KEY"), tape=recording(file))
+    session = Session(toy, server, options=replace(SHORT, key_env="RELAY_KEY"), tape=recording(file))
 
     async def talk() -> None:
         for _ in range(2):
@@ -95,17 +93,17 @@ async def test_what_a_cap_or_an_outage_left_unasked_is_left_unasked_again(
 ) -> None:
     """Also without access to the model, and whatever is left of a cap."""
     server = scripted(answer(move(0)), status(401, message="bad key"), answer(move(0)))
-    first = Session(toy, server, options=PATIENT, tape=recording(file), max_calls=1)
+    first = Session(toy, server, options=SHORT, tape=recording(file), max_calls=1)
     steps = [await first.propose(step=f"i0g{number}") for number in (1, 2, 3)]
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    again = Session(toy, SimpleNamespace(url=None), options=PATIENT, tape=replaying(file))
+    again = Session(toy, SimpleNamespace(url=None), options=SHORT, tape=replaying(file))
     assert [await again.propose(step=f"i0g{number}") for number in (1, 2, 3)] == steps
     assert [call.outcome for call in again.calls] == [call.outcome for call in first.calls] == ["answered", "budget"]
     away = file.with_name("away.jsonl")
-    out = Session(toy, scripted(status(401, message="bad key")), options=PATIENT, tape=recording(away))
+    out = Session(toy, scripted(status(401, message="bad key")), options=SHORT, tape=recording(away))
     steps = [await out.propose(step=f"i0g{number}") for number in (1, 2, 3)]
     assert len(out.server.requests) == 1, "the second was not asked"
-    assert [await Session(toy, server, options=PATIENT, tape=replaying(away)).propose(step="i0g3")] == steps[2:]
+    assert [await Session(toy, server, options=SHORT, tape=replaying(away)).propose(step="i0g3")] == steps[2:]
     assert len(server.requests) == 1
 
 

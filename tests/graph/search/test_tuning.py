@@ -55,7 +55,7 @@ async def test_kill_9_after_the_tuner_keeps_what_it_found(
         return "tune" in lines and lines[-1] != "tune"
 
     conftest = Path(__file__).parents[1] / "conftest.py"
-    path = kill_when(is_built, log, request, CHILD, str(conftest), encode(request), str(log))
+    path = kill_when(is_built, log, request, CHILD, str(conftest), encode(request), str(log), "tune", "3")
     assert log.read_text().splitlines().count("tune") == 1
     run = RunDirectory.inspect(path)
     kept = [key for (key,) in run.database.run("SELECT key FROM journal WHERE key LIKE 'tune/%'")]

@@ -6,12 +6,12 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.tree import Tree
+from tests.waiting import PATIENCE_S, until
 
 from foundry.graph.run.events import Event, EventLog
 from foundry.graph.run.run_directory import RunDirectory
@@ -80,13 +80,11 @@ def test_followers_hear_every_event_once_and_stop_with_the_run(tmp_path: Path, f
     follower = threading.Thread(target=follow, args=(tmp_path, Selection(kinds=("note", "tool")), heard.append))
     follower.start()
     with log.span("tool", "build", category="compile"), log.span("node", "not asked for"):
-        deadline = time.monotonic() + 20
-        while not heard and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: heard, "what was noted before")
         assert [event.name for event in heard] == ["before"], "a span is told when it is over"
     log.note("note", "after")
     run.close()
-    follower.join(timeout=20)
+    follower.join(timeout=PATIENCE_S)
     assert not follower.is_alive()
     assert sorted(event.name for event in heard) == ["after", "before", "build"]
 
