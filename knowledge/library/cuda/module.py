@@ -39,6 +39,7 @@ from foundry.knowledge.opgraph import contiguous_strides
 COMPILER = "nvcc"
 # No fast-math forms: NaN and infinities keep their meaning. 177 and 550: unused index variables of generated loops.
 FLAGS = ("-cubin", "-std=c++17", "-O3", "--diag-suppress=177,550", "-Xptxas=-v")
+_HEADERS = {"__half": "cuda_fp16.h", "__nv_bfloat16": "cuda_bf16.h"}  # by the type that needs one; each takes 0.1 s
 _ALIGN = 256
 _DEVICES = {"cpu": "device", "cuda": "device"}  # a device that an operator is given: the one of the call
 _WORKSPACE = "workspace+"
@@ -52,7 +53,7 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
     parts = [_EntryText(entry, index, parameters, alone=len(entries) == 1) for index, entry in enumerate(entries)]
     shared = dict.fromkeys(text for entry in entries for kernel in entry.kernels if kernel for text in kernel.shared)
     kernels = "\n".join([*shared, *[part.source for part in parts]])
-    sixteen = "#define FOUNDRY_SIXTEEN_BIT\n" if re.search(r"__half|__nv_bfloat16", kernels) else ""
+    headers = "".join(f"#include <{header}>\n" for name, header in _HEADERS.items() if name in kernels)
     dispatch = ",\n".join(f"    ({_shapes(entry.plan)}, _forward_{index})" for index, entry in enumerate(entries))
     forwards = [f"_PARAMETERS = {parameters!r}", *[part.forward for part in parts]]
     feature = max((kernel.arch_feature for entry in entries for kernel in entry.kernels if kernel), default="")
@@ -67,7 +68,7 @@ def cuda_module(entries: Sequence[Entry], device: Device) -> Body:
         "labels": sorted({label for entry in entries for label in labels_of(entry)}),
     }
     holes = {"FORWARDS": "\n\n\n".join([*forwards, f"_BY_SHAPE = [\n{dispatch},\n]"])}
-    return Body(about=about, source=f"{sixteen}{runtime_header()}\n{kernels}", compiler=COMPILER, holes=holes)
+    return Body(about=about, source=f"{headers}{runtime_header()}\n{kernels}", compiler=COMPILER, holes=holes)
 
 
 def _launch_fact(launch: Launch) -> dict[str, object]:

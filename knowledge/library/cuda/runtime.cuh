@@ -1,9 +1,5 @@
 // Device helpers of Foundry's CUDA kernels: scalar mathematics with PyTorch's semantics, vector loads, and the
 // states of reductions with the operations that combine them.
-#ifdef FOUNDRY_SIXTEEN_BIT
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#endif
 
 #define DEVICE __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__

@@ -12,8 +12,17 @@ namespace mma {
     }
 FOUNDRY_PRODUCT_16(product_f16, "f16")
 FOUNDRY_PRODUCT_16(product_bf16, "bf16")
-DEVICE unsigned short bits_f16(float x) { return __half_as_ushort(__float2half_rn(x)); }
-DEVICE unsigned short bits_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
+// As in NVIDIA's headers for these types, which take a compiler as long to read as a small kernel does to compile.
+DEVICE unsigned short bits_f16(float x) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
+DEVICE unsigned short bits_bf16(float x) {
+    unsigned short bits;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+    return bits;
+}
 // Two neighbours in 32 bits, each as it would be alone, by one instruction.
 DEVICE unsigned pair_f16(float low, float high) {
     unsigned word;
@@ -25,8 +34,12 @@ DEVICE unsigned pair_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
-DEVICE float value_f16(unsigned short bits) { return __half2float(__ushort_as_half(bits)); }
-DEVICE float value_bf16(unsigned short bits) { return __bfloat162float(__ushort_as_bfloat16(bits)); }
+DEVICE float value_f16(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+DEVICE float value_bf16(unsigned short bits) { return __int_as_float((int)bits << 16); }
 #endif
 
 struct Sixteen {

@@ -21,7 +21,7 @@ from foundry.knowledge.library.cuda.dialect import runtime_header
 from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode
 from foundry.knowledge.library.printers import print_kernel
 
-SIXTEEN = "#define FOUNDRY_SIXTEEN_BIT"
+SIXTEEN = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>"
 CHILD = """
 import json, sys, numpy
 from pathlib import Path
