@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from tests.waiting import PATIENCE_S
 
 from foundry.cli import app
 
@@ -56,7 +57,7 @@ def test_its_gates_let_through_only_what_they_should(job: str, codes: dict[int, 
         stand_in.write_text(f'#!/bin/sh\necho "$@"\nexit {said}\n')
         stand_in.chmod(0o755)
         shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]  # as GitHub runs `shell: bash`
-        done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=20)
+        done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_S)
         assert done.returncode == expected, (said, done.stderr)
         assert done.stdout.startswith("verify t.py k.py --")
         assert ("::warning::" in done.stdout) == (said == 4)

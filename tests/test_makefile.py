@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def make(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PATH": path} if path else dict(os.environ)
     command = [shutil.which("make") or "make", "-C", str(ROOT), *words]
-    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=PATIENCE_S)
 
 
 def test_a_missing_python_is_named_with_its_command() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from tests.waiting import PATIENCE_S
 
 from foundry.agents.directives import FORMS, forms
 from foundry.agents.models.settings import read_models
@@ -72,7 +73,7 @@ def test_every_example_the_readme_names_exists() -> None:
 def test_the_measured_table_is_the_one_of_the_result_file(name: str) -> None:
     results = ROOT / f"benchmarks/results/{name}.json"
     command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--table", str(results)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     shown = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- /{name} -->", README, re.DOTALL)
     assert shown and shown[1].strip() == done.stdout.strip()
@@ -82,7 +83,7 @@ def test_what_the_readme_says_of_experience_is_what_its_data_says() -> None:
     """An effect may be claimed once the sign test over the recorded rounds shows one."""
     rounds = [str(ROOT / "benchmarks/results" / name) for name in ("cpu.json", "cpu-warm.json")]
     command = [sys.executable, str(ROOT / "benchmarks/examples.py"), "--compare", *rounds]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     found = re.search(r"fewer in (\d+), more in (\d+), equal in (\d+); sign test p = ([\d.]+)", done.stdout)
     assert found, done.stdout + done.stderr
     fewer, more, equal, p = found.groups()

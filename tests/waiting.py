@@ -13,13 +13,14 @@ POLL_S = 0.05
 Fact = TypeVar("Fact")
 
 
-def until(fact: Callable[[], Fact], what: str, limit_s: float = PATIENCE_S) -> Fact:
+def until(fact: Callable[[], Fact | None], what: str, limit_s: float = PATIENCE_S) -> Fact:
     """Waits for a fact to be true and returns it."""
     deadline = time.monotonic() + limit_s
-    while not (found := fact()):
+    while True:
+        if found := fact():
+            return found
         assert time.monotonic() < deadline, f"{what}: not within {limit_s:g} s"
         time.sleep(POLL_S)
-    return found
 
 
 def is_gone(pid: int) -> bool:

@@ -10,7 +10,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 from tests.agents.chat.scripted_server import ScriptedServer, answer, garbage
 from tests.conftest import share
+from tests.waiting import PATIENCE_S
 
 from foundry.cli import app
 from foundry.graph.run import request
@@ -54,7 +54,7 @@ def get_init_inputs():
 """
 SHORT_END = ("--finalists", "1", "--no-compile")  # the winner is proven all the same; the rest of the end is left out
 TINY = ("--evaluations", "3", "--minutes", "0.2", "--islands", "2")
-LIMIT_S = 300.0
+LIMIT_S = 600.0
 COMMAND = Path(__file__).with_name("command.py")
 
 
@@ -204,9 +204,9 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote)
     step = {"rationale": "fewer rows in flight", "expected": "1.1x", "edits": [], "source": "", "cites": []}
     server = ScriptedServer([answer({**step, "moves": [0]}), garbage(), answer({**step, "moves": [1]})]).start()
     words = ("agent", "solve", "toy.py", "--store", "store", "--runs", "runs", "--islands", "1", "--json")
-    limits = ("--evaluations", "6", "--minutes", "5", *SHORT_END)
+    limits = ("--evaluations", "6", "--minutes", "20", *SHORT_END)
     model = ("--model", "tiling=scripted-1,auditor=scripted-1", "--base-url", server.url, *limits)
-    playbook = ("--evaluations", "3", "--minutes", "0.5", *SHORT_END)
+    playbook = ("--evaluations", "3", "--minutes", "20", *SHORT_END)
     try:
         child = cli.start(*words, *playbook)
         second = cli.here(*words, *model)
@@ -215,16 +215,6 @@ def solved(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote)
     finally:
         server.stop()
         cli.close()
-
-
-def until(fact: Callable[[], Any], what: str, limit_s: float = 90.0) -> Any:
-    """Waits for a fact to be true and returns it."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := fact():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {limit_s:g} s")
 
 
 def rows(run: Path, statement: str) -> list[tuple[Any, ...]]:
@@ -256,7 +246,7 @@ def working_below(folder: Path) -> list[int]:
 
 def interrupt(child: subprocess.Popen[str]) -> Done:
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=PATIENCE_S)
     return Done(child.returncode, out, err)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from foundry.graph.commands.solve import leave_out
 
@@ -74,7 +75,7 @@ def test_a_task_that_hangs_is_killed_with_its_children(warm_cli: Cli, before: st
     warm_cli.write("toy.py", TOY.replace(before, after))
     done = warm_cli.refuse("toy.py", "--no-learn", FOUNDRY_TASK_SECONDS="2")
     assert done.is_one_line("did not finish in 2 s", "FOUNDRY_TASK_SECONDS")
-    assert not working_below(warm_cli.folder)
+    until(lambda: not working_below(warm_cli.folder), "the task and its children are gone")
 
 
 @pytest.mark.parametrize(("name", "value"), [("FOUNDRY_TASK_SECONDS", "soon"), ("FOUNDRY_TASK_GB", "-1")])

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from foundry.tools.process.zygote import Zygote
 
-from .conftest import TOY, Cli, Done, rows, until, working_below
+from .conftest import TOY, Cli, Done, rows, working_below
 
 RETURNED = "return torch.relu(x * 2.0 + self.bias)"
 OPTIONS = ("--target", "cpu", "--evaluations", "1", "--no-compile", "--protocol", "verified", "--out", "out")
@@ -61,7 +62,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) 
     until(lambda: rows(second, "SELECT 1 FROM evaluations"), "its first evaluation")
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    until(lambda: not working_below(cli.folder), "the workers are gone", 10.0)
+    until(lambda: not working_below(cli.folder), "the workers are gone")
     at_kill, evaluated = lines_of(cli.folder / "out"), rows(second, "SELECT candidate, at FROM evaluations")
     summary, left = (cli.folder / "out/summary.md").read_text(), working_below(cli.folder)
     end = cli.here("bench", "tasks", *OPTIONS, "--no-pictures")

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
-from .conftest import TOY, Cli, Done, Solved, interrupt, rows, until
+from .conftest import TOY, Cli, Done, Solved, interrupt, rows
 
-SEARCH = ("--evaluations", "200", "--minutes", "4", "--islands", "2", "--no-learn")
+SEARCH = ("--evaluations", "200", "--minutes", "20", "--islands", "2", "--no-learn")
 
 
 @dataclass
@@ -141,7 +142,7 @@ def test_a_reader_that_leaves_early_is_no_error(solved: Solved) -> None:
     assert child.stdout is not None and child.stderr is not None
     child.stdout.close()
     assert child.stderr.read() == ""
-    assert child.wait(30) == 1
+    assert child.wait(PATIENCE_S) == 1
 
 
 def test_runs_are_listed_newest_first(solved: Solved) -> None:

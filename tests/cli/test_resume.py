@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from foundry.tools.process.zygote import Zygote
 
-from .conftest import SHORT_END, TOY, Cli, Done, interrupt, rows, until, working_below
+from .conftest import SHORT_END, TOY, Cli, Done, interrupt, rows, working_below
 
 EVALUATED = "SELECT candidate, stage, step, at, body FROM evaluations ORDER BY candidate, stage"
-SEARCH = ("--evaluations", "9", "--minutes", "3", "--islands", "2", "--no-learn", "--seed", "5", *SHORT_END)
+SEARCH = ("--evaluations", "9", "--minutes", "20", "--islands", "2", "--no-learn", "--seed", "5", *SHORT_END)
 
 
 @dataclass
@@ -46,13 +47,14 @@ def story(tmp_path_factory: pytest.TempPathFactory, home: Path, zygote: Zygote) 
     until(lambda: len(rows(run, EVALUATED)) >= 2, "two evaluations")
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    until(lambda: not working_below(cli.folder), "the workers are gone", 10.0)
+    until(lambda: not working_below(cli.folder), "the workers are gone")
     left = working_below(cli.folder)
     at_kill = rows(run, EVALUATED)
     child = cli.start("agent", "resume", "last")
     until(lambda: len(rows(run, EVALUATED)) >= len(at_kill) + 2, "two more evaluations")
     held = cli.here("agent", "resume", "last")
     interrupted = interrupt(child)
+    until(lambda: not working_below(cli.folder), "the workers of an interrupted run are gone")
     after = working_below(cli.folder)
     at_interrupt = rows(run, EVALUATED)
     checkpoints = run / "checkpoints.sqlite"

@@ -11,12 +11,12 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.waiting import PATIENCE_S, until
 
 from foundry.knowledge.errors import UsageError
 from foundry.knowledge.experience.embedding import DIMENSIONS, embed
@@ -190,7 +190,7 @@ def test_a_second_process_searches_without_touching_the_index(tmp_path: Path, st
         f"hits = store.recall(Query('sig-softmax', ('softmax',), '2d:n=4^11:row=4^5', {CPU!r}, 'cpu'))\n"
         "print(store.index_kind, len(hits))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.split() == ["scan", "2"], done.stderr
 
 
@@ -209,7 +209,7 @@ def test_a_damaged_index_is_rebuilt_from_the_journal(tmp_path: Path) -> None:
         f"store = ExperienceStore.open({str(folder)!r})\n"
         f"print(len(store.recall(Query('sig-softmax', ('softmax',), '2d:n=4^11:row=4^5', {CPU!r}, 'cpu'))))\n"
     )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stdout.strip() == "3", done.stderr
 
 
@@ -237,26 +237,30 @@ def test_threads_share_one_store(store: ExperienceStore) -> None:
     assert len(store.recall(QUERY, k=100)) == 60
 
 
+def start_server(chroma: str, folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """A server that listens, and its port: a free one, for which it asks again where somebody else was quicker."""
+
+    def is_listening() -> bool:
+        with socket.socket() as plug:
+            return plug.connect_ex(("127.0.0.1", port)) == 0
+
+    for _ in range(3):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = [chroma, "run", "--path", str(folder), "--host", "127.0.0.1", "--port", str(port)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        until(lambda: server.poll() is not None or is_listening(), "a Chroma server")  # noqa: B023
+        if server.poll() is None:
+            return server, port
+    raise AssertionError("the Chroma server does not start")
+
+
 def test_a_chroma_server_shares_lessons_between_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chroma = shutil.which("chroma", path=str(Path(sys.executable).parent))
     assert chroma, "chromadb installs its server's command"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [chroma, "run", "--path", str(tmp_path / "server"), "--host", "127.0.0.1", "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    server, port = start_server(chroma, tmp_path / "server")
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                assert time.monotonic() < deadline, "the Chroma server did not start"
-                time.sleep(0.2)
         url = f"http://127.0.0.1:{port}"
         monkeypatch.setenv("FOUNDRY_HOME", str(tmp_path / "machine-a"))
         first = ExperienceStore.open(url)
@@ -270,7 +274,7 @@ def test_a_chroma_server_shares_lessons_between_machines(tmp_path: Path, monkeyp
         second.close()
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=PATIENCE_S)
 
 
 def test_an_unreachable_server_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
