@@ -9,6 +9,7 @@ No model and no device is asked: the parent is the library's first candidate, it
 from __future__ import annotations
 
 import asyncio
+import json
 import statistics
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from foundry.agents.brief import Brief
-from foundry.agents.chat.calls import tools_words
+from foundry.agents.chat.calls import declarations, tools_words
 from foundry.agents.expert import experts
 from foundry.agents.playbook.brain import PlaybookBrain
 from foundry.agents.prompt import template
@@ -87,8 +88,10 @@ async def size(brief: Brief) -> tuple[int, int, dict[str, int]]:
     expert = experts()["tiling"]
     prompt = step_prompt(brief, await PlaybookBrain().diagnose(brief), moves(brief.lowered)[:MOST_MOVES])
     system = f"{template(expert.prompt)}\n{tools_words(expert.calls, 6, proposes=True)}"
-    sizes = {"system": tokens(len(system)), **prompt.sizes}
-    return tokens(len(system) + len(prompt.text)), tokens(len(system) + prompt.standing), sizes
+    declared = len(json.dumps(declarations(expert.calls)))  # endpoints put it in front of all
+    sizes = {"tools": tokens(declared), "system": tokens(len(system)), **prompt.sizes}
+    before = declared + len(system)
+    return tokens(before + len(prompt.text)), tokens(before + prompt.standing), sizes
 
 
 async def main(names: list[str]) -> None:

@@ -105,13 +105,28 @@ def tools_words(names: Sequence[str], most: int, *, proposes: bool) -> str:
 
 @cache
 def declarations(names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The tools as endpoints want them declared."""
+    """The tools as endpoints want them declared. A request pays for every word of it, for each tool again: what the
+    arguments mean stands once in the prompt."""
     found = []
     for name in names:
         schema = ARGUMENTS[TOOLS[name].takes].model_json_schema()
-        schema.pop("description", None)
-        function = {"name": name, "description": TOOLS[name].meaning, "parameters": schema}
+        function = {"name": name, "description": TOOLS[name].meaning, "parameters": _plain_schema(schema, schema)}
         found.append({"type": "function", "function": function})
+    return found
+
+
+def _plain_schema(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without references, titles, defaults and descriptions; of alternatives the first."""
+    if reference := schema.get("$ref"):
+        return _plain_schema(whole["$defs"][reference.rpartition("/")[2]], whole)
+    if alternatives := schema.get("anyOf"):
+        return _plain_schema(alternatives[0], whole)
+    found = {name: schema[name] for name in ("type", "required") if name in schema}
+    if "properties" in schema:
+        found["properties"] = {name: _plain_schema(part, whole) for name, part in schema["properties"].items()}
+    for name in ("items", "additionalProperties"):
+        if isinstance(schema.get(name), dict):
+            found[name] = _plain_schema(schema[name], whole)
     return found
 
 

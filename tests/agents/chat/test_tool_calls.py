@@ -25,7 +25,7 @@ from tests.knowledge.library.test_authored import CPU, softmax
 from foundry.agents.brain import Call, NoAnswer, Notice
 from foundry.agents.brief import Brief
 from foundry.agents.chat.brain import ChatModelBrain
-from foundry.agents.chat.calls import RawCall
+from foundry.agents.chat.calls import RawCall, declarations
 from foundry.agents.chat.client import ChatClient, _Asked, _Heard
 from foundry.agents.chat.dialect import EndpointDialect
 from foundry.agents.expert import experts
@@ -70,6 +70,17 @@ def briefed(session: Session, **changes: Any) -> Brief:
 
 def in_words(tool: str, **arguments: Any) -> Reply:
     return answer({"tool": tool, "arguments": arguments})
+
+
+def test_tools_are_declared_in_few_words_without_references() -> None:
+    declared = {item["function"]["name"]: item["function"]["parameters"] for item in declarations(ALL)}
+
+    assert len(json.dumps(declared)) < 8_000
+    assert not any(word in json.dumps(declared) for word in ("$ref", "$defs", "anyOf", "title", "null"))
+    launch = declared["check"]["properties"]["launches"]["items"]
+    assert launch["required"] == ["kernel", "args"] and launch["properties"]["args"]["items"] == {"type": "string"}
+    assert declared["check"]["properties"]["tunables"]["additionalProperties"]["required"] == ["values"]
+    assert declared["show"]["required"] == ["candidate"]
 
 
 def test_every_tool_that_an_expert_may_call_is_there() -> None:
