@@ -15,6 +15,7 @@ from functools import cache
 from foundry.knowledge.library.file.texts import library_texts
 
 SOURCE_CHARS = 16_000  # about 4,500 tokens; of files that are still longer only the two ends are shown
+LEAST_CUT = 500  # characters beyond that are worth a gap
 FOLDED_BODY = 300  # characters of a body that are worth a line
 LOADER = "# @foundry loader@ keep this line: it stands for the task's model and Foundry's own loader"
 _BEGIN_LOADER, _INSIDE_LOADER = "# ---- the task's model", "# ---- building and loading"
@@ -22,7 +23,7 @@ _END_LOADER = re.compile(r"^(?:_Pointers = |_PARAMETERS = )", re.MULTILINE)
 _OPENING = re.compile(r"[A-Za-z_\[][^\n]*\{\s*\Z")  # a line at file scope that opens a body
 _NO_BODY = ("namespace", "class ", "def ", "enum", "SOURCE", "FOUNDRY")
 _OF_THE_TASK = re.compile(r"foundry_|(?:\b|_)k_")  # names that the library gives to this task's kernels
-_PASTED = (".h", ".cuh")
+_PASTED = (".h", ".cuh", ".cpp")
 _WORDS = {"cpu/runtime.h": "cpu runtime header", "cuda/runtime.cuh": "cuda runtime header"}
 
 
@@ -81,7 +82,7 @@ def fold(text: str) -> Folded:
         parts = [piece for part in parts for piece in _split(part, mark(name), pasted)]
     parts = _without_bodies(parts)
     length = sum(len(part.seen) for part in parts)
-    return Folded(tuple(parts if length <= SOURCE_CHARS else _cut(parts, length)))
+    return Folded(tuple(parts if length <= SOURCE_CHARS + LEAST_CUT else _cut(parts, length)))
 
 
 def _without_loader(part: Part) -> Iterator[Part]:
@@ -165,8 +166,11 @@ def _split(part: Part, line: str, pasted: str) -> Iterator[Part]:
 
 
 def _cut(parts: list[Part], length: int) -> list[Part]:
-    """The parts with the middle hidden; a part that is hidden already goes with the side on which it begins."""
-    first, last = SOURCE_CHARS // 2, length - SOURCE_CHARS // 2
+    """The parts with the middle hidden, from line to line; a part that is hidden already goes with the side on which it
+    begins."""
+    shown = "".join(part.seen for part in parts)
+    first = shown.rfind("\n", 0, SOURCE_CHARS // 2) + 1
+    last = shown.find("\n", length - SOURCE_CHARS // 2) + 1 or length
     head: list[Part] = []
     middle: list[Part] = []
     tail: list[Part] = []

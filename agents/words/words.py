@@ -12,7 +12,7 @@ from foundry.agents.situation import Situation
 from foundry.agents.tuning import is_tuned
 from foundry.agents.words.authored import authored_words
 from foundry.agents.words.findings import attempt_line, brief_words, measured
-from foundry.agents.words.sections import Prompt, Section, fit, tokens
+from foundry.agents.words.sections import Prompt, Section, cut, fit, tokens
 from foundry.agents.words.source import show
 from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
@@ -187,15 +187,21 @@ def _parent_beside_first(brief: Brief) -> str:
         return _parent(brief)
     if brief.parent_text == brief.first:
         return f"It is {FIRST}: its file stands above. Replacements are made in it as it stands there."
-    first, parent = show(brief.first), show(brief.parent_text)
-    lines = list(difflib.unified_diff(first.splitlines(), parent.splitlines(), lineterm="", n=1))[2:]
-    differs = "\n".join(lines)
-    if len(differs) > LIKE * len(parent):
+    differs = _differences(brief.first, brief.parent_text)
+    if not differs:
         return _parent(brief)
     return (
         f"Its file is that of {FIRST} above but for these lines (- {FIRST}'s, + its own). Replacements are made in its "
         f"own file.\n```diff\n{differs}\n```"
     )
+
+
+def _differences(first: str, other: str) -> str:
+    """The lines in which a file differs from the first, both as they are shown; "" where that is most of it."""
+    seen = show(other)
+    lines = list(difflib.unified_diff(show(first).splitlines(), seen.splitlines(), lineterm="", n=1))[2:]
+    differs = "\n".join(lines)
+    return differs if len(differs) <= LIKE * len(seen) else ""
 
 
 def _example(example: Example, first: str) -> str:
@@ -207,7 +213,10 @@ def _example(example: Example, first: str) -> str:
         return f"{head}\n{authored_words(candidate.recipe)}"
     if example.text == first:
         return f"{head}. It stands above."
-    return f"{head}\n```\n{kernels_of(show(example.text))[:EXAMPLE_CHARS]}\n```"
+    differs = _differences(first, example.text) if first else ""
+    if differs:
+        return f"{head}. It is {FIRST} above but for these lines:\n```diff\n{cut(differs, EXAMPLE_CHARS)}\n```"
+    return f"{head}\n```\n{cut(kernels_of(show(example.text)), EXAMPLE_CHARS)}\n```"
 
 
 def kernels_of(shown: str) -> str:

@@ -6,8 +6,8 @@ import pytest
 
 from foundry.agents.chat.answers import AnswerError, ProposalAnswer
 from foundry.agents.chat.proposal import place_edits
-from foundry.agents.words.source import SOURCE_CHARS, fold, show
-from foundry.knowledge.library.file.texts import read_library_text
+from foundry.agents.words.source import SOURCE_CHARS, fold, mark, show
+from foundry.knowledge.library.file.texts import library_texts, read_library_text
 from foundry.knowledge.thought import Edit, apply_edits
 
 HEADER = read_library_text("cpu/runtime.h").strip()
@@ -36,6 +36,15 @@ def test_a_file_that_is_too_long_is_edited_at_both_ends() -> None:
     assert changed == wanted.replace("# line 8999\n", "")
     with pytest.raises(AnswerError, match="occurs 0 times in the parent's file as it was shown"):
         after(LONG, ("# line 4500\n", ""))
+
+
+def test_a_file_is_cut_between_lines_and_only_where_that_saves_something() -> None:
+    shown = show(LONG).splitlines()
+    assert set(shown) - set(LONG.splitlines()) == {
+        line for line in shown if line.startswith("# ...") or "@foundry" in line
+    }
+    barely = "#\n" * (SOURCE_CHARS // 2 + 100)
+    assert show(barely) == barely
 
 
 def test_what_is_quoted_with_a_fold_in_it_keeps_what_the_fold_hides() -> None:
@@ -68,6 +77,13 @@ def test_edits_without_a_place_must_be_the_only_ones() -> None:
         apply_edits("a a", [Edit("a", "c")])
     with pytest.raises(ValueError, match="edit 1: its old text is not at character 1"):
         apply_edits("a a", [Edit("a", "c", 1)])
+
+
+def test_the_librarys_templates_are_one_line_each() -> None:
+    texts = {name: text for name, text in library_texts().items() if name.endswith((".h", ".cpp"))}
+    file = 'SOURCE = r"""' + "\n\n".join(text.strip() for text in texts.values()) + '"""\n'
+    assert len(show(file)) < 150 * len(texts) and all(mark(name) in show(file) for name in texts)
+    assert fold(file).restore(show(file)) == file
 
 
 LOADER = """
