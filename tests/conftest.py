@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from tests.exploits.museum import HERE, cases
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -47,6 +48,17 @@ FIRST = (
     "tests/test_chaos.py",
 )  # long ones: started last, one of them would keep a worker busy alone
 
+
+FUZZED = int(os.environ.get("FOUNDRY_FUZZ", "0"))  # examples of each property; 0: the same few each time
+settings.register_profile(
+    "everywhere",
+    max_examples=FUZZED or 60,
+    derandomize=not FUZZED,
+    deadline=None,  # a machine that stalls for a moment refutes no property
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("everywhere")
 
 gc.disable()  # until everything is imported, which stays: a fifth of the time of a test that traces went into it
 
