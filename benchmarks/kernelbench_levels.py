@@ -1,15 +1,18 @@
-"""The library's first kernels of every task beside eager PyTorch, on one GPU, half a second a task:
+"""The library's first kernels of every task beside PyTorch, on one GPU or on the CPU, half a second a task:
 
     python benchmarks/kernelbench_levels.py --root ../KernelBench --levels 1,2 --out levels.jsonl --seconds 500
     python benchmarks/kernelbench_levels.py --root ../KernelBench --levels 1,2 --prepare-only --jobs 2   # no GPU
+    python benchmarks/kernelbench_levels.py --folder tasks --target cpu --compiled --jobs 1 --threads 2
     python benchmarks/kernelbench_levels.py --report levels.jsonl
 
 A map of where the library stands, and no result: kernels run in one process without the grader's questions. They are
 the first recipe that a run tries and the first that names its precision, untuned; the faster one counts whose error
 is within the bound that PyTorch's own error gives. `foundry bench` gives results.
 Processes lower and compile all tasks while another, which is started again when a kernel takes it down, times those
-that are ready. What was measured, or failed, and stands in --out is not asked again. Times are medians of device
-events in ms, ours and eager (TF32 allowed) in turn, the L2 cache written over before each.
+that are ready. What was measured, or failed, and stands in --out is not asked again. On a GPU times are medians of
+device events in ms, ours and eager (TF32 allowed) in turn, the L2 cache written over before each, and eager without
+TF32 is the truth. On the CPU the truth is the model in float64, all outputs are judged by the protocol's bounds, and
+times are lower quartiles of short rounds in turn, which other load moves least.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
@@ -38,17 +41,24 @@ from layers import allow_tf32
 from foundry.graph.bench.request import BenchRequest, levels_of
 from foundry.graph.bench.tasks import BenchTask, find_tasks
 from foundry.knowledge.candidate import Recipe
-from foundry.knowledge.device import Device
+from foundry.knowledge.device import Device, TargetName
 from foundry.knowledge.errors import CannotLower, TaskError
+from foundry.knowledge.library.ir.kernels import TorchCall
 from foundry.knowledge.library.lower import complete_recipe, lower, print_plan, seeds
 from foundry.tools.machine.device import describe
-from foundry.tools.protocol.rules import ALLOWED_FACTOR, FEW_ELEMENTS, norm_floor
+from foundry.tools.protocol.comparison import describe_mismatch, expect
+from foundry.tools.protocol.comparison import measure as measure_error
+from foundry.tools.protocol.rules import ALLOWED_FACTOR, FEW_ELEMENTS, accepts, error_limit, norm_floor
+from foundry.tools.targets.cpu import CpuTarget
 from foundry.tools.targets.cuda import CudaTarget
+from foundry.tools.task.bundle import map_tensors
 from foundry.tools.task.capture import CannotCapture
 from foundry.tools.task.file import read_task
-from foundry.tools.task.loading import LoadedTask, flatten, load, placed
+from foundry.tools.task.loading import LoadedTask, dtype_name, flatten, load, placed
 
 TASK_S = 40.0  # after which the process that measures is taken for hung
+COMPILED_TASK_S = 300.0  # the same where torch.compile is timed too
+ROUND_S = 0.003  # of calls in a row on the CPU, at least one
 L2_BYTES = 256 << 20  # written over before each sample: several times any cache
 SAMPLES_S = 0.4  # of each task's samples, ours and eager together
 
@@ -61,13 +71,14 @@ class Prepared:
     path: str = ""
     texts: tuple[str, ...] = ()
     templates: tuple[tuple[str, ...], ...] = ()  # of each candidate's kernels
+    to_pytorch: tuple[str, ...] = ()
     problem: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One task: the fastest right candidate, or the last where none is right. Errors are relative to eager without
-    TF32, in the norm of an output, the worst one's."""
+    """One task: the fastest right candidate, or the last where none is right. Errors are relative to the truth, in the
+    norm of an output, the worst one's. `mismatch`: what the protocol says of a wrong output, on the CPU."""
 
     task: str
     eager_ms: float | None = None
@@ -77,10 +88,16 @@ class Row:
     candidate: int = 0
     templates: list[str] = field(default_factory=list)
     problem: str = ""
+    compiled_ms: float | None = None  # torch.compile's
+    to_pytorch: list[str] = field(default_factory=list)
+    mismatch: str = ""
+    target: str = "cuda"
 
     @property
     def is_right(self) -> bool:
-        """By the protocol's bound on the norm, with eager's IEEE answer for the truth."""
+        """By the protocol's bound; on a GPU by that on the norm alone."""
+        if self.target == "cpu":
+            return self.error is not None and not self.mismatch
         allowed = max(ALLOWED_FACTOR * (self.eager_error or 0.0), norm_floor("float32", FEW_ELEMENTS))
         return self.error is not None and self.error <= allowed
 
@@ -92,17 +109,19 @@ def prepare(asked: tuple[BenchTask, Device]) -> Prepared:
     try:
         graph = graph_of(task)
         found = seeds(graph, device)
-        texts, templates = [], []
+        texts, templates, left = [], [], []
+        target = CudaTarget(device, disassembles=False) if device.target == "cuda" else CpuTarget()
         for recipe in chosen(found):
             printed = print_plan(graph, recipe, device)
             source = read_task(Path(task.path)).source
             text = lower([graph], complete_recipe(recipe, printed), task_source=source, device=device).source
-            built = CudaTarget(device, disassembles=False).build(text)
+            built = target.build(text)
             if not built.ok:
                 return Prepared(task.name, problem=built.first_error)
             texts.append(text)
             templates.append(tuple(each.template for _, each in printed.kernel_pairs()))
-        return Prepared(task.name, task.path, tuple(texts), tuple(templates))
+            left += [step.target for step in printed.plan.steps if isinstance(step, TorchCall)]
+        return Prepared(task.name, task.path, tuple(texts), tuple(templates), tuple(dict.fromkeys(left)))
     except (TaskError, CannotCapture, CannotLower) as error:
         return Prepared(task.name, problem=str(error))
     except Exception as error:
@@ -140,13 +159,65 @@ def measure(prepared: Prepared) -> Row:
     return min((row for row in rows if row.is_right), key=lambda row: row.ours_ms or 0.0, default=rows[-1])
 
 
-def build(text: str, loaded: LoadedTask, state: dict[str, torch.Tensor]) -> torch.nn.Module:
+def measure_on_cpu(prepared: Prepared, is_compiled: bool) -> Row:
+    loaded = load(read_task(Path(prepared.path)))
+    model, inputs = loaded.build_model(0), loaded.inputs(1)
+    initial = {name: value.clone() for name, value in model.state_dict().items()}
+    eager = tensors_of(model(*copied(inputs)))
+    model.load_state_dict(initial)
+    truth = exact_outputs(loaded, initial, inputs) or eager
+    compiled = torch.compile(model) if is_compiled else None
+    rows = []
+    for number, (text, templates) in enumerate(zip(prepared.texts, prepared.templates, strict=True)):
+        ours = build(text, loaded, initial, "cpu").train(model.training)
+        error, eager_error, mismatch = judge(tensors_of(ours(*copied(inputs))), eager, truth)
+        calls: list[Callable[[], Any]] = [lambda: model(*inputs), lambda own=ours: own(*inputs)]  # type: ignore[misc]
+        calls += [lambda: compiled(*inputs)] if compiled is not None and not number else []
+        times = quartiles_ms(*calls)
+        compiled_ms = times[2] if len(times) > 2 else rows[0].compiled_ms if rows else None
+        row = Row(prepared.task, times[0], times[1], eager_error, error, number, list(templates), "", compiled_ms)
+        rows.append(replace(row, to_pytorch=list(prepared.to_pytorch), mismatch=mismatch, target="cpu"))
+    return min((row for row in rows if row.is_right), key=lambda row: row.ours_ms or 0.0, default=rows[-1])
+
+
+def copied(inputs: list[Any]) -> Any:
+    return map_tensors(inputs, torch.clone)
+
+
+def exact_outputs(loaded: LoadedTask, state: dict[str, torch.Tensor], inputs: list[Any]) -> list[torch.Tensor] | None:
+    """In float64; None for a model that cannot run in it."""
+    try:
+        model = loaded.build_model(0)
+        model.load_state_dict(state)
+        wide = map_tensors(inputs, lambda item: item.double() if item.is_floating_point() else item.clone())
+        return tensors_of(model.double()(*wide))
+    except Exception:
+        return None
+
+
+def judge(found: list[torch.Tensor], eager: list[torch.Tensor], truth: list[torch.Tensor]) -> tuple[float, float, str]:
+    """The worst norm errors of ours and of eager, and what the protocol's bounds have against ours."""
+    worst, worst_eager = 0.0, 0.0
+    if [(item.shape, item.dtype) for item in found] != [(item.shape, item.dtype) for item in eager]:
+        return math.inf, 0.0, "other outputs, shapes or types"
+    said = []
+    for number, (one, own, exact) in enumerate(zip(found, eager, truth, strict=True)):
+        expected = expect(exact, own, dtype_name(own.dtype), None)
+        error, theirs = measure_error(one, expected), measure_error(own, expected)
+        limit = error_limit(theirs, expected.dtype, own.numel())
+        worst, worst_eager = max(worst, error.norm), max(worst_eager, theirs.norm)
+        if not accepts(error, limit):
+            said.append(f"output {number}: {describe_mismatch(one, expected, limit, error)}")
+    return worst, worst_eager, "; ".join(said)
+
+
+def build(text: str, loaded: LoadedTask, state: dict[str, torch.Tensor], place: str = "cuda") -> torch.nn.Module:
     namespace: dict[str, Any] = {}
     exec(compile(text, "candidate.py", "exec"), namespace)
     arguments = getattr(loaded.module, "get_init_inputs", list)()
     named = isinstance(arguments, dict)
     model: torch.nn.Module = namespace["ModelNew"](**arguments) if named else namespace["ModelNew"](*arguments)
-    model = model.cuda()
+    model = model.to(place)
     model.load_state_dict(state)
     return model
 
@@ -189,28 +260,70 @@ def medians_ms(*calls: Callable[[], Any]) -> list[float]:
     return [statistics.median(own) for own in times]
 
 
-def measure_all(link: Connection) -> None:
+def quartiles_ms(*calls: Callable[[], Any]) -> list[float]:
+    """Of several calls in turn on the CPU, at least 9 rounds each: of the clock, or with one thread of its own CPU
+    time, which does not count who else runs."""
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    repeats = []
+    for call in calls:
+        call()
+        begun = time.perf_counter()
+        call()
+        repeats.append(max(1, min(100, round(ROUND_S / (time.perf_counter() - begun)))))
+    times: list[list[float]] = [[] for _ in calls]
+    begun = time.monotonic()
+    while len(times[0]) < 9 or (len(times[0]) < 200 and time.monotonic() - begun < len(calls) * SAMPLES_S):
+        for call, own, count in zip(calls, times, repeats, strict=True):
+            call()  # what another call left in the caches
+            start = clock()
+            for _ in range(count):
+                call()
+            own.append((clock() - start) * 1e3 / count)
+    return [sorted(own)[len(own) // 4] for own in times]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how the process that measures does so."""
+
+    target: TargetName
+    threads: int
+    is_compiled: bool
+
+    @property
+    def limit_s(self) -> float:
+        return COMPILED_TASK_S if self.is_compiled else TASK_S
+
+
+def measure_all(link: Connection, place: Place) -> None:
     """A process of its own: answers each Prepared with a Row, until None comes."""
     torch.set_grad_enabled(False)
+    if place.target == "cpu":
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # a daemon has no children
+        torch.set_num_threads(place.threads)
     while (prepared := link.recv()) is not None:
         try:
-            row = measure(prepared)
+            row = measure(prepared) if place.target == "cuda" else measure_on_cpu(prepared, place.is_compiled)
         except Exception as error:
-            row = Row(prepared.task, problem=f"{type(error).__name__}: {error}"[:300])
+            row = Row(prepared.task, problem=f"{type(error).__name__}: {error}"[:300], target=place.target)
         link.send(row)
-        torch.cuda.empty_cache()
+        if place.target == "cuda":
+            torch.cuda.empty_cache()
 
 
 class Measurer:
     """The process that measures; a new one takes the place of one that died or hangs."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._start()
 
     def _start(self) -> None:
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         self._link = ours
-        self._process = multiprocessing.get_context("spawn").Process(target=measure_all, args=(theirs,), daemon=True)
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=measure_all, args=(theirs, self._place), daemon=True
+        )
         self._process.start()
         theirs.close()
 
@@ -220,7 +333,7 @@ class Measurer:
         is_lost = True
         with contextlib.suppress(EOFError, OSError):
             self._link.send(prepared)
-            if self._link.poll(max(1.0, min(TASK_S, until - time.monotonic()))):
+            if self._link.poll(max(1.0, min(self._place.limit_s, until - time.monotonic()))):
                 row = self._link.recv()
                 is_lost = "CUDA error" in row.problem  # which no later call of that process survives
             elif time.monotonic() >= until:
@@ -254,22 +367,25 @@ def main() -> None:
     if asked.report:
         report(known)
         return
-    device, until = describe("cuda"), time.monotonic() + asked.seconds
+    device, until = describe(asked.target), time.monotonic() + asked.seconds
     if not device.present and not asked.prepare_only:
         raise SystemExit("no NVIDIA GPU on this machine: --prepare-only lowers and compiles without one")
     device = device if device.present else H200
+    device = replace(device, cores=asked.threads) if device.target == "cpu" else device
     done = {row.task for row in known if row.problem or row.ours_ms is not None}
-    request = BenchRequest(str(asked.root), "", levels_of(asked.levels), only=asked.only, every=asked.every)
+    levels = () if asked.folder else levels_of(asked.levels)
+    request = BenchRequest(str(asked.folder or asked.root), "", levels, only=asked.only, every=asked.every)
     orders = [(task, device) for task in find_tasks(request) if task.name not in done]
     with contextlib.ExitStack() as stack:
         if "FOUNDRY_BUILD_CACHE" not in os.environ:
             os.environ["FOUNDRY_BUILD_CACHE"] = stack.enter_context(tempfile.TemporaryDirectory())
         pool = stack.enter_context(multiprocessing.get_context("fork").Pool(asked.jobs, maxtasksperchild=4))
         out = stack.enter_context(asked.out.open("a"))
-        measurer = None if asked.prepare_only else stack.enter_context(contextlib.closing(Measurer()))
+        place = Place(device.target, asked.threads, asked.compiled)
+        measurer = None if asked.prepare_only else stack.enter_context(contextlib.closing(Measurer(place)))
         pending = [pool.apply_async(prepare, (order,)) for order in orders]
         for prepared in in_order_of_readiness(pending, until):
-            row: Row | None = Row(prepared.task, problem=prepared.problem)
+            row: Row | None = Row(prepared.task, problem=prepared.problem, target=device.target)
             if measurer and not prepared.problem:
                 row = measurer.ask(prepared, until)
             if row is None:
@@ -288,26 +404,33 @@ def rows_in(path: Path) -> list[Row]:
 def line_of(row: Row) -> str:
     if row.eager_ms is None or row.ours_ms is None:
         return f"{row.task}: {row.problem or 'compiled'}"
-    wrong = "" if row.is_right else "  WRONG"
+    wrong = "" if row.is_right else f"  WRONG {row.mismatch}"
+    compiled = f", {row.compiled_ms / row.ours_ms:.2f}x torch.compile" if row.compiled_ms else ""
+    left = f", PyTorch: {' '.join(row.to_pytorch)}" if row.to_pytorch else ""
     return (
-        f"{row.eager_ms / row.ours_ms:6.2f}x {row.ours_ms:9.3f} for {row.eager_ms:9.3f} ms, error {row.error:.1e} "
-        f"beside {row.eager_error:.1e}  {row.task} ({' '.join(row.templates)}){wrong}"
+        f"{row.eager_ms / row.ours_ms:6.2f}x {row.ours_ms:9.3f} for {row.eager_ms:9.3f} ms{compiled}, "
+        f"error {row.error:.1e} beside {row.eager_error:.1e}  {row.task} ({' '.join(row.templates)}){left}{wrong}"
     )
 
 
 def report(rows: list[Row]) -> None:
     """Each level's figures, the slower ones, the wrong ones, and those with a problem."""
-    for level in sorted({row.task.split("/")[0] for row in rows}):
-        own = [row for row in rows if row.task.startswith(level + "/")]
+    for level in sorted({row.task.rpartition("/")[0] for row in rows}):
+        own = [row for row in rows if row.task.rpartition("/")[0] == level]
         timed = [row for row in own if row.eager_ms is not None and row.ours_ms is not None and row.is_right]
         speedups = sorted((row.eager_ms or 0.0) / (row.ours_ms or 1.0) for row in timed)
         if speedups:
             mean = math.exp(statistics.fmean(map(math.log, speedups)))
             faster = sum(value > 1 for value in speedups) / len(speedups)
             print(
-                f"{level}: {len(timed)} of {len(own)} right; over eager, TF32 allowed: geomean {mean:.2f}x, "
+                f"{level or 'tasks'}: {len(timed)} of {len(own)} right; over eager, TF32 allowed: geomean {mean:.2f}x, "
                 f"median {statistics.median(speedups):.2f}x, faster {faster:.0%}"
             )
+        compiled = [row.compiled_ms / (row.ours_ms or 1.0) for row in timed if row.compiled_ms]
+        if compiled:
+            mean = math.exp(statistics.fmean(map(math.log, compiled)))
+            faster = sum(value > 1 for value in compiled)
+            print(f"  over torch.compile: geomean {mean:.2f}x, faster {faster} of {len(compiled)}")
     for row in rows:
         slow = row.eager_ms is not None and row.ours_ms is not None and row.eager_ms < row.ours_ms
         if slow or row.problem or not (row.is_right or row.error is None):
@@ -317,6 +440,10 @@ def report(rows: list[Row]) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="a checkout of KernelBench")
+    parser.add_argument("--folder", type=Path, help="of any tasks, instead of a checkout")
+    parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of PyTorch and kernels, on the CPU")
+    parser.add_argument("--compiled", action="store_true", help="time torch.compile as well, on the CPU")
     parser.add_argument("--levels", default="1,2")
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)
@@ -326,8 +453,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("levels.jsonl"), help="JSON lines")
     parser.add_argument("--report", type=Path, help="only sums such a file up")
     asked = parser.parse_args()
-    if not asked.report and asked.root is None:
-        parser.error("--root DIR: a checkout of KernelBench, or --report FILE")
+    if not asked.report and asked.root is None and asked.folder is None:
+        parser.error("--root DIR: a checkout of KernelBench, --folder DIR: of tasks, or --report FILE")
     return asked
 
 

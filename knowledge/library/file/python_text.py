@@ -77,7 +77,8 @@ def call_text(step: TorchCall, devices: Mapping[str, str]) -> str:
     """A call of a PyTorch operator, its results assigned."""
     arguments = [argument_text(argument, devices) for argument in step.args]
     arguments += [f"{name}={argument_text(value, devices)}" for name, value in step.kwargs.items()]
-    return f"{', '.join(map(variable, step.results))} = torch.ops.{step.target}({', '.join(arguments)})"
+    results = [variable(name) if name else "_" for name in step.results]  # "" where nothing is to be had
+    return f"{', '.join(results)} = torch.ops.{step.target}({', '.join(arguments)})"
 
 
 def results_text(plan: Plan) -> str:

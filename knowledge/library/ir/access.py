@@ -269,5 +269,5 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, RecurrentKernel):
         writes += last_states(step)
     if isinstance(step, TorchCall):
-        writes += step.results
+        writes += filter(None, step.results)
     return list(dict.fromkeys(reads)), list(dict.fromkeys(writes))

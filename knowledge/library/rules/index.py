@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from foundry.knowledge.library.ir.kernels import Expr, Gather, Load, View
+from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, Load, View
 from foundry.knowledge.library.rules.builder import (
     Builder,
     Tensor,
@@ -27,7 +27,7 @@ from foundry.knowledge.library.rules.builder import (
     rule,
     scalar,
 )
-from foundry.knowledge.library.rules.reduce import Rows
+from foundry.knowledge.library.rules.reduce import Rows, is_read
 from foundry.knowledge.library.rules.resample import along
 from foundry.knowledge.opgraph import Op
 
@@ -44,6 +44,34 @@ def _rows_of(builder: Builder, op: Op) -> None:
         axis, index = source.axis(integer(op, 1, "dim")), builder.tensor(op.args[2])
         index = builder.reshape(index, (index.numel,), op)
     _indexed(builder, op, source, {axis: index}, axis)
+
+
+@rule("embedding_bag")
+def _embedding_bag(builder: Builder, op: Op) -> None:
+    """Rows of a table joined in bags of one size: offsets that count in equal steps, as bags in two dimensions have."""
+    table, index, offsets = (builder.tensor(item) for item in op.args[:3])
+    kind = integer(op, 4, "mode", 0)
+    scale, bags = builder.optional(op, 6, "per_sample_weights"), offsets.numel
+    size = index.numel // max(bags, 1)
+    if offsets.expr != Iota(View(0, (size,)), offsets.dtype) or size * bags != index.numel:
+        raise Unsupported("bags of several sizes")
+    if flag(op, 7, "include_last_offset") or argument(op, 8, "padding_idx") is not None:
+        raise Unsupported("bags with a last offset, or with padding")
+    if any(is_read(builder, op, output) for output in range(1, len(op.outputs))):
+        raise Unsupported("where bags begin and end")
+    _, load = builder.ensure_load(table, op)
+    rows = Rows(builder, op, (bags, size, table.shape[1]), [1])
+    named = rows.see(builder.reshape(index, (bags, size, 1), op), "int64")
+    step, along_row = load.view.strides
+    found: Expr = Gather(
+        load.buffer, View(load.view.offset, (0, along_row, 0)), named, step, table.shape[0], load.dtype
+    )
+    found = cast(found, compute_dtype(table.dtype))
+    if scale is not None:
+        found = apply("mul", found, rows.see(builder.reshape(scale, (bags, size, 1), op)))
+    joined = rows.reduce("bag", "max" if kind == 2 else "sum", found)
+    rows.emit_row(scalar("div", joined, float(size)) if kind == 1 else joined)
+    rows.finish()
 
 
 @rule("index")
