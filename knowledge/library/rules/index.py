@@ -31,7 +31,9 @@ from foundry.knowledge.library.rules.reduce import Rows, is_read
 from foundry.knowledge.library.rules.resample import along
 from foundry.knowledge.opgraph import Op
 
-MOST_QUESTIONS = 1 << 31  # of all elements to all indices
+MOST_QUESTIONS = 1 << 31  # of all values to all boundaries
+# Of all elements to all indices, where these are many: PyTorch, which walks the indices once, is quicker beyond.
+MOST_QUESTIONS_OF_WRITES, MANY_INDICES = 1 << 22, 64
 
 
 @rule("embedding", "index_select")
@@ -160,7 +162,7 @@ class _Writes:
 
 
 def _rows(builder: Builder, op: Op, target: Tensor, count: int) -> Rows:
-    if target.numel * count > MOST_QUESTIONS:
+    if count > MANY_INDICES and target.numel * count > MOST_QUESTIONS_OF_WRITES:
         raise Unsupported("writes through many indices into many elements")
     return Rows(builder, op, (*target.shape, count), [-1])
 
@@ -371,7 +373,9 @@ def _bucketize(builder: Builder, op: Op) -> None:
         raise Unsupported("a list of boundaries for each row")
     if op.kind == "searchsorted" and (argument(op, 4, "side") or argument(op, 5, "sorter")):
         raise Unsupported("searchsorted with a side or a sorter")
-    rows = _rows(builder, op, values, edges.numel)
+    if values.numel * edges.numel > MOST_QUESTIONS:
+        raise Unsupported("many values in many buckets")
+    rows = Rows(builder, op, (*values.shape, edges.numel), [-1])
     dtype = promote(values.dtype, edges.dtype)
     edge = builder.expand(builder.reshape(edges, (*(1,) * len(values.shape), edges.numel), op), rows.shape, op).expr
     test = "le" if flag(op, 3, "right") else "lt"

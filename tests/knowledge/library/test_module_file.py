@@ -240,19 +240,22 @@ def test_temporaries_share_scratch_memory_and_pytorch_may_step_in(tmp_path: Path
         TorchCall("sorted", "aten.sort.default", (Ref("t1"), -1, True), {}, ("values", "order")),
         pointwise("third", "values", "t2", "sqrt"),
         pointwise("fourth", "t2", "y", "neg"),
+        TorchCall("last", "aten.max.dim", (Ref("order"), 1), {}, ("top", "")),  # "": a result of no elements
     )
     names = ["t0", "t1", "values", "t2"]
     buffers = {name: buffer(name, (4, 8), "temporary") for name in names}
     buffers["order"] = buffer("order", (4, 8), "temporary", dtype="int64")
+    buffers["top"] = buffer("top", (4,), "temporary", dtype="int64")
     buffers |= {"x": buffer("x", (4, 8), "input", "0"), "y": buffer("y", (4, 8), "output")}
-    outputs = (OutputView("y", (4, 8), (8, 1)), OutputView("order", (4, 8), (8, 1)), OutputView("", literal=3))
+    views = [OutputView("y", (4, 8), (8, 1)), OutputView("order", (4, 8), (8, 1)), OutputView("", literal=3)]
+    outputs = (*views, OutputView("top", (4,), (1,)))
     plan = Plan(buffers, steps, outputs, "tuple")
     candidate = model(plan, tmp_path)
     x = torch.randn(4, 8)
-    y, order, three = candidate(x)
+    y, order, three, top = candidate(x)
     values, expected = torch.softmax(x.exp(), 1).sort(-1, descending=True)
     assert torch.allclose(y, -values.sqrt(), rtol=1e-6)
-    assert torch.equal(order, expected) and three == 3
+    assert torch.equal(order, expected) and three == 3 and top.tolist() == [7] * 4
 
 
 def test_written_back_buffers_change_in_place(tmp_path: Path) -> None:

@@ -137,6 +137,21 @@ SCATTERED: dict[str, Case] = {
 }
 
 
+NAMES, NAMED = torch.tensor([[0, 6, 2], [1, 4, 0], [5, 5, 5], [3, 1, 6]]), x(4, 3)
+BAGS: dict[str, Case] = {
+    "sums": (lambda i, w: F.embedding_bag(i, w, mode="sum") + 1, [NAMES, x(7, 5)]),
+    "weighed": (lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), [NAMES, x(7, 5), NAMED]),
+    "means": (lambda i, w: F.embedding_bag(i, w.t(), mode="mean"), [NAMES, x(5, 7)]),
+    "largest": (lambda i, w: F.embedding_bag(i, w, mode="max") * 2, [NAMES, x(7, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", BAGS)
+def test_rows_of_a_table_in_bags(name: str) -> None:
+    model, inputs = BAGS[name]
+    check(model, *inputs)
+
+
 @pytest.mark.parametrize("name", SCATTERED)
 def test_writing_through_indices(name: str) -> None:
     model, inputs = SCATTERED[name]
@@ -195,3 +210,8 @@ def test_cells_of_recurrent_networks(name: str) -> None:
 def test_integers_divided_towards_zero() -> None:
     numbers = torch.arange(-7, 8)
     check(lambda a: torch.div(a, 3, rounding_mode="trunc") + torch.div(a, -2, rounding_mode="trunc"), numbers)
+
+
+def test_many_indices_into_many_elements_are_left_to_pytorch() -> None:
+    index, rows = torch.randint(0, 800, (900,)), x(900, 8)
+    check(lambda i, b: torch.zeros(800, 8).index_add(0, i, b) + 1, index, rows, calls=["index_add"])

@@ -11,7 +11,7 @@ import torch
 from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200, run
 from tests.knowledge.library.lowering import graph_of
-from tests.knowledge.library.test_operators import ORDERED, RESAMPLING, SCATTERED
+from tests.knowledge.library.test_operators import BAGS, ORDERED, RESAMPLING, SCATTERED
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
@@ -20,7 +20,7 @@ from foundry.knowledge.library.lower import print_plan
 from foundry.knowledge.library.printers import module_file
 
 pytestmark = pytest.mark.slow
-CASES = [*RESAMPLING.values(), *SCATTERED.values(), *ORDERED.values()]
+CASES = [*RESAMPLING.values(), *SCATTERED.values(), *BAGS.values(), *ORDERED.values()]
 MODEL = "import torch.nn as nn\n\n\nclass Model(nn.Module):\n    pass\n"
 SCRIPT = """
 saved = torch.load("FOLDER/saved.pt")
