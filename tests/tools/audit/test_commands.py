@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -62,13 +64,40 @@ def test_every_command_of_a_shell_is_looked_at(name: str) -> None:
         assert f"{culprit}'" in evidence and "line 7" in evidence
 
 
+# It imports PyTorch once, and observes each candidate in a fork of its own, with what is added to the environment.
 WATCH = """
-import json, subprocess, sys
+import json, os, sys
 from foundry.tools.grade.runner.observe import Observer
-observer = Observer("candidate.py")
-exec(compile(sys.argv[1], "candidate.py", "exec"))
-print(json.dumps([event[2] for event in observer.report()["events"] if event[1] == "subprocess.Popen"]))
+for line in sys.stdin:
+    candidate, more = json.loads(line)
+    if not os.fork():
+        os.environ.update(more)
+        observer = Observer("candidate.py")
+        exec(compile(candidate, "candidate.py", "exec"))
+        told = [event[2] for event in observer.report()["events"] if event[1] == "subprocess.Popen"]
+        print("told", json.dumps(told), flush=True)
+        os._exit(0)
+    os.wait()
+    print("done", flush=True)
 """
+Watched = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    """What the observer says of the commands that a candidate runs."""
+    process = subprocess.Popen([sys.executable, "-c", WATCH], stdin=PIPE, stdout=PIPE, text=True)
+
+    def told(candidate: str, **more: str) -> list[str]:
+        assert process.stdin and process.stdout
+        print(json.dumps([candidate, more]), file=process.stdin, flush=True)
+        lines = [line.strip() for line in iter(process.stdout.readline, "done\n") if line or pytest.fail("it ended")]
+        (found,) = (line.removeprefix("told ") for line in lines if line.startswith("told "))
+        return list(json.loads(found))
+
+    yield told
+    process.kill()
+    process.communicate()
 
 
 SCRIPTS = [  # (how it is run, a line of it, whether it may)
@@ -79,16 +108,15 @@ SCRIPTS = [  # (how it is run, a line of it, whether it may)
 
 
 @pytest.fixture(scope="module")
-def scripts_seen(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What the observer says of each of SCRIPTS, all run by one candidate: a process that observes imports PyTorch."""
+def scripts_seen(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What the observer says of each of SCRIPTS, all run by one candidate."""
     candidate = "import subprocess\n"
     for how, line, _ in SCRIPTS:
         script = tmp_path_factory.mktemp("script") / "build.sh"
         script.write_text(f"#!/bin/sh\n# builds\n{line}\n")
         script.chmod(0o755)
         candidate += f"subprocess.run({how}, cwd={str(script.parent)!r}, check=True)\n"
-    done = subprocess.run([sys.executable, "-c", WATCH, candidate], capture_output=True, text=True, check=True)
-    seen: list[str] = json.loads(done.stdout.splitlines()[-1])
+    seen = watched(candidate)
     assert len(seen) == len(SCRIPTS)
     return seen
 
@@ -99,18 +127,14 @@ def test_a_script_is_what_it_says(number: int, scripts_seen: list[str]) -> None:
 
 
 @pytest.mark.parametrize("named", ["PATH", "CXX", ""])
-def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, tmp_path: Path) -> None:
+def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, watched: Watched, tmp_path: Path) -> None:
     wrapper = tmp_path / "bin" / ("g++" if named == "PATH" else "own-compiler")
     wrapper.parent.mkdir()
     wrapper.write_text('#!/bin/sh\nexec evil-real -B/opt "$@" 2> /dev/null || true\n')
     wrapper.chmod(0o755)
     candidate = f"import subprocess\nsubprocess.run([{str(wrapper)!r}, 'a.cpp'])\n"
     found = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}", "CXX": str(wrapper), "": ""}[named]
-    environment = {**os.environ, **({named: found} if named else {})}
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH, candidate], capture_output=True, text=True, check=True, env=environment
-    )
-    (seen,) = json.loads(done.stdout.splitlines()[-1])
+    (seen,) = watched(candidate, **({named: found} if named else {}))
     assert (spoken_against("subprocess.Popen", seen) == "") == bool(named)
 
 
