@@ -14,16 +14,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.exploits.museum import HERE, cases
+from tests.forking import Forks
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from foundry.tools.grade import workbench
 from foundry.tools.grade.grader import thread_count
-from foundry.tools.machine.ceilings import with_ceilings
+from foundry.tools.machine.ceilings import ceilings
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 
 OWN_CACHE_BYTES = 32 << 20  # what every task of the museum fits
+MOST_LAUNCH_MS, LEAST_FLOPS_A_BYTE = 0.1, 4.0  # of any CPU's ceilings: 0.001 ms and 20 to 60 are usual
 MUSEUM = "tests/exploits/test_museum.py"
 LARGEST = "softmax"  # the task of half of the exhibits: these go to whichever worker is free
 THE_SOLVED_RUN = (  # what reads the fixture `solved`, a run of a minute
@@ -135,6 +137,14 @@ def zygote(own_cache: None) -> Iterator[Zygote]:
     warm.close()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Runs code in processes of their own that have PyTorch already."""
+    made = Forks()
+    yield made
+    made.close()
+
+
 class KeptZygote(Zygote):
     """The tests' warm process as somebody's own: it outlives them."""
 
@@ -157,6 +167,17 @@ def shared_zygote(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
     share(zygote, monkeypatch)
 
 
+def _measure_well() -> None:
+    """Measures the ceilings; again, where threads never ran together: a busy machine showed a launch of 9 ms and a
+    seventieth of the arithmetic, and no diagnosis of a kernel made sense."""
+    device = describe("cpu")
+    found = ceilings(device)
+    for _ in range(5):
+        if found.launch_ms < MOST_LAUNCH_MS and found.ieee_flops_per_s > LEAST_FLOPS_A_BYTE * found.copy_bytes_per_s:
+            break
+        found = ceilings(device, again=True)
+
+
 @pytest.fixture(scope="session")
 def make_home(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> Callable[[], Path]:
     """Makes a $FOUNDRY_HOME in which the CPU's ceilings are known and nothing else: locks of its own, so that nobody
@@ -167,7 +188,7 @@ def make_home(tmp_path_factory: pytest.TempPathFactory, own_cache: None) -> Call
     with (measured_home / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("FOUNDRY_HOME", str(measured_home))
-        with_ceilings(describe("cpu"))
+        _measure_well()
 
     def make() -> Path:
         home = tmp_path_factory.mktemp("home")

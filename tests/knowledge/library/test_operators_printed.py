@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200, run
 from tests.knowledge.library.lowering import graph_of
@@ -59,11 +60,11 @@ def test_in_cpp() -> None:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_in_cuda(tmp_path: Path) -> None:
+def test_in_cuda(forks: Forks, tmp_path: Path) -> None:
     inputs = [tensor for _, own in CASES for tensor in own]
     torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
     script = SCRIPT.replace("FOLDER", str(tmp_path))
-    assert run(candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+    assert run(forks, candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
 
 
 @pytest.mark.gpu

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.knowledge.library.conftest import native_device
 from tests.knowledge.library.cuda.test_module import H200, run
 from tests.knowledge.library.lowering import check, graph_of
@@ -182,9 +183,9 @@ def test_in_cpp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_in_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_cuda(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     inputs = [tensor for _, own, _ in CHAINS.values() for tensor in own]
     torch.save({"inputs": inputs, "wanted": all_of_them(*inputs)}, tmp_path / "saved.pt")
     script = SCRIPT.replace("FOLDER", str(tmp_path))
-    assert run(candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}
+    assert run(forks, candidate(H200, inputs), script, tmp_path, tmp_path / "cache") == {"wrong": []}

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
+from tests.forking import Forks
 
 from foundry.tools.audit.acts.conduct import conduct_gates
 from foundry.tools.grade.runner.programs import Programs
@@ -64,40 +62,20 @@ def test_every_command_of_a_shell_is_looked_at(name: str) -> None:
         assert f"{culprit}'" in evidence and "line 7" in evidence
 
 
-# It imports PyTorch once, and observes each candidate in a fork of its own, with what is added to the environment.
 WATCH = """
-import json, os, sys
+import json, sys
 from foundry.tools.grade.runner.observe import Observer
-for line in sys.stdin:
-    candidate, more = json.loads(line)
-    if not os.fork():
-        os.environ.update(more)
-        observer = Observer("candidate.py")
-        exec(compile(candidate, "candidate.py", "exec"))
-        told = [event[2] for event in observer.report()["events"] if event[1] == "subprocess.Popen"]
-        print("told", json.dumps(told), flush=True)
-        os._exit(0)
-    os.wait()
-    print("done", flush=True)
+observer = Observer("candidate.py")
+exec(compile(sys.argv[1], "candidate.py", "exec"))
+print("told", json.dumps([event[2] for event in observer.report()["events"] if event[1] == "subprocess.Popen"]))
 """
-Watched = Callable[..., list[str]]
 
 
-@pytest.fixture(scope="module")
-def watched() -> Iterator[Watched]:
+def watched(forks: Forks, candidate: str, **environment: str) -> list[str]:
     """What the observer says of the commands that a candidate runs."""
-    process = subprocess.Popen([sys.executable, "-c", WATCH], stdin=PIPE, stdout=PIPE, text=True)
-
-    def told(candidate: str, **more: str) -> list[str]:
-        assert process.stdin and process.stdout
-        print(json.dumps([candidate, more]), file=process.stdin, flush=True)
-        lines = [line.strip() for line in iter(process.stdout.readline, "done\n") if line or pytest.fail("it ended")]
-        (found,) = (line.removeprefix("told ") for line in lines if line.startswith("told "))
-        return list(json.loads(found))
-
-    yield told
-    process.kill()
-    process.communicate()
+    done = forks(WATCH, candidate, environment=environment)
+    (told,) = (line for line in done.stdout.splitlines() if line.startswith("told "))
+    return list(json.loads(told.removeprefix("told ")))
 
 
 SCRIPTS = [  # (how it is run, a line of it, whether it may)
@@ -108,7 +86,7 @@ SCRIPTS = [  # (how it is run, a line of it, whether it may)
 
 
 @pytest.fixture(scope="module")
-def scripts_seen(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def scripts_seen(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What the observer says of each of SCRIPTS, all run by one candidate."""
     candidate = "import subprocess\n"
     for how, line, _ in SCRIPTS:
@@ -116,7 +94,7 @@ def scripts_seen(watched: Watched, tmp_path_factory: pytest.TempPathFactory) -> 
         script.write_text(f"#!/bin/sh\n# builds\n{line}\n")
         script.chmod(0o755)
         candidate += f"subprocess.run({how}, cwd={str(script.parent)!r}, check=True)\n"
-    seen = watched(candidate)
+    seen = watched(forks, candidate)
     assert len(seen) == len(SCRIPTS)
     return seen
 
@@ -127,14 +105,14 @@ def test_a_script_is_what_it_says(number: int, scripts_seen: list[str]) -> None:
 
 
 @pytest.mark.parametrize("named", ["PATH", "CXX", ""])
-def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, watched: Watched, tmp_path: Path) -> None:
+def test_a_compiler_may_be_a_script_where_it_is_installed(named: str, forks: Forks, tmp_path: Path) -> None:
     wrapper = tmp_path / "bin" / ("g++" if named == "PATH" else "own-compiler")
     wrapper.parent.mkdir()
     wrapper.write_text('#!/bin/sh\nexec evil-real -B/opt "$@" 2> /dev/null || true\n')
     wrapper.chmod(0o755)
     candidate = f"import subprocess\nsubprocess.run([{str(wrapper)!r}, 'a.cpp'])\n"
     found = {"PATH": f"{wrapper.parent}:{os.environ['PATH']}", "CXX": str(wrapper), "": ""}[named]
-    (seen,) = watched(candidate, **({named: found} if named else {}))
+    (seen,) = watched(forks, candidate, **({named: found} if named else {}))
     assert (spoken_against("subprocess.Popen", seen) == "") == bool(named)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.tools.audit.candidates import HONEST, LAUNCH, TASK, candidate
 from tests.tools.grade import asking
 
@@ -284,7 +283,7 @@ print(sentry.findings())
 """
 
 
-def test_the_sentry_sees_who_looks_at_its_callers() -> None:
+def test_the_sentry_sees_who_looks_at_its_callers(forks: Forks) -> None:
     """In a process of its own: the hook could not be taken away again."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", SENTRY], input=LOOKS, capture_output=True, text=True)
+    done = forks(SENTRY, stdin=LOOKS)
     assert done.stdout.strip() == "['line 13: looks into its callers', 'line 15: looks into its callers']", done.stderr

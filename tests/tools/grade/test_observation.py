@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import pickle
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
 import numpy as np
+from tests.forking import Forks
 
 from foundry.tools.grade.runner.disguise import Disguise
 from foundry.tools.grade.runner.observe import Array
@@ -45,6 +44,7 @@ load("own", "own.so")
 """
 WATCH = """
 import json, sys
+sys.path.insert(0, sys.argv[2])
 from foundry.tools.grade.runner.observe import Observer
 observer = Observer("candidate.py")
 exec(compile(sys.argv[1], "candidate.py", "exec"))
@@ -53,7 +53,7 @@ print(json.dumps([report["tritons"], report["libraries"]]))
 """
 
 
-def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_it(tmp_path: Path) -> None:
+def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_it(forks: Forks, tmp_path: Path) -> None:
     for name, text in {"runtime/build.py": BUILD, "backends/nvidia/driver.py": DRIVER, "__init__.py": ""}.items():
         path = tmp_path / "site" / "triton" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,10 +72,7 @@ def test_what_tritons_driver_loads_is_told_from_what_a_candidate_loads_through_i
             f"{name}.so",
         ]
         subprocess.run(command, input=EXTENSION.replace("NAME", name), text=True, check=True, cwd=tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
-    done = subprocess.run(
-        [sys.executable, "-c", WATCH, CANDIDATE], text=True, capture_output=True, cwd=tmp_path, env=environment
-    )
+    done = forks(WATCH, CANDIDATE, tmp_path / "site", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     tritons, libraries = json.loads(done.stdout)
     assert [Path(path).name for path in tritons] == ["launcher.so"]

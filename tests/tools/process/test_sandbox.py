@@ -358,7 +358,7 @@ def test_where_the_kernel_refuses_everything_work_goes_on() -> None:
         "done = run_command(['g++', '--version'], Limits(), confined_to=Path('/tmp'))\n"
         "print(json.dumps([warm.isolation, answer, sandbox.available().refused, done.returncode]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     isolation, answer, refused, compiled = json.loads(done.stdout)
     assert isolation[:3] == ["session", "limits", "environment"]

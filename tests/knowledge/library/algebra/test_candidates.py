@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.knowledge.library.cuda.test_module import H200, run
 
 from foundry.knowledge.candidate import Choice, Recipe
@@ -115,14 +116,14 @@ print(json.dumps({"errors": errors}))
 
 @pytest.mark.slow  # compiles for ten seconds
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_on_the_emulated_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_emulated_gpu(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     graph, model, x = captured()
     lowered = lowered_for(graph, H200, rewrites=(SUMMED, AVERAGED))
     exact: dict[str, dict[str, Choice]] = {kernel.name: {"precision": "ieee"} for kernel in lowered.kernels}
     lowered = lower([graph], replace(lowered.recipe, choices=exact), task_source=TASK, device=H200)
     torch.save({"x": x, "state": model.state_dict()}, tmp_path / "saved.pt")
-    answer: Any = run(lowered.source, SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    answer: Any = run(forks, lowered.source, SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert max(answer["errors"]) < 1e-5
 
 

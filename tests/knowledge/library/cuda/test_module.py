@@ -7,11 +7,9 @@ memory, PyTorch calls in between, dispatch on shapes. Only the GPU itself is mis
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from tests.emulator import emulator
+from tests.forking import Forks
 from tests.knowledge.library import authored
 
 from foundry.knowledge.candidate import Choice, Recipe
@@ -126,19 +125,21 @@ extern "C" int cuLaunchKernelEx(const Config* c, void* function, void** params, 
 }
 """
 
+LIBRARY = "libcuda.so.1"
 CHILD = """
-import json, sys
+import ctypes, json, sys
 import torch
 from types import SimpleNamespace
+ctypes.CDLL(sys.argv[3])  # from now on it is what is meant by libcuda.so.1
 torch.Tensor.is_cuda = True  # a CPU tensor stands for the GPU's
 torch.cuda.current_device = lambda: None
 torch.cuda.set_device = lambda device: None
 torch.cuda.get_device_capability = lambda device: (9, 0)
 torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=7)
-text = open(sys.argv[1]).read().replace("torch.device('cuda', torch.cuda.current_device())", "torch.device('cpu')")
+text = sys.argv[1].replace("torch.device('cuda', torch.cuda.current_device())", "torch.device('cpu')")
 namespace = {}
 exec(compile(text, "candidate.py", "exec"), namespace)
-exec(open(sys.argv[2]).read(), namespace)
+exec(sys.argv[2], namespace)
 """
 
 
@@ -172,23 +173,18 @@ def stand_in(text: str, folder: Path) -> None:
     body, _ = emulator.emulation_source(literals.source, [])
     unit = folder / "driver.cpp"
     unit.write_text(f"{body}\n{driver}")
-    command = ["g++", *emulator.FLAGS, f"-I{emulator.header_folder()}", str(unit), "-o", str(folder / "libcuda.so.1")]
-    subprocess.run(command, check=True, capture_output=True)
+    command = ["g++", *emulator.FLAGS, f"-I{emulator.header_folder()}", str(unit), "-o", str(folder / LIBRARY)]
+    subprocess.run([*command, f"-Wl,-soname,{LIBRARY}"], check=True, capture_output=True)
 
 
-def run(text: str, script: str, folder: Path, cache: Path) -> dict[str, object]:
+def run(forks: Forks, text: str, script: str, folder: Path, cache: Path) -> dict[str, object]:
     """Runs `script` (which prints one JSON object) beside the candidate in a child with the stand-in driver."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
         stand_in(text, folder)
-    (folder / "candidate.py").write_text(text)
-    (folder / "script.py").write_text(script)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(folder), "FOUNDRY_BUILD_CACHE": str(cache)}
-    argv = [sys.executable, "-c", CHILD, str(folder / "candidate.py"), str(folder / "script.py")]
-    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
+    done = forks(CHILD, text, script, folder / LIBRARY, environment={"FOUNDRY_BUILD_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr[-2000:]
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+    return dict(json.loads(done.stdout))
 
 
 def softmax_plan(rows: int, columns: int) -> Plan:
@@ -261,7 +257,7 @@ print(json.dumps({"worst": worst, "refused": refused, "cubin": cubin, "names": n
 
 @pytest.mark.parametrize("shapes", [((3, 9000),), ((3, 40), (5, 40))], ids=["rows of a cluster", "two shapes"])
 def test_a_candidate_runs_through_the_driver(
-    shapes: tuple[tuple[int, int], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forks: Forks, shapes: tuple[tuple[int, int], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = shapes[0][1]
     cache = tmp_path / "cache"
@@ -273,7 +269,7 @@ def test_a_candidate_runs_through_the_driver(
     assert build.resources.occupancy is not None and len(build.resources.kernels) == 3 * len(shapes)
     rows = [rows for rows, _ in shapes] * 3
     script = SCRIPT.replace("40", str(columns)).replace("41", str(columns + 1))
-    answer = run(text, script.replace("ROWS", repr(rows)), tmp_path, cache)
+    answer = run(forks, text, script.replace("ROWS", repr(rows)), tmp_path, cache)
     assert isinstance(answer["worst"], float) and answer["worst"] < 1e-5
     assert answer["cubin"] == str(cache / build.artifact), "the candidate looks for another file than the target builds"
     assert "compiled for" in str(answer["refused"])
@@ -281,7 +277,9 @@ def test_a_candidate_runs_through_the_driver(
     assert answer["seen"] == 0.5, "the new value of a buffer is written back"
 
 
-def test_without_a_compiler_the_cached_build_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_cached_build_is_used(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
     text = candidate((3, 40))
@@ -289,7 +287,7 @@ def test_without_a_compiler_the_cached_build_is_used(tmp_path: Path, monkeypatch
     script = (
         'globals()["_compiler"] = lambda: None\nprint(json.dumps({"size": len(_cubin_path("sm_90").read_bytes())}))'
     )
-    answer = run(text, script, tmp_path, cache)
+    answer = run(forks, text, script, tmp_path, cache)
     assert isinstance(answer["size"], int) and answer["size"] > 500
 
 
@@ -316,9 +314,9 @@ def with_both_kinds_of_shared_memory() -> str:
     return module_file(TASK, [Entry(plan, (printed,))], H200)
 
 
-def test_static_shared_memory_counts_towards_what_needs_permission(tmp_path: Path) -> None:
+def test_static_shared_memory_counts_towards_what_needs_permission(forks: Forks, tmp_path: Path) -> None:
     script = "x = torch.randn(15360)\nprint(json.dumps({'same': bool((ModelNew(40)(x) == x.flip(0)).all())}))"
-    assert run(with_both_kinds_of_shared_memory(), script, tmp_path, tmp_path / "cache") == {"same": True}
+    assert run(forks, with_both_kinds_of_shared_memory(), script, tmp_path, tmp_path / "cache") == {"same": True}
 
 
 @pytest.mark.gpu
@@ -348,7 +346,7 @@ print(json.dumps({"error": error, "state": max(state, default=0.0)}))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_goes_all_the_way(forks: Forks, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capture, plan, print, build, launch: the same graph that a GPU would run, at a small size."""
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     task = read_task(Path(__file__).parents[4] / "examples" / f"{name}.py")
@@ -364,7 +362,7 @@ def test_an_example_goes_all_the_way(name: str, tmp_path: Path, monkeypatch: pyt
     truth = model.double()(*wide).detach()
     saved = {"arguments": arguments, "state": state, "inputs": inputs, "truth": truth, "after": model.state_dict()}
     torch.save(saved, tmp_path / "saved.pt")
-    answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    answer = run(forks, lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert isinstance(answer["error"], float) and answer["error"] < (6e-4 if "tf32" in lowered.labels else 1e-6)
     assert isinstance(answer["state"], float) and answer["state"] < 1e-5
 
@@ -383,7 +381,7 @@ print(json.dumps({"worst": worst}))
 """
 
 
-def test_an_authors_kernel_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_authors_kernel_goes_all_the_way(forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two shapes of one text, compiled in one go, with the compiler's report and the lines of its author."""
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     graphs = [capture(Softmax(), (torch.zeros(rows, 77),)) for rows in (5, 6)]
@@ -392,7 +390,7 @@ def test_an_authors_kernel_goes_all_the_way(tmp_path: Path, monkeypatch: pytest.
     build = CudaTarget(H200).build(text)
     facts = build.resources.kernels["shape1_foundry_softmax"]
     assert build.ok and facts["registers"] > 0 and (facts["blocks"], facts["threads"]) == (6, 64)
-    assert run(text, AUTHORED_SCRIPT, tmp_path, tmp_path / "cache")["worst"] < 1e-6  # type: ignore[operator]
+    assert run(forks, text, AUTHORED_SCRIPT, tmp_path, tmp_path / "cache")["worst"] < 1e-6  # type: ignore[operator]
     wrong = CudaTarget(H200).build(text.replace("float top = -FOUNDRY_INF, total = 0", "float top = -FOUNDRY_INF"))
     line = next(n for n, said in enumerate(authored.CUDA_CODE.splitlines(), 1) if "total +=" in said)
     assert wrong.first_error == f'author({line}): error: identifier "total" is undefined'
@@ -434,13 +432,15 @@ def wide_heads(folder: Path) -> tuple[Lowered, list[torch.Tensor], torch.Tensor]
     return lowered, inputs, model(*wide)
 
 
-def test_heads_that_are_too_large_are_products_and_a_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heads_that_are_too_large_are_products_and_a_softmax(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     lowered, inputs, truth = wide_heads(tmp_path)
     assert not [label for label in lowered.labels if label.startswith("torch:")], "PyTorch computes a part of it"
     assert sorted(kernel.template for kernel in lowered.kernels) == ["gemm"] * 4 + ["row"] * 2
     torch.save({"arguments": [], "state": {}, "inputs": inputs, "truth": truth, "after": {}}, tmp_path / "saved.pt")
-    answer = run(lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    answer = run(forks, lowered.source, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert isinstance(answer["error"], float) and answer["error"] < 1e-6
 
 
@@ -488,7 +488,7 @@ print(json.dumps({"error": float((own(x) - reference(x)).norm())}))
 """
 
 
-def test_blocks_that_wait_for_each_other_are_launched_together(tmp_path: Path) -> None:
+def test_blocks_that_wait_for_each_other_are_launched_together(forks: Forks, tmp_path: Path) -> None:
     """One after the other, the first would wait for ever. Layers that are alike have one text."""
     namespace: dict[str, Any] = {}
     exec(RECURRENT, namespace)
@@ -496,5 +496,5 @@ def test_blocks_that_wait_for_each_other_are_launched_together(tmp_path: Path) -
     lowered = lower([graph], Recipe("cuda"), task_source=RECURRENT, device=replace(H200, cores=7))
     names = re.findall(r"(foundry_k_gru_out0_(?:gates|layer)\d)\(", lowered.source)
     assert names == ["foundry_k_gru_out0_gates0", "foundry_k_gru_out0_layer0"]
-    error = run(lowered.source, WALKED, tmp_path, tmp_path / "cache")["error"]
+    error = run(forks, lowered.source, WALKED, tmp_path, tmp_path / "cache")["error"]
     assert isinstance(error, float) and error < 1e-3

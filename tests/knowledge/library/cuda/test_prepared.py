@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.knowledge.library.cuda.cases import gemm
 from tests.knowledge.library.cuda.test_kernels import candidate
 from tests.knowledge.library.cuda.test_module import H200, run
@@ -74,13 +75,17 @@ def packed_linear(folder: Path) -> tuple[Lowered, dict[str, Any]]:
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_weights_are_packed_when_they_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_packed_when_they_have_changed(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     lowered, saved = packed_linear(tmp_path)
     assert [kernel.choices["precision"] for kernel in lowered.kernels] == ["half", "half"]
     assert "tf32:half" in lowered.labels
     torch.save(saved, tmp_path / "saved.pt")
-    answer: dict[str, Any] = run(lowered.source, SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    answer: dict[str, Any] = run(
+        forks, lowered.source, SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache"
+    )
     assert max(answer["errors"]) < 6e-4
     assert answer["kept"] and answer["replaced"]
 
@@ -95,13 +100,15 @@ print(json.dumps(errors))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on the PATH")
-def test_the_copy_engine_reads_each_call_its_own_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_copy_engine_reads_each_call_its_own_tensors(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     cases = [gemm(70, 72, 152, flip="b", dtype="bfloat16", precision="bfloat16", path="packed") for _ in range(2)]
     texts = {candidate(case) for case in cases}
     torch.save([(*case.inputs.values(), case.outputs["y"].double()) for case in cases], tmp_path / "saved.pt")
     text = texts.pop()
-    errors: Any = run(text, COPIED_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    errors: Any = run(forks, text, COPIED_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert not texts and "_pack_a(" not in text and len(errors) == 2 and max(errors) < 5e-3
 
 

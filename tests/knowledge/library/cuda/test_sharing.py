@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.forking import Forks
 from tests.knowledge.library.cuda.test_module import EXAMPLE_SCRIPT, H200, run
 
 from foundry.knowledge.candidate import Recipe
@@ -35,7 +36,9 @@ LINE
 
 
 @pytest.mark.slow
-def test_launches_of_one_text_know_their_own_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_of_one_text_know_their_own_sizes(
+    forks: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FOUNDRY_BUILD_CACHE", str(tmp_path / "cache"))
     namespace: dict[str, type[torch.nn.Module]] = {}
     exec(MODEL, namespace)
@@ -48,7 +51,7 @@ def test_launches_of_one_text_know_their_own_sizes(tmp_path: Path, monkeypatch: 
     )
     saved = {"arguments": [], "state": {}, "inputs": [x], "truth": model(x.double()), "after": {}}
     torch.save(saved, tmp_path / "saved.pt")
-    answer = run(text, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
+    answer = run(forks, text, EXAMPLE_SCRIPT.replace("FOLDER", str(tmp_path)), tmp_path, tmp_path / "cache")
     assert isinstance(answer["error"], float) and answer["error"] < 1e-6
 
 
