@@ -13,6 +13,7 @@ from foundry.knowledge.library.ir.kernels import (
     Expr,
     Kernel,
     Let,
+    Load,
     MapKernel,
     PoolKernel,
     Reduction,
@@ -49,7 +50,25 @@ def join_rows(
         stages = _stages(consumer, found, produced, space)
     except views.NotAffine:
         return None
+    if isinstance(consumer, RowKernel):
+        own, added = _walks(found.kernel, found.kernel.stages), _walks(found.kernel, stages)
+        if len(own) == len(added) == 1 and own != added:
+            return None
     return replace(found.kernel, stages=found.kernel.stages + stages, ops=kernel.ops + consumer.ops)
+
+
+def _walks(kernel: RowKernel, stages: tuple[Stage, ...]) -> set[str]:
+    """Whether the matrices that stages read lie along the kernel's rows or across them: one kernel cannot walk both
+    ways without reading one of them an element a cache line."""
+    found = set()
+    rank = len(kernel.outer)
+    values = [stage.store.value if isinstance(stage, Emit | EmitRow) else stage.value for stage in stages]
+    for node in (node for value in values for node in views.nodes(value) if isinstance(node, Load)):
+        steps = [(step, axis) for axis, step in enumerate(node.view.strides) if step and store_space(kernel)[axis] > 1]
+        if {axis < rank for _, axis in steps} == {True, False}:
+            step, axis = min(steps)
+            found |= {"columns" if axis < rank else "rows"} if step == 1 else set()
+    return found
 
 
 def _too_few_rows(kernel: RowKernel, few_rows: tuple[int, int]) -> bool:

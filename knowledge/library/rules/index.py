@@ -254,6 +254,11 @@ def _combine(builder: Builder, op: Op, writes: _Writes, kind: str, *, keeps: boo
 def _replace(builder: Builder, op: Op, writes: _Writes, source: Load | None, steps: tuple[int, ...], step: int) -> None:
     """The last of the indices that name an element decides; without a `source` its value is the constant's."""
     target = writes.target
+    if writes.count == 1:  # a step of a cache: one question to each element, which what reads it may ask itself
+        named = builder.reshape(Tensor((*target.shape, 1), writes.names), target.shape, op).expr
+        brought = writes.value if source is None else Load(source.buffer, View(source.view.offset, steps), source.dtype)
+        builder.pointwise(op, apply("where", named, cast(brought, target.dtype), target.expr, dtype=target.dtype))
+        return
     rows = _rows(builder, op, target, writes.count)
     position = along(len(target.shape) + 1, len(target.shape))
     named = apply("where", writes.names, position, const(-1, "int64"), dtype="int64")

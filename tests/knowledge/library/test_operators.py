@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from tests.knowledge.library.lowering import check
 
+from foundry.knowledge.library.ir.kernels import MapKernel
+
 Case = tuple[Callable[..., Any], list[torch.Tensor]]
 
 
@@ -126,6 +128,8 @@ SCATTERED: dict[str, Case] = {
     "mean alone": (_scattered("mean", include_self=False), [x(2, 5), PLACES, x(2, 3)]),
     "product": (_scattered("prod"), [x(2, 5), PLACES, x(2, 3)]),
     "written": (_written, [x(4, 5), torch.tensor([0, -1, 2]), x(3, 5)]),
+    "one place of each": (lambda a, i, b: a.scatter(1, i, b), [x(3, 6, 2), torch.randint(0, 6, (3, 1, 2)), x(3, 1, 2)]),
+    "one row": (lambda a, i, b: a.index_copy(1, i, b) * 2, [x(3, 4, 2), torch.tensor([2]), x(3, 1, 2)]),
     "one row for many": (_written, [x(4, 5), torch.tensor([[0, -1], [2, 2]]), x(5)]),
     "written across": (_written_across, [x(3, 4), torch.tensor([1, 3]), x(3, 2)]),
     "added": (_added, [x(4, 5), ROWS, x(4, 5)]),
@@ -140,7 +144,7 @@ SCATTERED: dict[str, Case] = {
 NAMES, NAMED = torch.tensor([[0, 6, 2], [1, 4, 0], [5, 5, 5], [3, 1, 6]]), x(4, 3)
 BAGS: dict[str, Case] = {
     "sums": (lambda i, w: F.embedding_bag(i, w, mode="sum") + 1, [NAMES, x(7, 5)]),
-    "weighed": (lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), [NAMES, x(7, 5), NAMED]),
+    "weighed": (lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), [NAMES, x(7, 16), NAMED]),
     "means": (lambda i, w: F.embedding_bag(i, w.t(), mode="mean"), [NAMES, x(5, 7)]),
     "largest": (lambda i, w: F.embedding_bag(i, w, mode="max") * 2, [NAMES, x(7, 5)]),
 }
@@ -215,3 +219,13 @@ def test_integers_divided_towards_zero() -> None:
 def test_many_indices_into_many_elements_are_left_to_pytorch() -> None:
     index, rows = torch.randint(0, 800, (900,)), x(900, 8)
     check(lambda i, b: torch.zeros(800, 8).index_add(0, i, b) + 1, index, rows, calls=["index_add"])
+
+
+def test_one_index_needs_no_search() -> None:
+    cache, at, step = x(2, 9, 4), torch.tensor([[3], [8]]), x(2, 1, 4)
+
+    def model(c: torch.Tensor, i: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return c.scatter(1, i[:, :, None].expand(-1, -1, 4), b).exp()
+
+    planned = check(model, cache, at, step, steps=1)
+    assert isinstance(planned.steps[0], MapKernel)

@@ -412,3 +412,10 @@ def test_every_cut_of_a_transformer_block_is_right_and_changes_the_kernels() -> 
         assert cut.steps != planned.steps and cut.materialised == recipe.materialise
     everything = Recipe("cpu", materialise=planned.fused)
     assert len(check(model, a, recipe=everything).steps) > len(planned.steps) + 2
+
+
+def test_rows_and_columns_of_one_matrix_are_walked_by_two_kernels() -> None:
+    """One kernel over both would read one of them an element a cache line."""
+    both = check(lambda a: a.logsumexp(0) + a.logsumexp(1), x(6, 6), steps=2)
+    assert all(isinstance(step, RowKernel) for step in both.steps)
+    check(lambda a: a.logsumexp(1) + a.amax(1), x(6, 6), steps=1)

@@ -53,6 +53,8 @@ def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, lis
     full = [view for view in leaves if any(rows.reduced_strides(view))]
     full += [s.view for s in stage_stores(kernel) if any(rows.reduced_strides(s.view))]
     unit = [sum(1 for view in full if rows.space.strides(view)[dim] == 1) for dim in range(len(rows.space.sizes))]
+    if (across := _across_slices(kernel, rows)) is not None:
+        return across, ["column", "row"]
     best = max(range(rows.outer), key=lambda dim: (unit[dim], rows.space.sizes[dim]))
     along, size = unit[-1], rows.space.sizes[best]
     if unit[best] > along and size >= 8:
@@ -62,6 +64,23 @@ def column_dimension(kernel: RowKernel, rows: RowSpace) -> tuple[int | None, lis
     if unit[best] or (rows.length < 4 * _SHORT_ROW and size >= rows.length):
         return best, ["row", "column"]
     return None, ["row"]
+
+
+def _across_slices(kernel: RowKernel, rows: RowSpace) -> int | None:
+    """The outer dimension along which lie the slices that the elements of a row choose by an index, if there is one:
+    vectors along it read them whole."""
+
+    def varies(expr: Expr, dims: Sequence[int]) -> bool:
+        views = [node.view for node in distinct([expr]) if isinstance(node, Load | Gather | Iota)]
+        return any(rows.space.strides(view)[dim] for view in views for dim in dims)
+
+    reduced = range(rows.outer, len(rows.space.sizes))
+    chosen = [g for g in distinct(stage_values(kernel)) if isinstance(g, Gather) and varies(g.index, reduced)]
+    for dim in range(rows.outer):
+        is_whole = all(rows.space.strides(g.view)[dim] == 1 and not varies(g.index, [dim]) for g in chosen)
+        if chosen and is_whole and rows.space.sizes[dim] >= _SHORT_ROW // 2:
+            return dim
+    return None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from foundry.knowledge.library.ir.kernels import (
     Emit,
     EmitRow,
     Expr,
+    Gather,
     Let,
     Load,
     Named,
@@ -210,6 +211,20 @@ def test_batch_norm_over_rows_runs_in_columns(cpu_kernel: Harness) -> None:
     )
     assert printed.template == "column"
     assert torch.allclose(y, functional.batch_norm(x.double(), None, None, training=True).float(), atol=2e-6)
+
+
+def test_slices_that_an_index_chooses_are_read_whole(cpu_kernel: Harness) -> None:
+    table, index, y = torch.randn(50, 24), torch.randint(0, 50, (40, 9)), torch.empty(40, 24)
+    chosen = Load("index", View(0, (9, 0, 1)), "int64")
+    found = Gather("table", View(0, (0, 1, 0)), chosen, 24, 50, "float32")
+    stages = (
+        Reduction("total", "sum", found, "float32"),
+        EmitRow(Store("y", View(0, (24, 1, 0)), Named("total", "float32"))),
+    )
+    kernel = RowKernel("bags", (40, 24), (9,), stages)
+    printed = cpu_kernel.run(kernel, print_row, {"table": table, "index": index}, {"y": y})
+    assert printed.template == "column" and "tile < 24;" in printed.functions
+    assert torch.allclose(y, table[index].sum(1), atol=1e-5)
 
 
 def test_any_and_all(cpu_kernel: Harness) -> None:
