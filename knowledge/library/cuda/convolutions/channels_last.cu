@@ -11,11 +11,12 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     using Precision = wgmma::@PRECISION@;
     using TileA = wgmma::Operand<Precision, BM>;
     using TileB = wgmma::Operand<Precision, BN>;
-    constexpr int KEPT = @KEPT@;  // steps of weights that stay in shared memory, all of them or none
-    constexpr int STAGE = TileA::BYTES + (KEPT ? 0 : TileB::BYTES);
+    constexpr bool KEEPS = @KEEPS@;  // all weights in shared memory
+    constexpr int STAGE = TileA::BYTES + (KEEPS ? 0 : TileB::BYTES);
+    const int all_steps = @ALL_STEPS@;
     extern __shared__ __align__(1024) unsigned char tiles[];
     unsigned char* const kept = tiles + STAGES * STAGE;
-    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(kept + KEPT * TileB::BYTES);
+    bulk::Barrier* const full = reinterpret_cast<bulk::Barrier*>(kept + (KEEPS ? all_steps : 0) * TileB::BYTES);
     bulk::Barrier* const empty = full + STAGES;
     // Whose turn it is: a warpgroup that did not see a stage's last round would take it for the one it waits for.
     bulk::Barrier* const turns = empty + STAGES;
@@ -23,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0), lane = threadIdx.x % 32;  // warp: the same in all lanes
 
     if (threadIdx.x == 0) {
-        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, KEPT ? 4 : 5), bulk::prepare(empty + stage, 4);
+        for (int stage = 0; stage < STAGES; ++stage) bulk::prepare(full + stage, KEEPS ? 4 : 5), bulk::prepare(empty + stage, 4);
         for (int group = 0; group < TURNS; ++group) bulk::prepare(turns + group, 4);
         bulk::prepare(there, 1);
         bulk::publish();
@@ -33,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @GIVE_UP@
         const int thread = threadIdx.x - TURNS * 128, piece = thread % 8;
         int round = 0;
-        if (KEPT && thread == 0) {
-            bulk::expect(there, KEPT * TileB::BYTES);
-            for (int i = 0; i < KEPT; ++i)
+        if (KEEPS && thread == 0) {
+            bulk::expect(there, all_steps * TileB::BYTES);
+            for (int i = 0; i < all_steps; ++i)
                 bulk::copy(kept + i * TileB::BYTES, weights + i * TileB::BYTES, TileB::BYTES, there);
         }
         const auto tell = [&](int done) {  // that the copies of a round are there
@@ -53,13 +54,13 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
 @PIXEL@
                 begin[i] = @BEGIN@;
             }
-            const long long first_tile = ((long long)@GROUP@ * @ALL_STEPS@ + first_step) * @TILES_N@ + tile_n;
+            const long long first_tile = ((long long)@GROUP@ * all_steps + first_step) * @TILES_N@ + tile_n;
             for (int step = 0; step < steps; ++step, ++round) {
                 const int stage = round % STAGES;
                 unsigned char* const to = tiles + stage * STAGE;
                 const int at = @NAME@_reads[(first_step + step) * 8 + piece];  // negative behind the last tap
                 bulk::await(empty + stage, round / STAGES + 1 & 1);
-                if (!KEPT && thread == 0) {
+                if (!KEEPS && thread == 0) {
                     bulk::expect(full + stage, TileB::BYTES);
                     bulk::copy(to + TileA::BYTES, weights + (first_tile + (long long)step * @TILES_N@) * TileB::BYTES,
                                TileB::BYTES, full + stage);
@@ -81,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
     }
 @CLAIM@
     const int group = warp / 4;
-    if (KEPT) bulk::await(there, 0);
+    if (KEEPS) bulk::await(there, 0);
     int round = 0, others = group, own = 0;  // tiles of others before the next own one, own ones so far
     for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
 @BLOCK@
@@ -102,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@, @MIN_BLOCKS@) @NAME@(@PA
                 const int stage = round % STAGES;
                 const unsigned char* const from_a = tiles + stage * STAGE;
                 const unsigned char* const from_b =
-                    KEPT ? kept + (first_step + past + step) * TileB::BYTES : from_a + TileA::BYTES;
+                    KEEPS ? kept + (first_step + past + step) * TileB::BYTES : from_a + TileA::BYTES;
                 bulk::await(full + stage, round / STAGES & 1);
                 wgmma::begin();
 #pragma unroll

@@ -175,7 +175,7 @@ class _Product:
             "THREADS": shape.threads,
             "MIN_BLOCKS": self._resident_blocks,
             **{"BM": shape.tile_pixels, "BN": shape.tile_channels, "TURNS": shape.turns},
-            "KEPT": packed.all_steps if shape.weights == KEPT else 0,
+            "KEEPS": str(shape.weights == KEPT).lower(),
             **{"STAGES": shape.stages, "TILES": layout.all_tiles, "PHASES": layout.together},
             "GIVE_UP": f"        wgmma::give_up<{own}>();" if own else "",
             "CLAIM": f"    wgmma::claim<{most}>();" if own else "",
@@ -198,7 +198,7 @@ class _Product:
             more = f" + {table} + 1][3]" if layout.together == 2 else ""
             lines += [f"const int steps = first_steps{more};"]
         else:
-            lines += [f"const int steps = {layout.packed.all_steps}, first_steps = steps, first_step = 0;"]
+            lines += ["const int steps = all_steps, first_steps = steps, first_step = 0;"]
         of_group = layout.tiles[0] * layout.tiles[1]
         if self.space.kernel.groups > 1:
             lines += [f"const int group_index = tile / {phases * of_group};"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, TYPES
+from foundry.knowledge.library.cuda.contractions.tensor_tiles import GUESS, SIZES, TYPES
 from foundry.knowledge.library.cuda.convolutions.channels_last_layout import PACKING_THREADS, ChannelsLastLayout
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch
@@ -37,6 +37,27 @@ def _weights_launch(layout: ChannelsLastLayout) -> Launch:
     return Launch(f"{layout.space.name}_weights", (blocks, 1, 1), _BLOCK, arguments, prepares=layout.is_prepared)
 
 
+def _tap_values(layout: ChannelsLastLayout) -> dict[str, object]:
+    """Which tap of the weights piece `at` meets (-1 behind the last one), and its first channel: counted where every
+    tap has all pieces of a group in turn, else told by tables."""
+    packed, name = layout.packed, layout.space.name
+    each, piece = packed.pieces_group, 16 // SIZES[layout.precision]
+    last = layout.space.taps * each
+    behind = len(packed.reads) - last
+    taps = (*(at // each for at in range(last)), *(-1,) * behind)
+    if packed.taps == taps and packed.channels == (*(at % each * piece for at in range(last)), *(0,) * behind):
+        tap = f"at < {layout.space.taps} * each ? at / each : -1"
+        count = [f"const int each = {each};"]
+        return {"TAP_TABLES": "", "PIECES_OF_TAP": indent(count), "TAP": tap, "CHANNEL": "at % each * PIECE"}
+    tables = [
+        "// Which tap of the weights a piece meets (-1 behind the last one), and its first channel.",
+        f"__device__ const int {name}_taps[{len(packed.taps)}] = {{{', '.join(map(str, packed.taps))}}};",
+        f"__device__ const int {name}_channels[{len(packed.taps)}] = {{{', '.join(map(str, packed.channels))}}};",
+    ]
+    read = {"TAP": f"{name}_taps[at]", "CHANNEL": f"{name}_channels[at]"}
+    return {"TAP_TABLES": "\n".join(tables), "PIECES_OF_TAP": "", **read}
+
+
 def _tables(layout: ChannelsLastLayout) -> dict[str, object]:
     """What both kernels read: which pieces there are, and how they are packed."""
     packed, name = layout.packed, layout.space.name
@@ -45,8 +66,7 @@ def _tables(layout: ChannelsLastLayout) -> dict[str, object]:
         "PRECISION": TYPES[layout.precision],
         "PIECES": len(packed.reads),
         "READS": ", ".join(map(str, packed.reads)),
-        "TAPS": ", ".join(map(str, packed.taps)),
-        "CHANNELS": ", ".join(map(str, packed.channels)),
+        **_tap_values(layout),
         "C": layout.found.in_per_group,
         "PACK": "pack::cut<Precision>" if packed.low else "Precision::pack",
         "PARTS": 2 if packed.low else 1,
@@ -75,16 +95,16 @@ def _input_values(layout: ChannelsLastLayout) -> dict[str, object]:
         "X": kernel.x,
         "X_TYPE": space.x_type,
         "INSIDE": space.inside,
-        **{"PART": layout.part, "SPOTS": packed.spots, "POINT": packed.point, "PIECES_GROUP": packed.pieces_group},
+        **{"PART": layout.part, "SPOTS": packed.spots, "POINT": packed.point, "PACK_BLOCKS": layout.pack_blocks},
+        **{"SPOT_BLOCKS": layout.spot_blocks, "CHUNKS": layout.chunks, "PIECES_GROUP": packed.pieces_group},
+        "ORIGIN": space.origin("photo", "0"),
         **{f"P{d}": packed.size[d] for d in _AXES},
         **{f"LEAD{d}": layout.found.axes[d].lead for d in _AXES},
         **{f"IN{d}": kernel.input_size[d] for d in _AXES},
         **{f"STRIDE{d}": kernel.x_strides[2 + d] for d in _AXES},
         "STRIDE_C": kernel.x_strides[1],
-        "ORIGIN": space.origin("photo", "0"),
         "FOUND": space.x_value("found"),
         "GUESS": GUESS if layout.is_scaled else 0,
-        **{"SPOT_BLOCKS": layout.spot_blocks, "CHUNKS": layout.chunks},
         "REPAIRERS": layout.repairers,
         "PACK_PARAMETERS": ", ".join([*texts, *(["float* __restrict__ peaks"] if layout.is_scaled else [])]),
         "KEEP_PEAK": indent(keep) if layout.is_scaled else "",
@@ -95,7 +115,7 @@ def _weight_values(layout: ChannelsLastLayout) -> dict[str, object]:
     space, kernel = layout.space, layout.kernel
     scale = [
         "float largest = 0.0f;",
-        f"for (int at = lane; at < {len(layout.packed.reads)}; at += 32)",
+        "for (int at = lane; at < pieces; at += 32)",
         "    for (int e = 0; e < PIECE; ++e) largest = math::maximum(largest, pack::finite(read(at, e)));",
         "#pragma unroll",
         "for (int mask = 16; mask; mask /= 2)",
@@ -122,7 +142,7 @@ def _weight_place(layout: ChannelsLastLayout) -> str:
     """Where the weight of output channel `n` and input channel `c` of a group is read."""
     n, c, taps = layout.n, layout.found.in_per_group, layout.space.taps
     rows = f"(group * {c} + c) * {n} + n" if layout.kernel.transposed else f"(group * {n} + n) * {c} + c"
-    place = f"({rows}) * {taps} + {layout.space.name}_taps[at]"
+    place = f"({rows}) * {taps} + tap"
     return f"(long long){place}" if layout.kernel.in_channels * n * taps >= 2**31 else place
 
 

@@ -7,8 +7,8 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_repair(
     const int photo = (int)(blockIdx.x / @REPAIRERS@), part = (int)(blockIdx.x % @REPAIRERS@);
     Extreme<float, true> largest;
     largest.value = 0.0f;
-    for (int i = threadIdx.x; i < @SPOT_BLOCKS@ * @CHUNKS@; i += 256)
-        largest.add(peaks[(long long)photo * (@SPOT_BLOCKS@ * @CHUNKS@) + i]);
+    const int blocks = @PACK_BLOCKS@, point = @POINT@, each = @PIECES_GROUP@, channels = @C@;
+    for (int i = threadIdx.x; i < blocks; i += 256) largest.add(peaks[(long long)photo * blocks + i]);
     const float peak = reduce_block<8>(largest, partials).value;
     const bool fits = pack::suits<@GUESS@>(peak);
     const int exponent = fits ? @GUESS@ : pack::exponent_for(peak);
@@ -16,11 +16,12 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_repair(
     if (fits) return;
     using Precision = wgmma::@PRECISION@;
     using Piece = Vec<Precision::Element, 16 / Precision::BYTES>;
-    for (long long item = (long long)part * 256 + threadIdx.x; item < (long long)@SPOTS@ * @POINT@; item += @REPAIRERS@ * 256) {
-        const int spot = (int)(item / @POINT@), piece = (int)(item % @POINT@);
+    const @X_TYPE@* const from = @ORIGIN@;
+    for (int item = part * 256 + threadIdx.x; item < @SPOTS@ * point; item += @REPAIRERS@ * 256) {
+        const int spot = item / point, piece = item % point;
         Piece high, low;
-        @NAME@_piece(b_@X@, photo, piece, spot, pack::power(exponent), high, low);
-        unsigned char* const to = packed + ((long long)photo * @SPOTS@ * @POINT@ + item) * 16;
+        @NAME@_piece(from, channels, each, piece, spot, pack::power(exponent), high, low);
+        unsigned char* const to = packed + ((long long)photo * @SPOTS@ * point + item) * 16;
         *reinterpret_cast<Piece*>(to) = high;
         if (@HAS_LOW@) *reinterpret_cast<Piece*>(to + @LOW_BYTES@LL) = low;
     }

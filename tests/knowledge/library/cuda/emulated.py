@@ -18,7 +18,9 @@ from tests.knowledge.library.cuda.cases import H200, Case
 
 from foundry.knowledge.device import Device
 from foundry.knowledge.library.cuda.dialect import runtime_header
-from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode
+from foundry.knowledge.library.cuda.launches import Argument, Launch, TensorMap, decode, encode
+from foundry.knowledge.library.cuda.sharing import share_texts
+from foundry.knowledge.library.ir.kernels import PrintedKernel
 from foundry.knowledge.library.printers import print_kernel
 
 SIXTEEN = "#include <cuda_bf16.h>\n#include <cuda_fp16.h>"
@@ -35,19 +37,28 @@ for name in order["outputs"]:
 """
 
 
-def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200) -> None:
+def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H200, *, shares: bool = False) -> int:
     """Prints, compiles as one unit, runs in a child and checks the cases; each takes the choices that it asks for.
+    Returns how many texts they have; where it `shares` them, one for kernels that are alike.
 
     Outputs hold NaN (or 1) beforehand. Raises AssertionError that names the case."""
-    texts, launches, workspace = [SIXTEEN, runtime_header()], [], 0
+    kernels: list[PrintedKernel | None] = []
     for name, case in cases.items():
         printed = print_kernel(case.kernel, case.plan(), device, case.choices)
         for key, wanted in case.choices.items():
             assert printed.choices[key] == wanted, f"{name}: {key} was not taken"
-        texts += [text for text in printed.shared if text not in texts]
-        texts.append(printed.functions.replace("foundry_", f"foundry_{name}_"))
-        launches += [_renamed(launch, name) for launch in decode(printed.call)]
-        workspace = max(workspace, printed.workspace_bytes)
+        call = encode([_renamed(launch, name) for launch in decode(printed.call)])
+        functions = printed.functions.replace("foundry_", f"foundry_{name}_")
+        kernels.append(replace(printed, functions=functions, call=call))
+    if shares:
+        steps = [replace(case.kernel, name=f"{name}_{case.kernel.name}") for name, case in cases.items()]
+        kernels = list(share_texts(steps, kernels))
+    found = [kernel for kernel in kernels if kernel]
+    own = dict.fromkeys(kernel.functions for kernel in found)
+    texts = [SIXTEEN, runtime_header(), *dict.fromkeys(text for kernel in found for text in kernel.shared), *own]
+    launches = [launch for kernel in found for launch in decode(kernel.call)]
+    workspace = max(kernel.workspace_bytes for kernel in found)
+    for name, case in cases.items():
         for key, tensor in case.inputs.items():
             numpy.save(folder / f"{name}.{key}.npy", storage(tensor))
         for key, tensor in case.outputs.items():
@@ -60,6 +71,7 @@ def check_emulated(cases: Mapping[str, Case], folder: Path, device: Device = H20
     assert done.returncode == 0, done.stderr.decode()
     for name, case in cases.items():
         case.check({key: _output(folder, name, key, truth) for key, truth in case.outputs.items()}, name)
+    return len(own)
 
 
 def storage(tensor: torch.Tensor) -> numpy.ndarray[Any, Any]:

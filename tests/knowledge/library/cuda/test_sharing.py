@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tests.forking import Forks
+from tests.knowledge.library.cuda.conv_cases import PACKED, conv
+from tests.knowledge.library.cuda.emulated import check_emulated
 from tests.knowledge.library.cuda.test_module import EXAMPLE_SCRIPT, H200, run
 
 from foundry.knowledge.candidate import Recipe
@@ -26,6 +29,7 @@ class Model(nn.Module):
     def forward(self, x):
         return torch.cat([torch.softmax(x[:, begin : begin + 8], 1) for begin in (0, 8, 20, 28)], 1)
 """
+PACKED_HALF: dict[str, Any] = {"algorithm": PACKED, "precision": "half", "weights": "kept"}
 KERNEL = """
 extern "C" __global__ void __launch_bounds__(64) foundry_NAME(const float* __restrict__ b_NAME, float* __restrict__ y) {
     constexpr int WIDE = 16 * 2;
@@ -99,7 +103,37 @@ def test_sizes_that_go_together_are_one_argument() -> None:
     assert all(item and "y[at * given_1] = b_a[at * 8]" in item.functions for item in found)
 
 
-def kernel(name: str, line: str) -> PrintedKernel:
+def test_tables_that_differ_stand_in_one_array() -> None:
+    text = "__device__ const int foundry_NAME_reads[2] = {ROW};\n" + KERNEL
+    rows = {"a": "1, 2", "b": "3, 4, 5", "c": "1, 2"}
+    printed = [
+        kernel(name, "    y[0] = foundry_NAME_reads[at];", text.replace("ROW", row)) for name, row in rows.items()
+    ]
+    found = share_texts([MapKernel(name, (1,), ()) for name in rows], printed)
+    assert [decode(item.call)[0].args[2:] for item in found if item] == [(0,), (2,), (0,)]
+    assert len({item.functions for item in found if item}) == 1 and found[0]
+    assert "foundry_a_reads[5] = {1, 2, 3, 4, 5};" in found[0].functions
+    assert "y[0] = foundry_a_reads[given_0 + at];" in found[0].functions
+
+
+def test_a_table_that_another_function_reads_is_its_own() -> None:
+    text = "__device__ const int foundry_NAME_reads[1] = {ROW};\nDEVICE int f() { return foundry_NAME_reads[0]; }\n"
+    printed = [kernel(name, "", text.replace("ROW", row) + KERNEL) for name, row in (("a", "1"), ("b", "2"))]
+    first, second = share_texts([MapKernel(name, (1,), ()) for name in "ab"], printed)
+    assert first and second and first.functions != second.functions
+
+
+def test_convolutions_of_other_channels_are_one_text_and_right(tmp_path: Path) -> None:
+    """Pieces of the input, steps of a window and weights in shared memory differ; so do the tables of what is read."""
+    torch.manual_seed(7)
+    cases = {
+        f"of{planes}": conv(1, planes, 16, (6, 7), (3, 2), padding=1, **PACKED_HALF) for planes in (72, 88, 96, 104)
+    }
+    # 104 channels are 13 pieces as 72 are 9 and 88 are 11, each packed alone; 96 are 12, packed by four.
+    assert check_emulated(cases, tmp_path, shares=True) == 2
+
+
+def kernel(name: str, line: str, text: str = KERNEL) -> PrintedKernel:
     call = encode([Launch(f"foundry_{name}", (1, 1, 1), (64, 1, 1), ("x", "y"))])
-    functions = KERNEL.replace("LINE", line).replace("NAME", name)
+    functions = text.replace("LINE", line).replace("NAME", name)
     return PrintedKernel(functions, call, "map", {}, (), d_mem=0, d_algo=0, d_sync=0)
