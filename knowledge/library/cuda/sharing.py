@@ -22,7 +22,7 @@ _HEAD = re.compile(r'^extern "C" __global__ [^{;]*?\b(\w+)\(([^()]*)\)\s*\{', re
 # Not 0 and 1, which compilers make use of, nor what is divided afterwards.
 _NUMBER = r"(?:[2-9]|[1-9]\d+)(?:LL)?\b"
 # Sizes by name, whatever is done with them, divisions too.
-_NAMED = ("all_steps", "pieces", "each", "blocks", "point", "chunks", "channels")
+_NAMED = ("all_steps", "split_steps", "all_splits", "pieces", "each", "blocks", "point", "chunks", "channels")
 _SIZE = re.compile(
     rf"(?<=\* ){_NUMBER}(?=[\]),;]| [-+<?&|])"  # a stride
     rf"|(?<=[-+] ){_NUMBER}(?=[\]),;]| [-+<?&|])"  # an offset

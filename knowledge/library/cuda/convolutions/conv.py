@@ -71,11 +71,11 @@ def print_conv(kernel: ConvKernel, plan: Plan, device: Device, choices: dict[str
     `choices` may hold "algorithm" ("implicit_gemm", "direct", "channels_last", "planes") and what that one takes.
     `direct`: "outputs" (of a thread along the width), "rows" (output rows of a thread), "channels" (output channels of
     a thread), "threads" (of a block) and "weights" ("cached", or in "shared" memory). `implicit_gemm`: those of a
-    matrix product but for "splits". `channels_last`: "precision", "near" (whether the first cache keeps lines),
-    "weights" ("kept" in shared memory or "moved" with the input), "tile_pixels" and "tile_channels" (of a tile),
-    "turns" (warpgroups that take turns), "stages" and "neighbours" (pixels that a lane stores as a vector). `planes`:
-    "tile_channels", "warpgroups" (of a block), "stages" and "stores" (by "lanes", or by "rows" of pixels). A value that
-    is not legal for this kernel gives way to the default. Raises CannotLower for a tail that cannot be made.
+    matrix product, "splits" but for transposed ones. `channels_last`: "precision", "near" (whether the first cache
+    keeps lines), "weights" ("kept" in shared memory or "moved" with the input), "tile_pixels" and "tile_channels" (of a
+    tile), "turns" (warpgroups that take turns), "stages" and "neighbours" (pixels that a lane stores as a vector).
+    `planes`: "tile_channels", "warpgroups" (of a block), "stages" and "stores" (by "lanes", or by "rows" of pixels). A
+    value that is not legal for this kernel gives way to the default. Raises CannotLower for a tail that cannot be made.
     """
     space = conv_space(kernel, plan)
     offered = _offered(space, device.arch)

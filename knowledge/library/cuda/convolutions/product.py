@@ -3,6 +3,7 @@
 acc[channel, (image, position)] = sum over (input channel, tap) of weight * input. Padding is a zero that is never
 read. A transposed convolution is one such product for each phase of its stride, with the taps that reach that phase:
 all phases are one launch, neighbouring phases neighbouring blocks, so that L2 joins what they store to the same lines.
+Where tiles are too few for the device, blocks share the steps of one, and a launch more adds up what they found.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from foundry.knowledge.library.cuda.contractions.tiled import (
     slab_pitch,
     tiled_source,
 )
+from foundry.knowledge.library.cuda.convolutions.partial import Partial
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch
-from foundry.knowledge.library.cuda.space import decompose
+from foundry.knowledge.library.cuda.space import decompose, parameters
 from foundry.knowledge.library.file.assemble import fill
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.conv_geometry import Geometry
@@ -145,7 +147,8 @@ class _Conv:
         zero = Const(0.0, kernel.dtype)
         batch = (kernel.groups, len(self.phases))
         shape = GemmKernel(kernel.name, batch, self.m, self.n, max(1, self.k), zero, zero, (), kernel.dtype)
-        kept = {name: value for name, value in choices.items() if name != "splits"}
+        splits = not kernel.transposed
+        kept = {name: value for name, value in choices.items() if splits or name != "splits"}
         buffers = self.space.plan.buffers
         stored = {buffers[name].dtype for name in (kernel.x, kernel.weight)}
         ways = Ways(
@@ -155,6 +158,8 @@ class _Conv:
             ieee_only=self.space.plan.ieee_only,
         )
         tiling, tunables = choose_tiling(shape, ways, device, kept)
+        if splits:
+            return tiling, tunables
         return replace(tiling, splits=1), tuple(item for item in tunables if item.name != "splits")
 
     @property
@@ -283,9 +288,22 @@ class _Conv:
             table = f"{self.space.name}_phases[phase]"
             lines += [f"const int phase = (int)blockIdx.x % {len(self.phases)};"]
             lines += [f"const int depth = {table}[3] * {self.channels}, first_tap = {table}[4];"]
+        splits = self.tiling.splits
+        if splits > 1:
+            lines += [f"const int split_steps = {self._steps_of_split}, all_steps = {self._steps};"]
+            every = f" % {splits}" if self.kernel.groups > 1 else ""
+            lines += [f"const int split = (int)blockIdx.x / {tiles}{every};"]
         if self.kernel.groups > 1:
-            lines.append(f"const int group_index = (int)blockIdx.x / {tiles * len(self.phases)};")
+            lines.append(f"const int group_index = (int)blockIdx.x / {tiles * len(self.phases) * splits};")
         return [*lines, *self._columns()]
+
+    @property
+    def _steps(self) -> int:
+        return math.ceil(self.k / self.tiling.tile_k)
+
+    @property
+    def _steps_of_split(self) -> int:
+        return math.ceil(self._steps / self.tiling.splits)
 
     # ------------------------------------------------------------ epilogue
 
@@ -306,6 +324,8 @@ class _Conv:
         """(what stands between the products and the stores, the stores at (m, n .. n + 3))."""
         stores, plan, space = self.kernel.stores, self.space.plan, self.space.outputs()
         tests = list(edges(("m", self.m, self.tiling.tile_m), ("n", self.n, self.tiling.tile_n)))
+        if self._partial:
+            return [], self._partial.store(tests)
         if isinstance(self.tiling, TensorTiling) and self.vector == 1:
             return self._slab(self.tiling, tests)
         if self.vector == 4:
@@ -356,17 +376,32 @@ class _Conv:
 
     def _shared_bytes(self, a: Tile, b: Tile) -> int:
         turned = 0
+        if self._partial:
+            return shared_bytes(a, b)
         if self.vector == 1 and isinstance(self.tiling, TensorTiling):
             turned = slab_bytes(self.tiling)
         elif self.vector == 1:
             turned = self.tiling.threads // 32 * 4 * _TURN_PITCH * self.space.item_bytes
         return max(shared_bytes(a, b), turned)
 
+    @property
+    def _partial(self) -> Partial | None:
+        return Partial(self.space, self.counts, self.index, self.tiling.splits) if self.tiling.splits > 1 else None
+
+    def _signature(self) -> tuple[str, list[str]]:
+        """Parameters and arguments of the products, but for the weights that a launch before has packed."""
+        if self._partial is None:
+            return self.space.signature(() if self.packed else (self.kernel.weight,))
+        signature, arguments = parameters(self.space.plan, [self.kernel.x, self.kernel.weight], [])
+        return f"{signature}, {self._partial.parameter}", [*arguments, self._partial.argument]
+
     def print(self) -> PrintedKernel:
         tiling, phases, name = self.tiling, len(self.phases), self.space.name
         tiles = (math.ceil(self.m / tiling.tile_m), math.ceil(self.n / tiling.tile_n))
-        signature, arguments = self.space.signature(() if self.packed else (self.kernel.weight,))
-        steps = "(depth + BK - 1) / BK" if self.packed else str(math.ceil(self.k / tiling.tile_k))
+        signature, arguments = self._signature()
+        steps = ("0", "(depth + BK - 1) / BK" if self.packed else str(self._steps))
+        if self._partial:
+            steps = ("split * split_steps", "math::minimum<int>((split + 1) * split_steps, all_steps)")
         if self.packed:
             signature = f"const {self.space.type}* __restrict__ packed, {signature}"
             arguments = [cuda_launch.workspace(0), *arguments]
@@ -375,16 +410,21 @@ class _Conv:
         a, b = self._weights(), self._gathered()
         source = tiled_source(
             *(name, signature, a, b, self.index, tiles, self._block(all_tiles)),
-            *(("0", steps), epilogue),
+            *(steps, epilogue),
             tile=f"(int)blockIdx.x / {phases} % {all_tiles}" if phases > 1 else "",
             scalar=False,
             afterwards=before,
-            is_slab=isinstance(tiling, TensorTiling) and self.vector == 1,
+            is_slab=isinstance(tiling, TensorTiling) and self.vector == 1 and not self._partial,
         )
-        grid = (all_tiles * phases * self.kernel.groups, 1, 1)
+        grid = (all_tiles * phases * self.kernel.groups * tiling.splits, 1, 1)
         launches = [Launch(name, grid, (tiling.threads, 1, 1), tuple(arguments), self._shared_bytes(a, b))]
         weights = self.kernel.in_channels * self.m * self.space.taps
         source = self._tables() + source
+        workspace_bytes = weights * self.space.item_bytes if self.packed else 0
+        if self._partial:
+            text, launch = self._partial.sum()
+            source, workspace_bytes = f"{source}\n{text}", self._partial.bytes
+            launches.append(launch)
         if self.packed:
             pack = (self.kernel.weight, cuda_launch.workspace(0))
             launches.insert(
@@ -400,9 +440,9 @@ class _Conv:
             shared=shared_texts(tiling),
             arch_feature=need_feature(tiling),
             d_mem=3 if tiling.stages > 1 else 2,
-            d_algo=1 if len(self.kernel.ops) > 1 else 0,
-            d_sync=1,
-            workspace_bytes=weights * self.space.item_bytes if self.packed else 0,
+            d_algo=2 if self._partial else 1 if len(self.kernel.ops) > 1 else 0,
+            d_sync=3 if self._partial else 1,
+            workspace_bytes=workspace_bytes,
             launches=len(launches),
         )
 

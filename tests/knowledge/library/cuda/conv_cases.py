@@ -223,6 +223,10 @@ CONVOLUTIONS: dict[str, Callable[[], Case]] = {
     "conv_few_odd": lambda: conv(3, 5, 18, (7, 9), (3, 3), padding=1, residual=True, **FEW, channels=6, rows=2),
     "conv_few_groups": lambda: conv(2, 8, 24, (9, 8), (3, 5), stride=2, groups=2, **FEW, channels=4, threads=64),
     "conv_few_t": partial(_TRANSPOSED["three_two"], transposed=True, **FEW, channels=2),
+    # Steps shared by several blocks: a last part that is shorter or empty, groups, a residual, edges.
+    "conv_split": lambda: conv(2, 30, 12, (7, 7), (3, 3), padding=1, algorithm=TILED, splits=4),
+    "conv_split_groups": lambda: conv(2, 48, 16, (8, 6), (3, 3), groups=2, stride=2, algorithm=TILED, splits=8),
+    "mma_conv_split": lambda: conv(2, 40, 33, (9, 7), (3, 3), padding=1, residual=True, precision="tf32x3", splits=4),
     # Through a packed copy: phases, groups, strides, one and several tiles of channels, both sides of a tile's edges.
     **{
         f"last_t_{name}": partial(_TRANSPOSED[name], transposed=True, algorithm=PACKED, precision="half3")
