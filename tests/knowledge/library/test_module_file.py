@@ -8,8 +8,10 @@ import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from timeit import repeat
 from types import ModuleType
 from typing import Any
 
@@ -328,11 +330,13 @@ def test_the_library_shares_pytorchs_threads(tmp_path: Path) -> None:
 
 
 def test_a_call_costs_little_beside_the_kernel(tmp_path: Path) -> None:
-    from timeit import repeat
-
     candidate = model(scale_plan(4, 8), tmp_path)
     x = torch.randn(4, 8)
-    assert min(repeat(lambda: candidate(x), number=500, repeat=7)) / 500 < 50e-6
+    ours, pytorchs = (
+        min(repeat(lambda: work(x), timer=time.thread_time, number=50, repeat=40))  # noqa: B023
+        for work in (candidate, lambda x: torch.relu(x * 2.0))
+    )
+    assert ours < 10 * pytorchs
 
 
 def test_every_text_of_the_library_is_found_wherever_it_lies() -> None:
