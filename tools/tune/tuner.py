@@ -120,6 +120,8 @@ async def _ends(work: asyncio.Future[Any], session: Session) -> bool:
         if not work.done():
             work.cancel()
             await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()  # is seen: asyncio would print what a cancelled gathering ends with
 
 
 def _alike(found: Sequence[Subject]) -> list[tuple[Subject, list[Subject]]]:
