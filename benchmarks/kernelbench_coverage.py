@@ -2,6 +2,7 @@
 
     python benchmarks/kernelbench_coverage.py --root ../KernelBench --levels 1,2,3 --out coverage.jsonl
     python benchmarks/kernelbench_coverage.py --root ../KernelBench --levels 3 --no-compile
+    python benchmarks/kernelbench_coverage.py --folder tasks
     python benchmarks/kernelbench_coverage.py --report coverage.jsonl
 
 A line a task and seed: is it captured, which operators are left to PyTorch, how many kernels there are, what nvcc
@@ -176,7 +177,8 @@ def main() -> None:
     if asked.report:
         report([json.loads(line) for line in asked.report.read_text().splitlines()])
         return
-    request = BenchRequest(str(asked.root), "", levels_of(asked.levels), only=asked.only, every=asked.every)
+    levels = () if asked.folder else levels_of(asked.levels)
+    request = BenchRequest(str(asked.folder or asked.root), "", levels, only=asked.only, every=asked.every)
     device = H200 if not (here := describe("cuda")).present else here
     device = replace(device, facts={**here.facts, **device.facts})
     orders = [(task, device, asked.seeds, not asked.no_compile) for task in find_tasks(request)]
@@ -236,6 +238,7 @@ def report(rows: list[dict[str, Any]]) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="a checkout of KernelBench")
+    parser.add_argument("--folder", type=Path, help="of any tasks, instead of a checkout")
     parser.add_argument("--levels", default="1,2")
     parser.add_argument("--only", default="", help="tasks whose names hold it")
     parser.add_argument("--every", type=int, default=1)
