@@ -69,10 +69,16 @@ def test_one_step_of_one_sequence_from_zeros(kind: str) -> None:
 
 def test_learning_the_shapes_of_many_steps_takes_no_longer() -> None:
     """PyTorch would walk 2000 steps of fake tensors, in several seconds."""
-    start = time.process_time()
-    graph = graph_of(Layers("GRU"), torch.randn(2000, 1, 5))
-    assert [op.kind for op in graph.ops] == ["zeros", "gru"] and graph.ops[1].outputs[0].spec.shape == (2000, 1, 7)
-    assert time.process_time() - start < 4
+
+    def used_s(steps: int) -> float:
+        start = time.process_time()
+        graph = graph_of(Layers("GRU"), torch.randn(steps, 1, 5))
+        assert [op.kind for op in graph.ops] == ["zeros", "gru"] and graph.ops[1].outputs[0].spec.shape == (steps, 1, 7)
+        return time.process_time() - start
+
+    used_s(2)  # what PyTorch imports for its first graph
+    few_s, many_s = used_s(2), used_s(2000)
+    assert many_s < few_s + 1.5
 
 
 def test_states_that_nobody_reads_are_not_kept() -> None:
