@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) @NAME@_sum(@PARAMETERS@) {
 
 
 @dataclass(frozen=True)
-class Partial:
+class PartialSums:
     """Partial sums, (split, group, channel of the group, image, position) one after the other in the workspace;
     `counts` are an image's positions along its axes."""
 

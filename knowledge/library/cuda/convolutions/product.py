@@ -29,7 +29,7 @@ from foundry.knowledge.library.cuda.contractions.tiled import (
     slab_pitch,
     tiled_source,
 )
-from foundry.knowledge.library.cuda.convolutions.partial import Partial
+from foundry.knowledge.library.cuda.convolutions.partial import PartialSums
 from foundry.knowledge.library.cuda.convolutions.space import POSITION, ConvSpace
 from foundry.knowledge.library.cuda.dialect import element
 from foundry.knowledge.library.cuda.launches import Launch
@@ -385,8 +385,8 @@ class _Conv:
         return max(shared_bytes(a, b), turned)
 
     @property
-    def _partial(self) -> Partial | None:
-        return Partial(self.space, self.counts, self.index, self.tiling.splits) if self.tiling.splits > 1 else None
+    def _partial(self) -> PartialSums | None:
+        return PartialSums(self.space, self.counts, self.index, self.tiling.splits) if self.tiling.splits > 1 else None
 
     def _signature(self) -> tuple[str, list[str]]:
         """Parameters and arguments of the products, but for the weights that a launch before has packed."""
