@@ -9,7 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 MOST_MODULES = 15  # in one room
@@ -92,9 +94,9 @@ def room_of(module: str) -> str:
     return module if module == "cli" or modules()[module].name == "__init__.py" else module.rpartition(".")[0]
 
 
-def imports_of(tree: ast.AST) -> Iterator[str]:
+def imports_of(tree: ast.AST, *, types: bool) -> Iterator[str]:
     """The modules of the package that a module imports, wherever in its text."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree, types=types):
         if isinstance(node, ast.ImportFrom) and node.module and f"{node.module}.".startswith("foundry."):
             base = node.module.removeprefix("foundry").removeprefix(".")
             for name in node.names:
@@ -104,21 +106,43 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
             yield from (name.name.removeprefix("foundry.") for name in node.names if name.name.startswith("foundry."))
 
 
-class _WithoutTypes(ast.NodeTransformer):
-    """Leaves out what only a type checker imports."""
+def nodes_of(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
+    """All nodes; without `types` not those that only a type checker reads."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if types or not (isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"):
+            yield node
+            waiting += ast.iter_child_nodes(node)
 
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if is_for_types else self.generic_visit(node)
+
+class Told(NamedTuple):
+    """What a module's text imports, what of it not for types alone, and the names in its strings."""
+
+    imports: frozenset[str]
+    without_types: frozenset[str]
+    names: frozenset[str]
+
+
+@cache
+def told() -> dict[str, Told]:
+    """Of every module, each of which is parsed once."""
+    found = {}
+    for name, path in modules().items():
+        tree = ast.parse(path.read_text())
+        texts = [
+            node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        ]
+        names = {text for text in texts if re.fullmatch(r"foundry(?!\.toml)(?:\.\w+)+(?::\w+)?", text)}
+        every, real = (frozenset(imports_of(tree, types=types)) for types in (True, False))
+        found[name] = Told(every, real, frozenset(names))
+    return found
 
 
 @cache
 def edges(*, types: bool = True) -> frozenset[tuple[str, str]]:
     """(importing module, imported module) of the package; `types`: also what only a type checker imports."""
-    found = set()
-    for name, path in modules().items():
-        tree = ast.parse(path.read_text())
-        found |= {(name, to) for to in imports_of(tree if types else _WithoutTypes().visit(tree))}
+    found = {(name, to) for name, of in told().items() for to in (of.imports if types else of.without_types)}
     return frozenset((name, to) for name, to in found if to in modules())
 
 
@@ -136,15 +160,10 @@ def test_imports_go_one_way() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    inside = {(a, b) for a, b in edges(types=False) if a != b}
-    reached = {name: {b for a, b in inside if a == name} for name in modules()}
-    for _ in range(len(reached)):
-        grown = {name: set().union(found, *(reached[to] for to in found)) for name, found in reached.items()}
-        if grown == reached:
-            break
-        reached = grown
-    circles = sorted(name for name, found in reached.items() if name in found)
-    assert not circles
+    imported: dict[str, set[str]] = {name: set() for name in modules()}
+    for a, b in edges(types=False):
+        imported[a] |= {b} - {a}
+    assert set(TopologicalSorter(imported).static_order()) == set(modules())  # raises CycleError, which names a circle
 
 
 def test_no_room_is_crowded() -> None:
@@ -168,11 +187,7 @@ def test_the_untrusted_process_runs_no_code_of_the_judge() -> None:
 
 def test_everything_that_is_named_by_a_string_is_there() -> None:
     """Entry points of processes and modules that are preloaded: a move would break them without an import to tell."""
-    named: set[str] = set()
-    for path in modules().values():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                named |= set(re.findall(r"^(foundry(?!\.toml)(?:\.\w+)+(?::\w+)?)$", node.value))
+    named = {name for of in told().values() for name in of.names}
     assert len(named) > 8
     for name in named:
         module, _, function = name.partition(":")
