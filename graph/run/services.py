@@ -188,7 +188,7 @@ class Services:
         return self.run.evaluation(ranked[0]) if ranked else None
 
     async def recall(self, key: str, query: Query, k: int = 8) -> Recalled:
-        """Hits and credits for a query, asked once per key and shown in the trace."""
+        """Hits of earlier runs and credits for a query, asked once per key and shown in the trace."""
 
         async def ask() -> Recalled:
             store = self.store
@@ -196,7 +196,7 @@ class Services:
                 return Recalled()
 
             def look() -> Recalled:
-                hits = store.recall(query, k)
+                hits = store.recall(replace(query, run=self.run.id), k)
                 return Recalled(tuple(hits), tuple(store.credits(query)))
 
             found = await asyncio.to_thread(look)

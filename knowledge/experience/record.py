@@ -137,7 +137,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Query:
-    """What a recall asks for: exact keys first, similarity second."""
+    """What a recall asks for: exact keys first, similarity second. `run`: the one that asks; its own steps it knows."""
 
     graph_signature: str
     op_kinds: tuple[str, ...]
@@ -146,6 +146,7 @@ class Query:
     target: TargetName
     limiter: str = ""
     text: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True)

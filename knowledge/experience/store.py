@@ -97,15 +97,20 @@ class ExperienceStore:
         return sorted(credits, key=lambda credit: (-credit.log_effect, credit.move))
 
     def recall(self, query: Query, k: int = 8) -> list[Hit]:
-        """The k nearest records: winners of a run, then exact graph first, similar operators after; among equals
-        those that say most, gain or loss."""
+        """The k nearest records of other runs, one a step: winners of a run, then exact graph first, similar operators
+        after; among equals those that say most, gain or loss."""
         self._index.sync(self._journal)
         exact = self._journal.exact(query.graph_signature, query.target)
         hits = [
             Hit(record, *_exact_nearness(query, record.shape_class, record.device, record.limiter))
             for _, record in exact
         ]
-        return sorted([*hits, *self._beyond(query, 4 * k)], key=_rank)[:k]
+        found: dict[tuple[str, str, bool], Hit] = {}
+        for hit in sorted([*hits, *self._beyond(query, 4 * k)], key=_rank):
+            record = hit.record
+            if not query.run or record.run != query.run:
+                found.setdefault((record.run, record.step, record.is_run_best), hit)
+        return list(found.values())[:k]
 
     def credits(self, query: Query) -> list[Credit]:
         """What each move is credited with on the query's graph, by this graph's steps and those of similar ones, best

@@ -310,3 +310,13 @@ def test_a_run_tells_its_best_and_how_far_down_others_were_in_few_configurations
     assert len(found) <= 12 and any(item.failed for item in found)
     assert known[:6] == pytest.approx(sorted(speeds, reverse=True)[:6])
     assert min(known) < 1.6 and max(one - other for one, other in itertools.pairwise(known)) < 1.0
+
+
+def test_a_run_is_told_a_step_once_and_none_of_its_own(store: ExperienceStore) -> None:
+    """A tuner's step of seven moves came back as seven lines, to the run that had just made it."""
+    made = [dataclasses.replace(lesson(number), step="i0g4", run="earlier") for number in range(5)]
+    own = [dataclasses.replace(lesson(10 + number), run="mine", step=f"i0g{number}") for number in range(12)]
+    store.add([*made, *own])
+    hits = store.recall(dataclasses.replace(QUERY, run="mine"))
+    assert [hit.record.run for hit in hits] == ["earlier"]
+    assert len(store.recall(QUERY, k=20)) == 13
