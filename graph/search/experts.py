@@ -153,6 +153,7 @@ async def write(state: IslandState, services: Services) -> Update:
     proposal = _recorded(state, services, state["turns"]).proposal
     assert proposal is not None
     if asks_tuner(proposal):
+        services.flight.tell((state["island"], state["strand"]), step)  # nobody thinks about the parent while it sweeps
         tuned = await with_numbers(proposal, brief, services)
         if tuned is None:
             return missed
