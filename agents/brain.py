@@ -12,7 +12,7 @@ from foundry.agents.talk import ToolRequest
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
-Purpose = Literal["diagnose", "propose", "judge", "answer", "rewrite"]
+Purpose = Literal["propose", "judge", "answer", "rewrite"]
 CallOutcome = Literal["answered", "repaired", "failed", "unreachable", "budget"]
 NoticeName = Literal["model", "model unavailable", "model is back", "model refuses"]
 

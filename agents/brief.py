@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -78,6 +79,7 @@ class Brief:
     further_graphs: tuple[OpGraph, ...] = ()  # of the task's further shapes and dtypes
     first: str = ""  # the file of c1 where the library wrote it: shown at every step of the run
     compiled: Rival | None = None  # torch.compile, once it has been timed
+    records: Mapping[str, tuple[Evaluation, ...]] = field(default_factory=dict)  # all of the candidates that are shown
     ran: tuple[OperatorRun, ...] = ()  # what PyTorch runs in the reference, where there is no graph
     attempts: tuple[Attempt, ...] = ()  # the latest, those from this parent first
     examples: tuple[Example, ...] = ()  # the best kernel, and one of another kind
@@ -95,6 +97,10 @@ class Brief:
         return Obedience(
             self.lowered, self.graph, tuple(item for item in self.directives if applies(item, self.island))
         )
+
+    def known_of(self, evaluation: Evaluation) -> tuple[Evaluation, ...]:
+        """All records of a candidate that is shown: its speed is told by all its timings."""
+        return self.records.get(evaluation.candidate.id) or (evaluation,)
 
     @property
     def graphs(self) -> tuple[OpGraph, ...]:

@@ -105,15 +105,6 @@ class ProposalAnswer(KernelForm):
     cites: list[str] = Field(default_factory=list, description="ids of directives and experience that are followed")
 
 
-class DiagnosisAnswer(BaseModel):
-    """Why the candidate failed and the one thing to do."""
-
-    model_config = ConfigDict(extra="ignore")
-    cause: str = Field(description="the cause, with the line or number that shows it")
-    action: str = Field(description="one recommended action")
-    kernel: str = Field("", description="the kernel it is about")
-
-
 class JudgementAnswer(BaseModel):
     """The auditor's opinion."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from foundry.agents.brain import Call, CallOutcome, Listener, NoAnswer, Notice, 
 from foundry.agents.brief import Brief
 from foundry.agents.chat.answers import (
     AnswerError,
-    DiagnosisAnswer,
     JudgementAnswer,
     ProposalAnswer,
     SectionAnswer,
@@ -45,7 +44,7 @@ from foundry.agents.prompt import PromptText, render, template, with_sections
 from foundry.agents.talk import Talk, ToolRequest
 from foundry.agents.tuning import tuning_step
 from foundry.agents.words.sections import Prompt, tokens
-from foundry.agents.words.words import diagnose_prompt, judge_prompt, seen_by_auditor, step_prompt
+from foundry.agents.words.words import judge_prompt, seen_by_auditor, step_prompt
 from foundry.knowledge.candidate import Judgement
 from foundry.knowledge.thought import Diagnosis, ExpertName, Proposal
 
@@ -124,17 +123,9 @@ class ChatModelBrain:
         return Notice("model", text, {"model": self.name, "endpoint": host, "priced": price.known})
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
-        """Limiters are classified from numbers; only failures of files that a model or a user wrote need reading."""
-        found = await self.fallback.diagnose(brief)
-        if found.failure is None or (brief.lowered is not None and brief.lowered.recipe.authored is None):
-            return found
-        request = _Request(brief.step, "diagnostician", "diagnose", diagnose_prompt(brief, found))
-        try:
-            answer = await self._ask(request, DiagnosisAnswer, lambda reply, _: _parsed(reply, DiagnosisAnswer))
-        except NoAnswer:
-            return found
-        evidence = f"{found.evidence}; {answer.cause}"
-        return replace(found, evidence=evidence, action=answer.action, kernel=answer.kernel)
+        """Limiters are classified from numbers. A failure is read by who repairs it, the diagnostician, in the same
+        request: asked for the cause first, the same model would pay for the same evidence twice."""
+        return await self.fallback.diagnose(brief)
 
     async def propose(self, expert: ExpertName, brief: Brief) -> Proposal | ToolRequest | None:
         """The model's step, or what it wants to know first; the playbook's step when the model gives none. Raises

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
 from foundry.knowledge.experience.record import ExperienceRecord
+from foundry.knowledge.merit import estimate
 from foundry.knowledge.ruling import objection, rule
 from foundry.knowledge.thought import Proposal
 
@@ -19,15 +21,22 @@ def brief_words(text: str) -> str:
     return line if len(line) <= WORDS_CHARS else f"{line[:WORDS_CHARS]}..."
 
 
-def measured(evaluation: Evaluation) -> str:
-    """How fast a candidate was found to be, and eager in the same turns, or why nobody knows."""
+def measured(records: Sequence[Evaluation]) -> str:
+    """How fast a candidate is by all its timings, as the search ranks it, with the last of them and eager's in the same
+    turns; or why nobody knows."""
+    evaluation = records[-1]
     timing, profile = evaluation.timing, evaluation.profile
     if timing is None:
         outcome = evaluation.verdict.outcome if evaluation.verdict else "compile_error"
         return f"not timed ({outcome})"
-    low, high = timing.speedup_ci95
-    text = f"{timing.candidate_ms:.4g} ms, {timing.speedup:.2f} times as fast as eager ({low:.2f} to {high:.2f}), "
-    text += f"which took {timing.baseline_ms:.4g} ms in the same turns"
+    timings = [record.timing for record in records if record.timing is not None]
+    found = estimate(timings)
+    if math.isinf(found.deviation):
+        low, speedup, high = timing.speedup_ci95[0], timing.speedup, timing.speedup_ci95[1]
+    else:
+        low, speedup, high = found.low, found.speedup, found.high
+    text = f"{timing.candidate_ms:.4g} ms where eager took {timing.baseline_ms:.4g} ms, {speedup:.2f} times as fast as "
+    text += f"eager ({low:.2f} to {high:.2f}) by {f'all {len(timings)} timings' if len(timings) > 1 else 'one timing'}"
     return text + (f"; {100 * profile.fraction_of_floor:.0f} % of the roofline" if profile else "")
 
 
@@ -105,7 +114,7 @@ def time_lines(evaluation: Evaluation) -> list[str]:
         return check_lines(evaluation)
     if timing.problem:
         return [f"It could not be timed: {timing.problem}"]
-    return [f"It is correct and takes {measured(evaluation)}, by {timing.pairs} pairs. A screen, no proof."]
+    return [f"It is correct and takes {measured([evaluation])} of {timing.pairs} pairs. A screen, no proof."]
 
 
 def profile_lines(evaluation: Evaluation) -> list[str]:
@@ -134,7 +143,7 @@ def attempt_line(name: str, proposal: Proposal, records: Sequence[Evaluation]) -
         came = "still under way"
     else:
         ruling = rule(records[-1])
-        came = measured(records[-1]) if ruling.accepted else f"{ruling.outcome}: {brief_words(ruling.evidence)}"
+        came = measured(records) if ruling.accepted else f"{ruling.outcome}: {brief_words(ruling.evidence)}"
     moves = ", ".join(move.key for move in proposal.moves) or "a file of its own"
     return f"{name} from {proposal.parent} by {proposal.expert} ({moves}): {brief_words(proposal.rationale)} -> {came}"
 

@@ -18,7 +18,8 @@ from foundry.agents.words.standing import FIRST, RULES, standing_words
 from foundry.agents.words.task_words import describe_task, reference
 from foundry.knowledge.candidate import Gate, Rival
 from foundry.knowledge.cards import cards
-from foundry.knowledge.experience.record import Credit, ExperienceRecord
+from foundry.knowledge.experience.record import SEED, Credit, ExperienceRecord
+from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.thought import Diagnosis, Move
 
 MOST_MOVES = 24
@@ -70,7 +71,7 @@ def step_prompt(brief: Brief, diagnosis: Diagnosis, moves: Sequence[Move]) -> Pr
         "experience": _experience(brief),
         "directives": _directives(brief),
         "hints": _hints(brief),
-        "others": "\n\n".join(_example(example, brief.first) for example in brief.examples) or "none yet",
+        "others": "\n\n".join(_example(example, brief) for example in brief.examples) or "none yet",
         "source": _parent_beside_first(brief),
     }
     return _fitted("step", words, set(standing))
@@ -92,21 +93,6 @@ def _fitted(name: str, words: Mapping[str, str], standing: set[str]) -> Prompt:
     sizes = {slot: tokens(len(part)) for slot, part in slots.items() if part}
     begins = text.find("\n## Where we are\n")
     return Prompt(text, max(0, begins) if standing else 0, sizes, left_out)
-
-
-def diagnose_prompt(brief: Brief, diagnosis: Diagnosis) -> Prompt:
-    """The user message that asks why a candidate failed."""
-    words = {
-        "parent": brief.parent.candidate.id,
-        "task": brief.task.name,
-        "failure": diagnosis.failure or "",
-        "evidence": _evidence(diagnosis, brief),
-        "card": _card(diagnosis, brief.device.target),
-        "asked": describe_task(brief.task, brief.graphs),
-        "reference": reference(brief.task),
-        "source": _parent(brief),
-    }
-    return _fitted("diagnose", words, set())
 
 
 def judge_prompt(evidence: AuditEvidence) -> str:
@@ -145,18 +131,16 @@ def _where(brief: Brief) -> str:
     """Where the search stands: the parent beside the best kernel, both with eager's time in the same turns."""
     parent = brief.parent
     lines = [f"Island {brief.island}, role {brief.role}, step {brief.step}."]
-    lines.append(f"The parent is {parent.candidate.id}: {measured(parent)}.")
+    lines.append(f"The parent is {parent.candidate.id}: {measured(brief.known_of(parent))}.")
     best = brief.elites[0] if brief.elites else None
     if best is None:
         lines.append("No kernel is correct yet.")
     elif best.candidate.id == parent.candidate.id:
         lines.append("It is the best kernel of this island.")
-    elif best.timing and parent.timing and _overlap(best.timing.speedup_ci95, parent.timing.speedup_ci95):
-        lines.append(f"The best of this island is {best.candidate.id}, not clearly another speed: {measured(best)}.")
     else:
-        lines.append(
-            f"The best of this island is {best.candidate.id}: {measured(best)}. The parent was drawn beside it."
-        )
+        alike = _overlap(estimate_of(brief.known_of(best)), estimate_of(brief.known_of(parent)))
+        told = ", not clearly another speed" if alike else ""
+        lines.append(f"The best of this island is {best.candidate.id}{told}: {measured(brief.known_of(best))}.")
     if brief.compiled is not None:
         lines.append(_compiled(brief.compiled))
     return "\n".join(lines)
@@ -168,8 +152,8 @@ def _compiled(rival: Rival) -> str:
     return f"torch.compile takes {rival.ms:.4g} ms, {rival.over_baseline:.2f} times as fast as eager in the same turns."
 
 
-def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one[0] <= other[1] and other[0] <= one[1]
+def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
+    return one is not None and other is not None and one.low <= other.high and other.low <= one.high
 
 
 def _parent(brief: Brief) -> str:
@@ -204,16 +188,16 @@ def _differences(first: str, other: str) -> str:
     return differs if len(differs) <= LIKE * len(seen) else ""
 
 
-def _example(example: Example, first: str) -> str:
+def _example(example: Example, brief: Brief) -> str:
     """Another kernel of this run, as its author wrote it or as the library's kernels stand in its file, unless that
     stands above already."""
     candidate = example.evaluation.candidate
-    head = f"{candidate.id}, {example.why}: {measured(example.evaluation)}"
+    head = f"{candidate.id}, {example.why}: {measured(brief.known_of(example.evaluation))}"
     if candidate.recipe is not None and candidate.recipe.authored is not None:
         return f"{head}\n{authored_words(candidate.recipe)}"
-    if example.text == first:
+    if example.text == brief.first:
         return f"{head}. It stands above."
-    differs = _differences(first, example.text) if first else ""
+    differs = _differences(brief.first, example.text) if brief.first else ""
     if differs:
         return f"{head}. It is {FIRST} above but for these lines:\n```diff\n{cut(differs, EXAMPLE_CHARS)}\n```"
     return f"{head}\n```\n{cut(kernels_of(show(example.text)), EXAMPLE_CHARS)}\n```"
@@ -236,7 +220,7 @@ def _evidence(diagnosis: Diagnosis, brief: Brief) -> str:
     said = brief.parent.build.errors
     if diagnosis.failure != "compile_error" or not said:
         return diagnosis.evidence
-    return f"{diagnosis.evidence}\n```\n{said}\n```"
+    return f"{'' if diagnosis.evidence in said else diagnosis.evidence}\n```\n{said}\n```"
 
 
 def _card(diagnosis: Diagnosis, target: str) -> str:
@@ -258,7 +242,11 @@ def _kernels(brief: Brief) -> str:
     situation = Situation(brief)
     if not situation.kernels:
         return "None are known: the parent is a whole file."
-    lines = ["The tuner has swept these numbers in this run; what it found is a candidate."] if is_tuned(brief) else []
+    lines = (
+        ["These numbers were handed to the tuner in this run; what it finds is a candidate of its own."]
+        if is_tuned(brief)
+        else []
+    )
     for kernel in situation.kernels.values():
         share = situation.shares[kernel.name]
         lines.append(
@@ -285,6 +273,7 @@ def _experience(brief: Brief) -> str:
         f"- x{hit.record.id} ({hit.why}): {_lesson(hit.record)}"
         + (f"; {hit.record.lift:.2f}x of its parent" if hit.record.lift is not None else f"; {hit.record.outcome}")
         for hit in brief.hits[:8]
+        if hit.record.move != SEED or hit.record.is_run_best  # where a run began says nothing of a next step
     ]
     lines += [f"- move {item.move} is credited with {item.words}" for item in _telling(brief.credits)]
     own = brief.lowered.recipe.authored if brief.lowered else None
@@ -301,8 +290,12 @@ def _experience(brief: Brief) -> str:
 
 
 def _telling(credits: Sequence[Credit]) -> list[Credit]:
-    """What helped most, and what surely cost."""
-    return [one for one in credits if one.log_effect > 0][:MOST_HELPED] + [one for one in credits if one.high < 1][-2:]
+    """What helped most, and what surely cost; of moves that were only made together the first."""
+    apart: dict[frozenset[str], Credit] = {}
+    for one in credits:
+        apart.setdefault(frozenset((one.move, *one.inseparable)), one)
+    each = list(apart.values())
+    return [one for one in each if one.log_effect > 0][:MOST_HELPED] + [one for one in each if one.high < 1][-2:]
 
 
 def _lesson(record: ExperienceRecord) -> str:

@@ -15,7 +15,7 @@ from foundry.graph.search.gradients import hints
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
 from foundry.graph.search.state import IslandState, step_name
-from foundry.knowledge.candidate import REFERENCE, Resources
+from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.ruling import objection
@@ -85,6 +85,10 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
     )
     cell = state["population"][state["parent"]][0] if state["parent"] in state["population"] else ONE_CELL
     idle = state.get("idle", 0)
+    elites_shown = tuple(
+        services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
+    )
+    examples = _examples(state, services, [elite["candidate"] for elite in elites])
     return Brief(
         task=services.task,
         graph=graphs[0] if graphs else None,
@@ -104,9 +108,8 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
         credits_choose="credits" not in services.request.without,
         known=await known_kernels(Mark(*state["outside"]["mark"]), services),
-        elites=tuple(
-            services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
-        ),
+        elites=elites_shown,
+        records=_records([parent, *elites_shown, *(item.evaluation for item in examples)], state, services),
         tried=services.tried(state["outside"]["tried"]),
         tune_s=services.effort.tune_s if services.device.present else 0.0,
         further_graphs=tuple(graphs[1:]),
@@ -114,9 +117,15 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         first=_first(services),
         compiled=(await services.measure.rivals()).rival("compile") if state["outside"]["rivals"] else None,
         attempts=_attempts(state, services),
-        examples=_examples(state, services, [elite["candidate"] for elite in elites]),
+        examples=examples,
         thinking=tuple(parent for _, parent in state["outside"]["thinking"]),
     )
+
+
+def _records(shown: Sequence[Evaluation], state: IslandState, services: Services) -> dict[str, tuple[Evaluation, ...]]:
+    """What was known of these candidates when this step began."""
+    history, mark = services.recorded or services.run, Mark(*state["outside"]["mark"])
+    return {item.candidate.id: tuple(history.records(item.candidate.id, up_to=mark)) for item in shown}
 
 
 def _first(services: Services) -> str:

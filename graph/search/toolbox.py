@@ -164,7 +164,7 @@ async def _check(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnsw
 
 async def _quick_time(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswer:
     found = await _examine(call, kernel, services, "time")
-    known = [f"{kernel.candidate.id}: {measured(kernel.records[-1])}."] if kernel.records else []
+    known = [f"{kernel.candidate.id}: {measured(kernel.records)}."] if kernel.records else []
     return ToolAnswer("\n".join([*time_lines(found), *known]))
 
 
@@ -180,7 +180,7 @@ async def _show(call: ToolCall, kernel: Kernel, services: Services) -> ToolAnswe
     if not call.candidate:
         raise UsageError("name a candidate")
     named = await _named(call, kernel, services)
-    known = measured(named.records[-1]) if named.records else "not evaluated yet"
+    known = measured(named.records) if named.records else "not evaluated yet"
     recipe = named.candidate.recipe
     is_authored = recipe is not None and recipe.authored is not None
     text = authored_words(recipe) if recipe is not None and is_authored else kernels_of(show(named.text))

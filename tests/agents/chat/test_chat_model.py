@@ -20,7 +20,7 @@ from foundry.agents import directives
 from foundry.agents.brain import NoAnswer
 from foundry.agents.brief import Hint
 from foundry.agents.chat import client
-from foundry.agents.chat.answers import AnswerError, DiagnosisAnswer, ProposalAnswer, parse, schema_of
+from foundry.agents.chat.answers import AnswerError, JudgementAnswer, ProposalAnswer, parse, schema_of
 from foundry.agents.chat.brain import ChatModelBrain
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.ledger import ModelLedger
@@ -259,14 +259,15 @@ async def test_islands_together_cannot_overrun_the_cap_or_the_connections(toy: A
     assert {call.outcome for call in session.calls} == {"answered", "budget"}
 
 
-async def test_diagnosis_reads_failures_of_foreign_files_only(toy: Any, scripted: Any) -> None:
-    session = Session(toy, scripted(answer({"cause": "line 6 doubles twice", "action": "drop one", "kernel": ""})))
+async def test_a_failure_is_read_by_who_repairs_it_in_one_request(toy: Any, scripted: Any) -> None:
+    session = Session(toy, scripted(answer(move(moves=[], edits=[{"old": "x * 2.0", "new": "x"}]))))
     broken = toy.evaluation(None, outcome="wrong_result", error="all elements are twice too large")
     found = await session.brain.diagnose(toy.brief(parent=broken, lowered=None))
-    assert (found.failure, found.action) == ("wrong_result", "drop one")
-    assert found.evidence == "all elements are twice too large; line 6 doubles twice"
+    assert found.failure == "wrong_result" and "all elements are twice too large" in found.evidence
     correct = await session.brain.diagnose(toy.brief(parent=toy.evaluation(toy.recipe())))
-    assert correct.limiter == "memory_bandwidth" and len(session.server.requests) == 1
+    assert correct.limiter == "memory_bandwidth" and not session.server.requests
+    await session.brain.propose("diagnostician", toy.brief(parent=broken, lowered=None, diagnosis=found))
+    assert "all elements are twice too large" in session.server.prompt() and len(session.server.requests) == 1
 
 
 async def test_a_broken_foreign_file_is_repaired_by_edits(toy: Any, scripted: Any) -> None:
@@ -336,10 +337,10 @@ async def test_questions_are_answered_from_the_trace(toy: Any, scripted: Any) ->
 
 
 def test_the_schema_is_strict_and_its_own_answers_fit() -> None:
-    schema = schema_of(DiagnosisAnswer)
+    schema = schema_of(JudgementAnswer)
     assert schema["additionalProperties"] is False and set(schema["required"]) == set(schema["properties"])
     assert "default" not in json.dumps(schema)
-    assert parse(json.dumps({"cause": "line 3", "action": "drop it"}), DiagnosisAnswer).kernel == ""
+    assert parse(json.dumps({"judgement": "It computes.", "doubt": False}), JudgementAnswer).quote == ""
 
 
 def test_a_run_without_a_model_never_imports_the_client() -> None:

@@ -16,12 +16,13 @@ from foundry.agents.prompt import template
 from foundry.agents.tuning import tuned_mark
 from foundry.agents.words.sections import CHARS_PER_TOKEN
 from foundry.agents.words.standing import contract
-from foundry.agents.words.words import diagnose_prompt, judge_prompt, step_prompt
+from foundry.agents.words.words import judge_prompt, step_prompt
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import Device
-from foundry.knowledge.experience.record import ExperienceRecord, Hit
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit
 from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.lower import lower, seeds
+from foundry.knowledge.merit import estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task
@@ -77,7 +78,7 @@ def test_a_prompt_shows_the_task_as_it_is_asked(toy: Any, asked: tuple[Task, tup
     task, (own, *further) = asked
     brief = replace(toy.brief(task=task, graph=own, further_graphs=tuple(further)), diagnosis=WRONG)
     evidence = AuditEvidence(task, brief.parent, rule(brief.parent), "", graphs=asked[1])
-    for prompt in (step_prompt(brief, WRONG, ()).text, diagnose_prompt(brief, WRONG).text, judge_prompt(evidence)):
+    for prompt in (step_prompt(brief, WRONG, ()).text, judge_prompt(evidence)):
         for fact in (
             "Sizes: SCALE = 3, set for this run",
             "\nSCALE = 3\n",  # in the reference itself
@@ -177,7 +178,32 @@ def test_a_parent_is_told_by_what_differs_from_the_first_kernel(toy: Any) -> Non
     shown = toy.brief(first=first, parent_text=far, examples=(Example(toy.evaluation(name="c1"), first, "the best"),))
     told = step_prompt(shown, WRONG, ())
     assert "It stands above." in told.text[told.standing :] and "# a step" not in told.text[told.standing :]
-    assert near in diagnose_prompt(toy.brief(first=first, parent_text=near), WRONG).text, "which has no first kernel"
+
+
+def test_a_candidates_speed_is_told_by_all_its_timings_as_the_search_ranks_it(toy: Any) -> None:
+    """A noisy proof showed 11.6 times for the kernel that ranked first with 20, beside one of 16 that ranked second."""
+    base = toy.evaluation(toy.recipe(), name="c6")
+    screen = replace(base, timing=replace(base.timing, speedup=20.6, speedup_ci95=(4.0, 107.0), ratios=[23.3, 18.3]))
+    noisy = [57.85, 27.39, 1.24, 4.1, 6.42, 32.87]
+    proof = replace(base, timing=replace(base.timing, speedup=11.6, speedup_ci95=(1.24, 57.85), ratios=noisy))
+    brief = toy.brief(parent=proof, records={"c6": (screen, proof)}, elites=(proof,))
+
+    where = step_prompt(brief, WRONG, ()).text.split("## Where we are\n")[1].split("##")[0]
+
+    pooled = estimate_of([screen, proof])
+    assert pooled is not None and 19.5 < pooled.speedup < 20.7
+    assert f"{pooled.speedup:.2f} times as fast as eager" in where and "by all 2 timings" in where
+    assert "11.6" not in where and "57.85" not in where
+
+
+def test_moves_that_were_only_made_together_are_one_line_and_seeds_none(toy: Any) -> None:
+    names = ("row:set:block=16", "row:set:unroll=4", "map:set:vector=32")
+    together = [
+        Credit(name, 0.4, 0.1, 1, 1, 0, 1, inseparable=tuple(other for other in names if other != name))
+        for name in names
+    ]
+    prompt = step_prompt(toy.brief(credits=(*together, Credit("tile=8", 0.3, 0.1, 2, 2, 2, 2))), WRONG, ()).text
+    assert [prompt.count(f"- move {name} ") for name in (*names, "tile=8")] == [1, 0, 0, 1]
 
 
 def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
@@ -185,14 +211,15 @@ def test_what_the_compiler_said_is_shown_whole(toy: Any) -> None:
     said = "author:7:3: error: 'tot' was not declared\n    7 |   out[i] = tot;\n      |            ^~~"
     parent = replace(broken, build=replace(broken.build, ok=False, errors=said))
     failed = Diagnosis("c1", "compile_error", None, "author:7:3: error: 'tot' was not declared", "fix it")
-    assert said in step_prompt(toy.brief(parent=parent), failed, ()).text
+    prompt = step_prompt(toy.brief(parent=parent), failed, ()).text
+    assert said in prompt and prompt.count("author:7:3: error") == 1
 
 
 def test_a_model_is_told_that_the_tuner_has_swept_the_numbers(toy: Any) -> None:
     brief = toy.brief()
     assert brief.lowered is not None and "tuner has swept" not in step_prompt(brief, WRONG, ()).text
     swept = replace(brief, tried=frozenset({tuned_mark(brief.lowered)}))
-    assert "The tuner has swept these numbers in this run" in step_prompt(swept, WRONG, ()).text
+    assert "These numbers were handed to the tuner in this run" in step_prompt(swept, WRONG, ()).text
 
 
 def test_a_kernel_that_an_author_wrote_for_such_a_graph_is_shown(toy: Any) -> None:

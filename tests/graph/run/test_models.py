@@ -47,8 +47,6 @@ async def test_each_expert_thinks_with_its_own_model(
         system = str(asked["messages"][0]["content"])
         if "auditor" in system.splitlines()[0]:
             return answer({"judgement": "It computes.", "doubt": False, "reason": ""})
-        if "response_format" in asked:
-            return answer({"cause": "unroll 8 needs too many registers", "action": "unroll 4", "kernel": ""})
         return answer({**proposal, "edits": [{"old": '"unroll": 8', "new": '"unroll": 4'}], "source": ""})
 
     server = serve(author)
