@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from foundry.knowledge.candidate import Evaluation, Gate, Resources
@@ -51,17 +52,26 @@ def build_lines(evaluation: Evaluation) -> list[str]:
 
 def _resource_lines(resources: Resources) -> Iterator[str]:
     for name, facts in list(resources.kernels.items())[:MOST_KERNELS]:
-        yield f"{name}: {_facts(facts)}"
+        yield f"{_plain(name)}: {_facts(facts)}"
     if not resources.kernels and resources.registers:
         yield f"{resources.registers} registers, {resources.spill_bytes} bytes spilled"
     if resources.vector_bytes:
         yield f"the widest vector register in use has {resources.vector_bytes} bytes"
     for name, count in list(resources.scalar_loops.items())[:MOST_KERNELS]:
-        yield f"a loop of {name} works on one number at a time ({count} instructions)"
+        yield f"a loop of {_plain(name)} works on one number at a time ({count} instructions)"
 
 
 def _facts(facts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in facts.items())
+
+
+def _plain(name: str) -> str:
+    """A function's name as its author wrote it: the last part of a mangled one."""
+    rest, found = name.removeprefix("_ZN"), name
+    while rest != name and (part := re.match(r"L?(\d+)", rest)):
+        end = part.end() + int(part[1])
+        found, rest = rest[part.end() : end], rest[end:]
+    return found
 
 
 def _is_kernel(name: str) -> bool:
@@ -76,7 +86,7 @@ def code_lines(evaluation: Evaluation) -> list[str]:
     kernels = [(name, facts) for name, facts in resources.instructions.items() if _is_kernel(name)]
     for name, facts in sorted(kernels, key=lambda item: -sum(item[1].values()))[:MOST_KERNELS]:
         shown = {kind: count for kind, count in facts.items() if count}
-        lines.append(f"{name}: {_facts(shown)}")
+        lines.append(f"{_plain(name)}: {_facts(shown)}")
     if resources.instruction_mix:
         lines.append(f"all together: {_facts(resources.instruction_mix)}")
     return lines
@@ -130,8 +140,9 @@ def profile_lines(evaluation: Evaluation) -> list[str]:
     if profile.limiter:
         lines.append(f"{profile.limiter}: {profile.cause}; {profile.evidence}. {profile.action}")
     for kernel in [kernel for kernel in profile.kernels if _is_kernel(kernel.name)][:MOST_KERNELS]:
-        took = f"{kernel.ms:.4g} ms, {100 * kernel.share:.0f} %" if kernel.ms else "not timed"
-        lines.append(f"{kernel.name}: {took} {kernel.cause} {kernel.evidence}".rstrip())
+        took = f"{kernel.ms:.4g} ms, {100 * kernel.share:.0f} %" if kernel.ms else ""
+        if told := " ".join(filter(None, (took, kernel.cause, kernel.evidence))):
+            lines.append(f"{_plain(kernel.name)}: {told}")
     if objected := objection(evaluation):
         lines.append(f"but {objected.evidence}")
     return lines

@@ -141,6 +141,10 @@ def _where(brief: Brief) -> str:
         alike = _overlap(estimate_of(brief.known_of(best)), estimate_of(brief.known_of(parent)))
         told = ", not clearly another speed" if alike else ""
         lines.append(f"The best of this island is {best.candidate.id}{told}: {measured(brief.known_of(best))}.")
+        if not alike:
+            lines.append(
+                "The parent was drawn to keep the search broad: a kernel of yours may begin from the best one."
+            )
     if brief.compiled is not None:
         lines.append(_compiled(brief.compiled))
     return "\n".join(lines)
