@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -118,7 +119,11 @@ def summarise(run: RunDirectory) -> Summary:
         first_verified_s=round(min(first) - log.began(), 3) if first else None,
         ending=run.get("ending"),
         question=run.get(QUESTION),
-        notes=[*dict.fromkeys([*_noted(events), *_refused(events)]), *_model_notes(run, events)],
+        notes=[
+            *dict.fromkeys([*_noted(events), *_refused(events)]),
+            *_nothing_right(events),
+            *_model_notes(run, events),
+        ],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
         tokens=sum(int(event.data.get("tokens", 0)) for event in events if event.kind == "expert"),
         dollars=sum(float(event.data.get("dollars", 0.0)) for event in events if event.kind == "expert"),
@@ -140,6 +145,16 @@ def _refused(events: list[Event]) -> list[str]:
     """The directives that no kernel could follow, each with the reason."""
     taken = [event.data for event in events if event.kind == "directive" and event.data.get("answer")]
     return [f"{data['directive']} ({data['text']}): {data['answer']}" for data in taken]
+
+
+def _nothing_right(events: list[Event]) -> list[str]:
+    """Of a run without a single right kernel: what was said of most of them."""
+    found = [event.data for event in events if event.kind == "evaluation"]
+    if not found or any(data["outcome"] == "correct" for data in found):
+        return []
+    said = Counter(f"{data['outcome']}: {data.get('evidence') or 'no reason given'}" for data in found)
+    ((why, count),) = said.most_common(1)
+    return [f"no kernel was right; {count} of {len(found)} ended with {' '.join(why.split())[:300]}"]
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:

@@ -160,6 +160,17 @@ async def test_a_listed_run_says_how_it_stands(make_request: MakeRequest, parts:
     assert listed(tmp_path / "killed")[0].endswith("  interrupted")
 
 
+def test_a_run_without_a_right_kernel_says_what_was_wrong_with_most(make_request: MakeRequest) -> None:
+    run = RunDirectory.create(make_request())
+    log = EventLog(run.database)
+    for number, evidence in enumerate(("PyTorch did the work", "PyTorch did the work", "it reads the clock")):
+        log.note("evaluation", f"c{number}", outcome="cheating", evidence=evidence)
+    assert summarise(run).notes == ["no kernel was right; 2 of 3 ended with cheating: PyTorch did the work"]
+    log.note("evaluation", "c3", outcome="correct", evidence="")
+    assert summarise(run).notes == []
+    run.close()
+
+
 async def test_a_failed_run_that_is_mended_is_not_failed_any_more(make_request: MakeRequest, parts: Any) -> None:
     request, gone = make_request(6), TaskError("no task file relu_add.py")
 
