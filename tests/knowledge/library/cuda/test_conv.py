@@ -199,6 +199,22 @@ def test_a_large_pointwise_convolution_reads_its_input_in_place(
     assert print_kernel(kernel, case.plan(), H200, {}).choices["algorithm"] == algorithm
 
 
+@pytest.mark.parametrize(("size", "is_split"), [((7, 7), True), ((272, 272), False)])
+def test_few_pixels_of_many_channels_are_shared_by_blocks(size: tuple[int, int], is_split: bool) -> None:
+    case = conv(1, 8, 16, (2, 2), (1, 1))
+    case.ieee_only = False
+    assert isinstance(case.kernel, ConvKernel)
+    pixels = size[0] * size[1]
+    strides = (32 * pixels, pixels, size[1], 1)
+    stores = (Store("y", View(0, strides), Named("acc", "float32")),)
+    kernel = replace(case.kernel, in_channels=4096, out_channels=32, input_size=size, output_size=size)
+    kernel = replace(kernel, stores=stores, x_strides=(4096 * pixels, *strides[1:]))
+    printed = print_kernel(kernel, case.plan(), H200, {"algorithm": TILED})
+    assert (int(printed.choices["splits"]) > 1, printed.launches == 2) == (is_split, is_split)
+    whole = print_kernel(kernel, case.plan(), H200, {"algorithm": TILED, "splits": 1})
+    assert whole.launches == 1 and whole.workspace_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("window", "stride", "algorithm"),
     [(11, 4, PACKED), (11, 11, TILED), (5, 1, TILED)],
