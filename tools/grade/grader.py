@@ -65,6 +65,7 @@ from foundry.tools.tune.session import Cell
 CAPTURE_S, BASELINE_S = 150.0, 180.0
 CANDIDATE_MEMORY_SHARE = 0.35  # of the machine's
 AUDITED = 3  # processes of the audit's own runs
+OTHER_THREADS = (7,)  # in the watched one: few shapes divide by it, and a kernel may not need a number of its own
 STOCKED_AT_ONCE = 3
 HOST_BYTES = 4 << 30  # of the machine's memory, for each process that waits: a context takes a tenth of it
 LANES = 2  # judges: one evaluation that hangs does not stop the others
@@ -337,6 +338,7 @@ class Grader:
         message["load_limit_s"] = self._load_limit(text, build)
         candidates: list[Worker] = []
         holds = holds or Holds()
+        threads = OTHER_THREADS if self._device.target == "cpu" else ()
 
         def tick() -> None:
             for candidate in candidates:
@@ -347,7 +349,7 @@ class Grader:
         try:
             with self._judges.one() as judge, holds.shared():
                 candidates += [self._runners.take(text) for _ in range(1 if policy == "open" else 3)]
-                with self._runners.links(candidates) as handles:
+                with self._runners.links(candidates, threads=threads) as handles:
                     asked = {**self._limits, **message}
                     handles += drawn
                     answer, _ = judge.request(asked, handles, timeout_s=JUDGE_S, tick=tick, pause=holds.pause)

@@ -318,14 +318,16 @@ class Runners:
     # ------------------------------------------------------------ links and ends
 
     @contextlib.contextmanager
-    def links(self, workers: Sequence[Worker]) -> Iterator[list[int]]:
-        """An open link to each process, for the judge to take over. Raises ChannelClosed."""
+    def links(self, workers: Sequence[Worker], *, threads: Sequence[int] = ()) -> Iterator[list[int]]:
+        """An open link to each process, for the judge to take over; the first ones work with so many `threads` instead
+        of the usual number. Raises ChannelClosed."""
         links: list[Channel] = []
         try:
-            for worker in workers:
+            for worker, count in itertools.zip_longest(workers, threads):
                 ours, theirs = Channel.pair()
                 links.append(ours)
-                worker.channel.send(self._options, [theirs.fileno()])
+                options = self._options if count is None else {**self._options, "threads": count}
+                worker.channel.send(options, [theirs.fileno()])
                 theirs.close()
             yield [link.fileno() for link in links]
         finally:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
+from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType
 from foundry.knowledge.task import TOLERANCE
 from foundry.tools.protocol.rules import EPSILON, OutputError
@@ -20,6 +21,9 @@ TINY = 1e-300
 MAX_PATTERN = 1 << 24  # elements beyond which only the first wrong one is described
 
 NAN_SPREAD = 0.25  # share of outputs that a few infinite or NaN inputs may turn into NaN beyond PyTorch's own
+
+MOST_LOST = 0.5  # share of an output that may overflow under stress
+_LARGEST = {torch.float16: float("inf")}  # sums of them are carried in float32
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,17 @@ def measure(output: torch.Tensor, expected: Expected) -> OutputError:
         worst = max(worst, float(torch.linalg.vector_norm(weighed, math.inf)))
     norm = math.sqrt(squares) / max(expected.norm, TINY)
     return OutputError(norm, worst / expected.tolerance, misplaced)
+
+
+def scale_only(expected: Expected) -> Expected:
+    """What is needed to count other outputs in units of this one."""
+    return replace(expected, truth=torch.empty(0), eager=None)
+
+
+def count_in_usual_units(expected: Expected, usual: Expected) -> Expected:
+    """`expected` with errors counted in units of the usual output, because under stress the output may be all zeros."""
+    spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
+    return replace(expected, spread=spread, norm=norm)
 
 
 def weighing_elements(expected: Expected) -> int:
@@ -212,3 +227,30 @@ def _factor(output: torch.Tensor, expected: Expected) -> str:
     middle = float((given[large] / truth[large]).median())
     is_constant = float((given - middle * truth).abs().max()) <= expected.tolerance * abs(middle) * expected.spread
     return f"; everything is {middle:.4g} times the truth" if is_constant and abs(middle - 1) > 1e-3 else ""
+
+
+# ---------------------------------------------------------------- answers that overflow their dtype, or nearly do
+# They prove nothing: which intermediate result becomes infinite depends on the order of the operations.
+
+
+class Overflow(TaskError):
+    """The reference's outputs overflow, or nearly do, on these inputs."""
+
+
+def overflowing(outputs: Sequence[torch.Tensor]) -> float:
+    """The largest share (0 to 1) of an output's elements that are infinite, NaN, or so large that partial results in
+    another order may be infinite."""
+    floating = [item for item in outputs if item.is_floating_point() and item.numel()]
+    return max((1.0 - int(_is_moderate(item).sum()) / item.numel() for item in floating), default=0.0)
+
+
+def _is_moderate(output: torch.Tensor) -> torch.Tensor:
+    return output.abs() < _LARGEST.get(output.dtype, 2.0**96)
+
+
+def excuse_overflow(truth: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Truth and PyTorch's output, changed so that any value is accepted where they overflow, or nearly do."""
+    if not own.is_floating_point():
+        return truth, own
+    left_out = ~_is_moderate(own)
+    return truth.masked_fill(left_out, float("inf")), own.masked_fill(left_out, 0.0)

@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-12"
+PROTOCOL_VERSION = "foundry-13"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -37,8 +37,12 @@ Parameters = Literal[
     "large",
     "high",
     "low",
+    "few high",
+    "few close",
     "few bits",
+    "rearranged",
     "other buffers",
+    "rearranged buffers",
     "as before",
 ]
 Pattern = Literal[
@@ -58,10 +62,12 @@ Pattern = Literal[
     "other indices",
     "few bits",
     "no structure",
+    "ordered",
+    "close together",
 ]
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
-    ("", "constant", "few changed", "other masks", "other numbers", "other indices")
+    ("", "constant", "few changed", "other masks", "other numbers", "other indices", "ordered", "close together")
 )
 
 
@@ -84,6 +90,8 @@ class Distribution:
     - `NaN at edges`: a NaN in the first column and one in the last, next to what padding replaces.
     - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
     - `few bits`: values that bfloat16 holds exactly.
+    - `ordered`: each row ascends. Shows a selection that relies on large elements lying apart.
+    - `close together`: all elements of an input lie within a thousandth of each other, and differ.
 
     Patterns of other inputs, which stay as given under all patterns above:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
@@ -95,7 +103,9 @@ class Distribution:
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure
-    here.
+    here, nor for `rearranged buffers`: their own rows in another order. `rearranged` parameters have the same elements
+    at other places, or, where all are equal, others of the same sum: no sum or checksum tells them from those before.
+    Of `few high` biases one in sixteen is large; with `few close` a few rows of each matrix nearly agree.
 
     What every draw has in common is kept: zeros at the same places (a triangle), and symmetry. The exception is
     `no structure`, which breaks it; a wrong answer to that one is noted but does not reject the kernel.
@@ -129,11 +139,21 @@ class Distribution:
         return tuple(replace(self, exponents=exponents) for exponents in GENTLER_EXPONENTS if self.exponents)
 
     @property
+    def is_of_buffers(self) -> bool:
+        """Whether it changes tables, which a kernel may know and refuse to do without."""
+        return self.parameters in ("other buffers", "rearranged buffers")
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether its parameters are so large, or its tables so strange, that some models have no answer."""
+        return self.is_of_buffers or self.parameters in ("large", "high", "low", "few high")
+
+    @property
     def may_be_unstable(self) -> bool:
         """Whether rounding the inputs could change the answer by much: a difference of equal numbers, or a tie between
         large scores of a softmax."""
-        return self.parameters in ("large", "high", "low") or (
-            self.is_stress and (self.pattern == "constant" or self.scale > 1.0)
+        return self.parameters in ("large", "high", "low", "few high", "few close") or (
+            self.is_stress and (self.pattern in ("constant", "close together") or self.scale > 1.0)
         )
 
 
@@ -150,22 +170,28 @@ DISTRIBUTIONS = (
     HUNDREDTH,
     NEGATED,
     MIXED,
+    Distribution("parameters rearranged", parameters="rearranged"),  # after a call with those that have the same sums
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("few more parameters changed", parameters="few more"),
     Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
     Distribution("other buffers", parameters="other buffers"),
+    Distribution("buffers rearranged", parameters="rearranged buffers"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),
     Distribution("no structure", pattern="no structure"),
     Distribution("high biases", parameters="high", is_stress=True),
     Distribution("low biases", parameters="low", is_stress=True),
+    Distribution("few high biases", parameters="few high", is_stress=True),
+    Distribution("few close rows of parameters", parameters="few close", is_stress=True),
     Distribution("x100", scale=100.0, is_stress=True),
     Distribution("x2**17", scale=2.0**17, is_stress=True),  # beyond what 16-bit numbers can hold
     Distribution("x2**-12", scale=2.0**-12, is_stress=True),  # a variance below the usual eps of 1e-5
     Distribution("constant", pattern="constant", is_stress=True),
+    Distribution("close together", pattern="close together", is_stress=True),
+    Distribution("ordered", pattern="ordered", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
     Distribution("few directions", pattern="few directions", is_stress=True),

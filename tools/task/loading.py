@@ -187,7 +187,7 @@ def load(task: Task, *, overrides: Mapping[str, int] | None = None, dtype: DType
     module.__file__ = task.path
     sys.modules[name] = module
     with _users_words(task, "the file failed to load"):
-        exec(compile(text, task.path, "exec"), module.__dict__)
+        exec(compile(text, task.path, "exec", dont_inherit=True), module.__dict__)
     for member in ("Model", "get_inputs"):
         if not callable(getattr(module, member, None)):
             raise TaskError(f"{task.name} defines no {member} that can be called")

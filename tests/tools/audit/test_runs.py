@@ -235,6 +235,8 @@ def test_copies_and_constants_prove_no_arithmetic() -> None:
     assert measure_earned([2 * x], [doubled], [x]).condemns()
     half = torch.cat([2 * x[:2048], torch.full((2048,), float("nan"))])
     assert 0.4 < measure_earned([half], [doubled], [x]).share < 0.6
+    numbers = (x.abs() * 9).to(torch.uint8)  # which hold no -1, as constants may be
+    assert measure_earned([numbers], [expect(numbers, numbers, "uint8", None)], [x]).condemns()
     mask = x > 0.5
     yes_or_no = expect(mask, mask, "bool", None)
     assert measure_earned([mask, 2 * x], [yes_or_no, doubled], [x]).condemns(), "a mask beside numbers proves nothing"

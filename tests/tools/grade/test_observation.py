@@ -13,6 +13,7 @@ import numpy as np
 from tests.forking import Forks
 
 from foundry.tools.grade.runner.disguise import Disguise
+from foundry.tools.grade.runner.models import candidate_maker
 from foundry.tools.grade.runner.observe import Array
 
 EXTENSION = """
@@ -84,3 +85,15 @@ def test_watched_arrays_can_be_pickled_and_copied_where_no_grader_is_in_sight() 
     with Disguise():
         again = [pickle.loads(pickle.dumps(watched)), pickle.loads(pickle.dumps(watched, 5)), copy.deepcopy(watched)]
     assert [item.tolist() for item in again] == [[0.0, 1.0, 2.0]] * 3
+
+
+def test_a_file_is_read_by_its_own_rules_and_not_by_the_graders(tmp_path: Path) -> None:
+    lines = [
+        "import inspect",
+        "import torch.nn as nn",
+        "def bound(x: int): ...",
+        "class ModelNew(nn.Module):",
+        "    kind = inspect.signature(bound).parameters['x'].annotation",
+    ]
+    model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1}, [])
+    assert model.kind is int

@@ -10,7 +10,9 @@ import torch
 
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.cases import cases_of
+from foundry.tools.grade.judge.correctness import limit_of
 from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
+from foundry.tools.grade.judge.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
     Structure,
@@ -56,9 +58,42 @@ def test_each_pattern_is_what_it_says() -> None:
     rows = drawn("one-hot rows")
     assert torch.equal(rows.sum(1), torch.ones(40)) and int((rows != 0).sum()) == 40
     assert torch.equal(drawn("positive"), GIVEN.abs()) and torch.equal(drawn("negative"), -GIVEN.abs())
+    ordered = drawn("ordered")
+    assert torch.equal(ordered, GIVEN.sort(dim=-1).values)
+    near = drawn("close together")
+    assert float((near - 1).abs().max()) < 0.01 and near.unique().numel() > 1000
     special = drawn("non-finite")
     assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
     assert int((~special.isfinite()).sum()) <= 6
+
+
+def test_rearranged_parameters_keep_what_sums_and_checksums_show() -> None:
+    weight, ones, zeros = torch.randn(24, 7), torch.ones(33), torch.zeros(8)
+    state = {"weight": weight, "gain": ones, "shift": zeros}
+    made = draw_parameters("rearranged", state, state, set(state), set(state), 5)
+    assert not torch.equal(made["weight"], weight)
+    assert torch.equal(made["weight"].flatten().sort().values, weight.flatten().sort().values)
+    for name in ("gain", "shift"):
+        assert made[name].unique().numel() > 1 and float(made[name].sum()) == float(state[name].sum())
+
+
+def test_few_biases_are_high_and_few_rows_agree() -> None:
+    state = {"weight": torch.randn(64, 32), "bias": torch.randn(64)}
+    made = draw_parameters("few high", state, state, set(state), set(state), 5)
+    assert int((made["bias"] > 8).sum()) == 4 and float(made["weight"].abs().max()) < 15
+    rows = draw_parameters("few close", state, state, {"weight"}, {"weight"}, 5)["weight"]
+    assert int((torch.cdist(rows, rows).add_(torch.eye(64)) < 0.3).any(1).sum()) == 8
+
+
+def test_tables_are_rearranged_where_no_place_has_a_meaning_of_its_own() -> None:
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    while len(signs) < 32:
+        signs = torch.kron(signs, torch.tensor([[1.0, 1.0], [1.0, -1.0]]))
+    assert can_be_rearranged(signs) and can_be_rearranged(torch.randn(9))
+    for other in (torch.hann_window(16), torch.arange(1.0, 9.0), torch.full((4, 4), 2.0), torch.eye(8) * 3):
+        assert not can_be_rearranged(other)
+    made = draw_tables("rearranged buffers", {"basis": signs}, {"basis"}, 5)["basis"]
+    assert not torch.equal(made, signs) and torch.equal(made, made.T) and float(made.sum()) == float(signs.sum())
 
 
 def test_few_changed_elements_are_elsewhere_each_time_and_keep_to_a_declared_range() -> None:
@@ -151,6 +186,33 @@ def test_a_question_that_overflows_is_asked_more_gently(tmp_path: Path) -> None:
         assert case.trial(BY_NAME["x-1"], 2).note == ""
         with pytest.raises(TaskError, match="overflow"):
             case.trial(BY_NAME["x100"], 2)
+
+
+def test_what_pytorch_does_not_round_nobody_may_round(tmp_path: Path) -> None:
+    model = "class Model(nn.Module):\n    def forward(self, x):\n        return x.sort().values, x.exp()\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        for name in ("as given", "mixed exponents", "close together"):
+            trial = case.trial(BY_NAME[name], 1)
+            assert trial.exact == (True, False) and limit_of(trial.ieee[0], trial, 0) == OutputError(0.0, 0.0)
+            assert limit_of(trial.ieee[1], trial, 1).norm > 0
+
+
+def test_a_later_case_knows_what_forward_updates(tmp_path: Path) -> None:
+    lines = "class Model(nn.BatchNorm1d):\n    def __init__(self):\n        super().__init__(8)\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 8)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{lines}\n\n{made}")
+    first, second = (cases_of(read_task(tmp_path / "task.py"), [seed], "cpu", only_first=True)[0] for seed in (3, 4))
+    with torch.no_grad():
+        first.trial(AS_GIVEN, 1).inputs.close()
+        second.learn_from(first)
+        assert (
+            len(second.state("seeded").mutable) == 2 and second.state("seeded").mutable == first.state("seeded").mutable
+        )
+    first.close()
+    second.close()
 
 
 def test_under_stress_what_overflows_is_held_against_nobody(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def measure_earned(
         is_right = _close(flat[places.to(flat.device)].cpu(), truth, bound)
         must = torch.isfinite(truth) if item.is_floating else torch.ones_like(is_right)
         for fill in FILLS:
-            must &= ~_close(torch.full_like(truth, fill), truth, bound)
+            must &= (truth.double() - fill).abs() > bound
         if int((must & is_right).sum()) > LARGEST_SHARE * int(must.sum()):  # only then the search is worth its time
             must &= ~_stands_in(truth.to(flat.dtype), given)
         needed += int(must.sum())

@@ -16,12 +16,11 @@ from torch import nn
 from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
-from foundry.tools.grade.judge import patterns
+from foundry.tools.grade.judge import other_parameters, patterns
 from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
-from foundry.tools.grade.judge.overflow import MOST_LOST, Overflow, excuse_overflow, overflowing
-from foundry.tools.grade.runner.tensors import shared_elements
+from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
-from foundry.tools.protocol.comparison import Expected
+from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
 from foundry.tools.protocol.rules import AS_GIVEN, EPSILON, Distribution, OutputError, Parameters, worst_of
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.bundle import Parcel
@@ -33,7 +32,7 @@ class Trial:
 
     `ieee` and `tf32` are PyTorch's errors without and with TF32; `tf32` is None on a CPU. `specs` are shapes and dtypes
     of the outputs, contiguous. `buffers` are the parameters and buffers that forward updates (running statistics), as
-    they are after the call.
+    they are after the call. `exact`: which outputs PyTorch does not round, as in a sort; then nobody needs to.
     """
 
     distribution: Distribution
@@ -45,6 +44,7 @@ class Trial:
     specs: list[TensorSpec]
     note: str = ""
     buffers: tuple[UpdatedBuffer, ...] = ()
+    exact: tuple[bool, ...] = ()
 
     @property
     def of_baseline(self) -> list[OutputError]:
@@ -86,9 +86,11 @@ class Case:
         self._states = {"seeded": _clone_state(self._model)}
         self._learned = {key for key, _ in self._model.named_parameters(remove_duplicate=False)}
         self._packed: dict[str, Packed] = {}
-        self._mutable: list[int] | None = None
+        self._mutable: list[int] | None = None  # what forward updates; known when it was called
+        self._usual_mutable: list[int] = []  # until then
         self._given_seed = seed  # of the inputs of the last trial "as given"
         self._usual: list[Expected] = []  # its outputs, for their scale
+        self._is_exact: list[bool] = []  # of which PyTorch rounds nothing
         self.has_floats = False  # floating inputs, which distributions change; known after the first trial
         self.has_masks = False  # boolean ones, likewise
         self._has_numbers = False  # floats of Python's
@@ -124,8 +126,8 @@ class Case:
         """Whether a distribution changes anything here; known after the trial "as given"."""
         if distribution.pattern == "few bits":
             return self._uses_tf32
-        if distribution.parameters == "other buffers":
-            return bool(self._tables())
+        if distribution.is_of_buffers:
+            return bool(self._tables(distribution.parameters))
         if distribution.parameters != "seeded":
             return self.has_parameters()
         if distribution.pattern == "other masks":
@@ -150,19 +152,19 @@ class Case:
         """The name of a parameter whose initial elements are all equal (a scale of ones), or "". With initial values
         nobody can tell whether a kernel reads such a parameter."""
         for key, tensor in self._states["seeded"].items():
-            if self._is_randomised(key, tensor) and tensor.numel() > 1 and patterns.is_constant(tensor):
+            if self._is_randomised(key, tensor) and tensor.numel() > 1 and other_parameters.is_constant(tensor):
                 return key
         return ""
 
     def randomise(self, seed: int, kind: Parameters = "randomised") -> None:
         """Draws the parameters of kind `kind` for the trials to come."""
         seeded = self._states["seeded"]
-        if kind == "other buffers":
-            changed = patterns.other_buffers(seeded, self._tables(), seed)
+        if kind in other_parameters.TABLES:
+            changed = other_parameters.draw_tables(kind, seeded, self._tables(kind), seed)
         else:
             chosen = {key for key, tensor in seeded.items() if self._is_randomised(key, tensor)}
             last = self._states.get("few changed", seeded) if kind == "few more" else seeded
-            changed = patterns.draw_parameters(kind, seeded, last, chosen, chosen & self._learned, seed)
+            changed = other_parameters.draw_parameters(kind, seeded, last, chosen, chosen & self._learned, seed)
         self._states[kind] = changed
         if (old := self._packed.pop(kind, None)) is not None:
             old.parcel.close()
@@ -174,8 +176,12 @@ class Case:
             placed = [item.to(self._device) for item in tensors.values()]
             self._packed[kind] = Packed(list(tensors), bundle.pack(placed, self._device))
         packed = self._packed[kind]
-        packed.mutable = self._mutable or []
+        packed.mutable = self._usual_mutable if self._mutable is None else self._mutable
         return packed
+
+    def learn_from(self, other: Case) -> None:
+        """What an earlier case of the same task has found."""
+        self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other._mutable or []
 
     def close(self) -> None:
         """Frees the shared memory of its states."""
@@ -224,9 +230,7 @@ class Case:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copy(placed))
             self._is_bounded = not overflowing(eager)
             self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
-        elif kind in ("large", "high", "low", "other buffers") and not all(
-            bool(torch.isfinite(item).all()) for item in eager
-        ):
+        elif distribution.may_overflow and not all(bool(torch.isfinite(item).all()) for item in eager):
             raise TaskError("its outputs are not finite with them")
         elif distribution.pattern == "other numbers" and [item.shape for item in eager] != self._shapes:
             raise TaskError("its outputs have other shapes for them")
@@ -237,15 +241,16 @@ class Case:
         asked = [excuse_overflow(*pair) if lost else pair for pair in zip(truth, eager, strict=True)]
         expected = [self._expect(exact, output) for exact, output in asked]
         if distribution == AS_GIVEN:
-            self._given_seed, self._usual = seed, [_scale_only(item) for item in expected]
+            self._given_seed, self._usual = seed, [comparison.scale_only(item) for item in expected]
         if distribution.is_stress or kind == "large":
             may_spread = distribution.pattern in ("non-finite", "few other signs")
             any_nan = may_spread or distribution.pattern == "NaN at edges"
             expected = [
-                replace(_count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
+                replace(comparison.count_in_usual_units(item, usual), any_nan=any_nan, may_spread=may_spread)
                 for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
+        exact = self._find_exact(distribution, ieee, note)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
         if distribution.may_be_unstable:
             ieee = [
@@ -257,7 +262,14 @@ class Case:
         buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
-        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers)
+        return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact)
+
+    def _find_exact(self, distribution: Distribution, errors: list[OutputError], note: str) -> tuple[bool, ...]:
+        """Which outputs PyTorch does not round, neither here nor on the inputs as given."""
+        found = [not note and error == OutputError(0.0, 0.0) for error in errors]
+        if distribution == AS_GIVEN:
+            self._is_exact = found
+        return tuple(map(all, zip(found, self._is_exact, strict=False))) or tuple(False for _ in found)
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
         """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
@@ -292,7 +304,7 @@ class Case:
         result = self._loaded.run(model, inputs)
         outputs = [leaf for leaf in loading.flatten(result) if isinstance(leaf, torch.Tensor)]
         if self._mutable is None:
-            self.returns_views = _share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
+            self.returns_views = share_memory(outputs, [*bundle.tensors_in(inputs), *model.state_dict().values()])
             self.shared_elements = [shared_elements(output) for output in outputs]
             before = self._states[kind]
             self._mutable = [
@@ -381,11 +393,12 @@ class Case:
         is_statistic = key.rsplit(".", 1)[-1].startswith("running_")
         return tensor.is_floating_point() and (is_statistic or key in self._learned)
 
-    def _tables(self) -> set[str]:
+    def _tables(self, kind: Parameters) -> set[str]:
         """Buffers of numbers, without masks and those that forward updates; known after the first trial."""
         state = list(self._without_counters(self._states["seeded"]).items())
         fixed = {key: item for number, (key, item) in enumerate(state) if number not in (self._mutable or ())}
-        return {key for key, item in fixed.items() if patterns.is_table(item) and not self._is_randomised(key, item)}
+        is_meant = other_parameters.TABLES[kind]
+        return {key for key, item in fixed.items() if is_meant(item) and not self._is_randomised(key, item)}
 
     def _index_ranges(self, inputs: Any) -> list[int | None]:
         tensors = bundle.tensors_in(inputs)
@@ -466,24 +479,9 @@ def _unread_counters(model: nn.Module) -> set[str]:
     return {f"{name}.num_batches_tracked".lstrip(".") for name, item in layers.items() if item.momentum is not None}
 
 
-def _scale_only(expected: Expected) -> Expected:
-    return replace(expected, truth=torch.empty(0), eager=None)
-
-
-def _count_in_usual_units(expected: Expected, usual: Expected) -> Expected:
-    """`expected` with errors counted in units of the usual output, because under stress the output may be all zeros."""
-    spread, norm = max(expected.spread, usual.spread), max(expected.norm, usual.norm)
-    return replace(expected, spread=spread, norm=norm)
-
-
 def _clone_state(model: nn.Module) -> dict[str, torch.Tensor]:
     state = model.state_dict()
     return {key: tensor.detach().clone() for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
-
-
-def _share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
-    places = {other.untyped_storage().data_ptr() for other in others if isinstance(other, torch.Tensor)}
-    return any(one.untyped_storage().data_ptr() in places for one in ones)
 
 
 def _contiguous(tensor: torch.Tensor) -> TensorSpec:

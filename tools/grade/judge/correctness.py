@@ -40,7 +40,7 @@ AWAKE_S = 0.004  # of calls in a row before every other one of them
 SPOILED_CALLS = 2
 OPERATORS = 400  # rows that a runner may report
 BUFFER_NORM = 1e-5  # running statistics carry the rounding of a different order of summation
-ANYTHING = OutputError(math.inf, math.inf)
+ANYTHING, NOTHING = OutputError(math.inf, math.inf), OutputError(0.0, 0.0)
 TrialSource = Callable[[Case], Iterable[Trial]]
 
 
@@ -413,7 +413,7 @@ def _excuse(failed: _Failed, distribution: Distribution) -> str:
     """Why a failure is noted but does not reject the candidate; "" if it does."""
     if distribution.pattern == "other numbers" and failed.has_raised:
         return "made for the numbers of get_inputs: with others it raises an error"
-    if distribution.parameters == "other buffers" and failed.has_raised:
+    if distribution.is_of_buffers and failed.has_raised:
         return "made for the buffers that the constructor registers: with others it raises an error"
     if distribution.pattern == "no structure" and (
         failed.has_raised or failed.outcome in ("wrong_result", "inaccurate")
@@ -437,6 +437,8 @@ def limit_of(
     """
     spec = trial.specs[index]
     elements = spec.numel if elements is None else elements
+    if trial.exact[index]:
+        return NOTHING
     if not trial.distribution.is_stress:
         return error_limit(own, spec.dtype, elements)
     plain = stress_limit(base or own, spec.dtype, elements)

@@ -374,7 +374,7 @@ class Judge:
         seed = self._seeds.draw(stage, f"{stage}: parameters")
         made = cases_of(self._task, [seed], self._place, only_first=only_first)
         for case in made:
-            case.may_lack_memory = self._case().may_lack_memory
+            case.learn_from(self._case())
         return made
 
     def _trials(self, case: Case, stage: Stage) -> Iterator[Trial]:

@@ -1,5 +1,4 @@
-"""How inputs of a distribution are made from those of `get_inputs`, and other parameters than those that a model was
-constructed with. Runs in the judge (imports torch).
+"""How inputs of a distribution are made from those of `get_inputs`. Runs in the judge (imports torch).
 
 Only floating-point tensors change; tensors that hold infinities (additive masks) stay as given, and so do integers,
 booleans and numbers but for one pattern each.
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foundry.tools.protocol.rules import Distribution, Parameters, Pattern
+from foundry.tools.protocol.rules import Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
 SPIKE_EVERY = 256  # elements to one spike of a sparse input
@@ -22,11 +21,8 @@ NON_FINITE_EVERY = 1 << 16
 SMALLEST = 16  # elements of an input that gets infinities
 ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
 OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
-FEW_MORE = 3  # elements changed in each parameter, however large it is
-LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
-OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
-FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
+CLOSE = 2.0**-10  # of the size of an input whose elements lie close together
 NEAR = 8  # integers that agree lie within this part of the largest
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
 
@@ -214,6 +210,11 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return in_few_bits(value)
     if pattern == "constant":
         return torch.full_like(value, _typical(value, limited=limited))
+    if pattern == "ordered":
+        return value.sort(dim=-1).values if value.dim() else value
+    if pattern == "close together":
+        middle = _typical(value, limited=limited)
+        return middle + (value - middle) * CLOSE
     if pattern in ("positive", "negative"):
         return value.abs() if pattern == "positive" else -value.abs()
     if pattern == "sparse":
@@ -335,102 +336,3 @@ def _replace_at(value: torch.Tensor, places: torch.Tensor, elements: torch.Tenso
     flat = value.contiguous().reshape(-1)
     flat[places] = elements
     return flat.reshape(value.shape)
-
-
-# ---------------------------------------------------------------- parameters
-
-
-def draw_parameters(
-    kind: Parameters,
-    seeded: dict[str, torch.Tensor],
-    last: dict[str, torch.Tensor],
-    chosen: set[str],
-    learned: set[str],
-    seed: int,
-) -> dict[str, torch.Tensor]:
-    """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
-    are the ones of which only a few elements change."""
-    changed = randomise_parameters(seeded, chosen, seed)
-    if kind in ("few changed", "few more"):
-        stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
-        most = FEW_MORE if kind == "few more" else None
-        return {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
-    if kind == "few bits":
-        return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
-    if kind == "large":
-        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
-    if kind in ("high", "low"):
-        offset = OFFSET if kind == "high" else -OFFSET
-        vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
-        return {key: tensor + offset if key in vectors else tensor for key, tensor in changed.items()}
-    return changed
-
-
-def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
-    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
-    biases of zero) become different elements. Running variances stay positive."""
-    generator = torch.Generator(_place_of(state)).manual_seed(seed)
-    changed: dict[str, torch.Tensor] = {}
-    for key, tensor in state.items():
-        if key not in chosen:
-            changed[key] = tensor
-            continue
-        noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
-        if "var" in key.rsplit(".", 1)[-1]:
-            value = tensor.float() * (0.5 + _uniform(tensor.shape, generator))
-        elif is_constant(tensor):
-            value = tensor.float() + 0.3 * noise
-        else:
-            value = tensor.float() * (1.0 + 0.5 * noise)
-        changed[key] = value.to(tensor.dtype)
-    return changed
-
-
-def is_table(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds floating numbers, and not only zeros and one other value, which say what counts."""
-    values = torch.unique(tensor)
-    return (
-        tensor.is_floating_point() and bool(tensor.numel()) and not (values.numel() == 2 and bool((values == 0).any()))
-    )
-
-
-def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
-    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone
-    become other numbers. What is sorted stays sorted, what is symmetric symmetric."""
-    generator = torch.Generator(_place_of(state)).manual_seed(seed)
-    changed = dict(state)
-    for key in sorted(chosen):
-        tensor = state[key].float()
-        factors = 0.5 + _uniform(tensor.shape, generator)
-        if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):
-            factors = (factors + factors.mT) / 2
-        value = tensor * factors if bool(tensor.any()) else 0.3 * factors
-        for descending in (False, True):
-            if (
-                tensor.dim() == 1
-                and not is_constant(tensor)
-                and torch.equal(tensor, tensor.sort(descending=descending)[0])
-            ):
-                value = value.sort(descending=descending)[0]
-        changed[key] = value.to(state[key].dtype)
-    return changed
-
-
-def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
-    return next((tensor.device for tensor in state.values()), torch.device("cpu"))
-
-
-def few_of(
-    changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
-) -> torch.Tensor:
-    """`tensor` with a few of its elements taken from `changed`: one in FEW_EVERY, at least one, at most `most`."""
-    count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
-    places = _whole(0, max(1, tensor.numel()), (count,), stream)
-    taken = torch.zeros(tensor.numel(), dtype=torch.bool, device=stream.device)
-    taken[places[: tensor.numel()]] = True
-    return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)
-
-
-def is_constant(tensor: torch.Tensor) -> bool:
-    """Whether all elements are equal, and there are some."""
-    return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())

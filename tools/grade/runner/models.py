@@ -37,7 +37,7 @@ def candidate_maker(text: str, path: str) -> Callable[[Message, Any], nn.Module]
     module.__file__ = path
     sys.modules[module.__name__] = module
     with torch.enable_grad():  # as at any import
-        exec(compile(text, path, "exec"), module.__dict__)
+        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
     found = getattr(module, "ModelNew", None)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise Refused("compile_error", "the file defines no class ModelNew(nn.Module)")

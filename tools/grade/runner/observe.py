@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import filecmp
 import importlib.util
 import os
 import re
@@ -87,6 +88,7 @@ class Observer:
         self._where = where
         self._seen: dict[tuple[str, str, str, int], None] = {}
         self._busy = False
+        self._callback = ctypes.CFUNCTYPE(None)(lambda: None)  # ctypes makes its page of callbacks with the first one
         self._libraries, self._anonymous = executable_maps()
         self._unnamed: dict[str, int] = {}
         self._kept: dict[str, str] = {}
@@ -164,13 +166,17 @@ class Observer:
 
     def _keep(self, path: Any) -> None:
         """Copies a library of nobody else's before it is loaded: its file may be gone when it is read."""
-        name = os.fspath(path) if isinstance(path, str | bytes | os.PathLike) else ""
-        name = str(Path(os.fsdecode(name)).resolve()) if name else ""
-        if not re.search(r"\.so[.\d]*$", name) or name.startswith(_INSTALLED) or len(self._kept) >= MOST_KEPT:
+        given = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) and path else ""
+        name = str(Path(given).resolve()).removesuffix(" (deleted)") if given else ""
+        is_in_memory = name.startswith("/memfd:")
+        is_library = is_in_memory or re.search(r"\.so[.\d]*$", name)
+        if not is_library or name.startswith(_INSTALLED) or len(self._kept) >= MOST_KEPT:
             return
         try:
             folder = tempfile.mkdtemp(prefix="loaded-", dir=self._folder)
-            self._kept[name] = shutil.copy(name, folder)
+            copy = shutil.copy(given, folder)
+            is_another = is_in_memory and not filecmp.cmp(copy, self._kept.get(name, copy), shallow=False)
+            self._kept[name] = os.devnull if is_another else copy  # two of one name cannot be told apart later
         except OSError:  # it cannot be loaded either
             return
 

@@ -220,6 +220,12 @@ def memory_facts(
     return {"alias": alias(outputs, slot, state, kept), "shared": [shared_elements(output) for output in outputs]}
 
 
+def share_memory(ones: list[torch.Tensor], others: list[Any]) -> bool:
+    """Whether one of the tensors lies in the memory of one of the others."""
+    places = {other.untyped_storage().data_ptr() for other in others if isinstance(other, torch.Tensor)}
+    return any(one.untyped_storage().data_ptr() in places for one in ones)
+
+
 def shared_elements(tensor: torch.Tensor) -> int:
     """How many elements of a tensor have no memory of their own: those of a view that repeats itself (stride 0)."""
     steps = sorted((stride, size) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)

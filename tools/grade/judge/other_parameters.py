@@ -1,0 +1,181 @@
+"""Other parameters and buffers than those that a model was constructed with. Runs in the judge (imports torch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from foundry.tools.grade.judge.patterns import in_few_bits
+from foundry.tools.protocol.rules import Parameters
+
+FEW_MORE = 3  # elements changed in each parameter, however large it is
+LARGE = 4.0  # times the usual parameters: activations saturate, recurrences remember
+OFFSET = 16.0  # added to or subtracted from biases, so that clamps and ReLUs behind them act on other elements
+FEW_EVERY = 512  # parameters to a changed one: who looks at samples of them hardly meets one
+HIGH_EVERY = 16  # biases to a high one
+CLOSE_ROWS = 8  # of a matrix of parameters that nearly agree
+CLOSE_ROW = 2.0**-7
+
+
+def draw_parameters(
+    kind: Parameters,
+    seeded: dict[str, torch.Tensor],
+    last: dict[str, torch.Tensor],
+    chosen: set[str],
+    learned: set[str],
+    seed: int,
+) -> dict[str, torch.Tensor]:
+    """Parameters of a kind. `chosen` are those that may change, `learned` those of them that are no statistics; `last`
+    are the ones of which only a few elements change."""
+    changed = randomise_parameters(seeded, chosen, seed)
+    if kind in ("few changed", "few more"):
+        stream = torch.Generator(_place_of(seeded)).manual_seed(seed ^ 0xFE3)
+        most = FEW_MORE if kind == "few more" else None
+        return {key: few_of(changed[key], tensor, stream, most) for key, tensor in last.items()}
+    if kind == "few bits":
+        return {key: in_few_bits(item) if key in chosen else item for key, item in seeded.items()}
+    if kind == "large":
+        return {key: tensor * LARGE if key in chosen else tensor for key, tensor in changed.items()}
+    if kind == "rearranged":
+        return {key: rearrange(item, seed) if key in chosen else item for key, item in seeded.items()}
+    if kind == "few close":
+        return {key: _close_rows(item, seed) if key in learned else item for key, item in changed.items()}
+    if kind in ("high", "low", "few high"):
+        offset = -OFFSET if kind == "low" else OFFSET
+        vectors = {key for key in learned if seeded[key].squeeze().dim() < 2}
+        every = HIGH_EVERY if kind == "few high" else 1
+        return {
+            key: tensor + offset * _one_in(every, tensor, seed) if key in vectors else tensor
+            for key, tensor in changed.items()
+        }
+    return changed
+
+
+def rearrange(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """The same elements at other places; where all are equal, pairs of others with the same sum."""
+    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(seed)).to(tensor.device)
+    flat = tensor.reshape(-1).clone()
+    if not is_constant(tensor):
+        return flat[order].reshape(tensor.shape)
+    half = tensor.numel() // 2
+    step = (0.5 * flat[:1].abs()).where(flat[:1] != 0, torch.full_like(flat[:1], 0.25))
+    flat[order[:half]] += step
+    flat[order[half : 2 * half]] -= step
+    return flat.reshape(tensor.shape)
+
+
+def _close_rows(tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """A few rows of a matrix with one row in common, and a little of their own."""
+    if tensor.dim() < 2 or len(tensor) < 2 * CLOSE_ROWS:
+        return tensor
+    places = torch.randperm(len(tensor), generator=torch.Generator().manual_seed(seed))[:CLOSE_ROWS].to(tensor.device)
+    changed = tensor.clone()
+    changed[places] = tensor[places[:1]] + CLOSE_ROW * tensor[places]
+    return changed
+
+
+def _one_in(every: int, tensor: torch.Tensor, seed: int) -> torch.Tensor:
+    """Ones at one place in so many, at least at one, and zeros."""
+    order = torch.randperm(tensor.numel(), generator=torch.Generator().manual_seed(seed)).to(tensor.device)
+    return (order.reshape(tensor.shape) % every == 0).to(tensor.dtype)
+
+
+def randomise_parameters(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+    """Every chosen tensor times 1 + 0.5 N(0,1) plus an offset of its own size; constant ones (scales of one,
+    biases of zero) become different elements. Running variances stay positive."""
+    generator = torch.Generator(_place_of(state)).manual_seed(seed)
+    changed: dict[str, torch.Tensor] = {}
+    for key, tensor in state.items():
+        if key not in chosen:
+            changed[key] = tensor
+            continue
+        noise = torch.randn(tensor.shape, generator=generator, device=generator.device, dtype=torch.float32)
+        if "var" in key.rsplit(".", 1)[-1]:
+            value = tensor.float() * (0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device))
+        elif is_constant(tensor):
+            value = tensor.float() + 0.3 * noise
+        else:
+            value = tensor.float() * (1.0 + 0.5 * noise)
+        changed[key] = value.to(tensor.dtype)
+    return changed
+
+
+def is_table(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds floating numbers, and not only zeros and one other value, which say what counts."""
+    values = torch.unique(tensor)
+    return (
+        tensor.is_floating_point() and bool(tensor.numel()) and not (values.numel() == 2 and bool((values == 0).any()))
+    )
+
+
+def can_be_rearranged(tensor: torch.Tensor) -> bool:
+    """Whether a table stays one of its kind when its rows change places: no zeros stand at places that mean something,
+    and no order, and there are different elements."""
+    is_line = tensor.dim() == 1 and any(
+        torch.equal(tensor, tensor.sort(descending=descending)[0]) for descending in (False, True)
+    )
+    return is_table(tensor) and bool((tensor != 0).all()) and not is_line and not is_constant(tensor)
+
+
+TABLES: dict[Parameters, Callable[[torch.Tensor], bool]] = {
+    "other buffers": is_table,
+    "rearranged buffers": can_be_rearranged,
+}
+
+
+def draw_tables(
+    kind: Parameters, state: dict[str, torch.Tensor], chosen: set[str], seed: int
+) -> dict[str, torch.Tensor]:
+    """Other numbers in the chosen tables, or their rows in another order; of a symmetric one the columns too."""
+    if kind == "other buffers":
+        return other_buffers(state, chosen, seed)
+    changed = dict(state)
+    for key in sorted(chosen):
+        table = state[key]
+        order = torch.randperm(len(table), generator=torch.Generator().manual_seed(seed)).to(table.device)
+        is_symmetric = table.dim() > 1 and table.shape[-1] == table.shape[-2] and torch.equal(table, table.mT)
+        changed[key] = table[order][:, order] if is_symmetric and table.dim() == 2 else table[order]
+    return changed
+
+
+def other_buffers(state: dict[str, torch.Tensor], chosen: set[str], seed: int) -> dict[str, torch.Tensor]:
+    """Every element of the chosen buffers times 0.5 to 1.5, so that zeros, signs and infinities stay; zeros alone
+    become other numbers. What is sorted stays sorted, what is symmetric symmetric."""
+    generator = torch.Generator(_place_of(state)).manual_seed(seed)
+    changed = dict(state)
+    for key in sorted(chosen):
+        tensor = state[key].float()
+        factors = 0.5 + torch.rand(tensor.shape, generator=generator, device=generator.device)
+        if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and torch.equal(tensor, tensor.mT):
+            factors = (factors + factors.mT) / 2
+        value = tensor * factors if bool(tensor.any()) else 0.3 * factors
+        for descending in (False, True):
+            if (
+                tensor.dim() == 1
+                and not is_constant(tensor)
+                and torch.equal(tensor, tensor.sort(descending=descending)[0])
+            ):
+                value = value.sort(descending=descending)[0]
+        changed[key] = value.to(state[key].dtype)
+    return changed
+
+
+def _place_of(state: dict[str, torch.Tensor]) -> torch.device:
+    return next((tensor.device for tensor in state.values()), torch.device("cpu"))
+
+
+def few_of(
+    changed: torch.Tensor, tensor: torch.Tensor, stream: torch.Generator, most: int | None = None
+) -> torch.Tensor:
+    """`tensor` with a few of its elements taken from `changed`: one in FEW_EVERY, at least one, at most `most`."""
+    count = max(1, tensor.numel() // FEW_EVERY) if most is None else most
+    places = torch.randint(0, max(1, tensor.numel()), (count,), generator=stream, device=stream.device)
+    taken = torch.zeros(tensor.numel(), dtype=torch.bool, device=stream.device)
+    taken[places[: tensor.numel()]] = True
+    return torch.where(taken.reshape(tensor.shape).to(tensor.device), changed, tensor)
+
+
+def is_constant(tensor: torch.Tensor) -> bool:
+    """Whether all elements are equal, and there are some."""
+    return bool(tensor.numel()) and bool((tensor == tensor.reshape(-1)[0]).all())
