@@ -61,7 +61,7 @@ def test_each_pattern_is_what_it_says() -> None:
     ordered = drawn("ordered")
     assert torch.equal(ordered, GIVEN.sort(dim=-1).values)
     near = drawn("close together")
-    assert float((near - 1).abs().max()) < 0.01 and near.unique().numel() > 1000
+    assert float((near - 1).abs().max()) < 0.01 and len(set(near.flatten().tolist())) > 1000
     special = drawn("non-finite")
     assert bool(torch.isposinf(special).any() & torch.isneginf(special).any() & torch.isnan(special).any())
     assert int((~special.isfinite()).sum()) <= 6
@@ -74,7 +74,7 @@ def test_rearranged_parameters_keep_what_sums_and_checksums_show() -> None:
     assert not torch.equal(made["weight"], weight)
     assert torch.equal(made["weight"].flatten().sort().values, weight.flatten().sort().values)
     for name in ("gain", "shift"):
-        assert made[name].unique().numel() > 1 and float(made[name].sum()) == float(state[name].sum())
+        assert len(set(made[name].tolist())) > 1 and float(made[name].sum()) == float(state[name].sum())
 
 
 def test_few_biases_are_high_and_few_rows_agree() -> None:
@@ -208,9 +208,8 @@ def test_a_later_case_knows_what_forward_updates(tmp_path: Path) -> None:
     with torch.no_grad():
         first.trial(AS_GIVEN, 1).inputs.close()
         second.learn_from(first)
-        assert (
-            len(second.state("seeded").mutable) == 2 and second.state("seeded").mutable == first.state("seeded").mutable
-        )
+        mutable = second.state("seeded").mutable
+        assert len(mutable) == 2 and mutable == first.state("seeded").mutable
     first.close()
     second.close()
 
