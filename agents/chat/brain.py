@@ -8,6 +8,7 @@ stays silent is left alone for a while and then tried again; no outage lasts for
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,8 @@ class ChatModelBrain:
         try:
             return await self._ask(request, ProposalAnswer, read)
         except NoAnswer as lack:
+            if math.isfinite(self.ledger.left_s()):
+                raise  # the search's time is over: the playbook's step would be evaluated, or swept, after the end
             step = await self.fallback.propose(expert, brief)
             if step is None and lack.retry_s is not None:
                 raise

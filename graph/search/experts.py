@@ -4,6 +4,7 @@ proposes is written."""
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -79,6 +80,8 @@ async def _answer(services: Services, expert: ExpertName, brief: Brief, turn: in
     async def think() -> ExpertAnswer:
         if services.brain.name != PLAYBOOK and find_wanted_state(services.directives())[0] == "stop":
             return ExpertAnswer(unanswered="the user has stopped the run: no model is asked any more")
+        if services.brain.name != PLAYBOOK and math.isfinite(services.ledger.left_s()):
+            return ExpertAnswer(unanswered="the search's time is over: no model is asked any more")
         try:
             found = await services.brain.propose(expert, brief)
         except NoAnswer as error:

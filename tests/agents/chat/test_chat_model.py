@@ -173,11 +173,12 @@ async def test_endless_and_slow_answers_are_cut(toy: Any, scripted: Any, reply: 
 async def test_a_request_after_the_search_has_what_is_left_of_the_run(
     toy: Any, scripted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The user allows ten minutes a request; the run's time is over."""
+    """The user allows ten minutes a request; the run's time is over, for the playbook's steps as well."""
     monkeypatch.setattr(client, "LEAST_REQUEST_S", 0.3)
     session = Session(toy, scripted(endless(drip_s=0.05)), QUICK, replace(SHORT, request_s=600.0))
     session.ledger.left_s = lambda: -1.0
-    assert await session.is_playbooks(await session.propose())
+    with pytest.raises(NoAnswer):
+        await session.propose()
     (call,) = session.calls
     assert call.outcome == "unreachable" and call.detail.endswith("and the run's time is over") and call.requests == 1
 
