@@ -177,14 +177,14 @@ def stand_in(text: str, folder: Path) -> None:
     subprocess.run([*command, f"-Wl,-soname,{LIBRARY}"], check=True, capture_output=True)
 
 
-def run(forks: Forks, text: str, script: str, folder: Path, cache: Path) -> dict[str, object]:
-    """Runs `script` (which prints one JSON object) beside the candidate in a child with the stand-in driver."""
+def run(forks: Forks, text: str, script: str, folder: Path, cache: Path) -> Any:
+    """Runs `script` (which prints one JSON document) beside the candidate in a child with the stand-in driver."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOUNDRY_BUILD_CACHE", str(cache))
         stand_in(text, folder)
     done = forks(CHILD, text, script, folder / LIBRARY, environment={"FOUNDRY_BUILD_CACHE": str(cache)})
     assert done.returncode == 0, done.stderr[-2000:]
-    return dict(json.loads(done.stdout))
+    return json.loads(done.stdout)
 
 
 def softmax_plan(rows: int, columns: int) -> Plan:
@@ -390,7 +390,7 @@ def test_an_authors_kernel_goes_all_the_way(forks: Forks, tmp_path: Path, monkey
     build = CudaTarget(H200).build(text)
     facts = build.resources.kernels["shape1_foundry_softmax"]
     assert build.ok and facts["registers"] > 0 and (facts["blocks"], facts["threads"]) == (6, 64)
-    assert run(forks, text, AUTHORED_SCRIPT, tmp_path, tmp_path / "cache")["worst"] < 1e-6  # type: ignore[operator]
+    assert run(forks, text, AUTHORED_SCRIPT, tmp_path, tmp_path / "cache")["worst"] < 1e-6
     wrong = CudaTarget(H200).build(text.replace("float top = -FOUNDRY_INF, total = 0", "float top = -FOUNDRY_INF"))
     line = next(n for n, said in enumerate(authored.CUDA_CODE.splitlines(), 1) if "total +=" in said)
     assert wrong.first_error == f'author({line}): error: identifier "total" is undefined'
