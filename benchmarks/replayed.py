@@ -11,7 +11,7 @@ import math
 import random
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.index import ScanIndex
 from foundry.knowledge.experience.journal import LessonJournal
+from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Query
 from foundry.knowledge.experience.store import ExperienceStore
 from foundry.knowledge.library import moves as kernel_library
 from foundry.knowledge.library.ir.kernels import KernelSummary
@@ -260,6 +261,27 @@ class RecordedWorkbench:
     async def aclose(self) -> None: ...
 
 
+class QuietStore(ExperienceStore):
+    """A store of which only what was measured is asked: what is told and changes no step is left out, which takes as
+    long as the search."""
+
+    def add(self, records: Iterable[ExperienceRecord]) -> int:
+        return self._journal.append(records)
+
+    def recall(self, query: Query, k: int = 8) -> list[Hit]:
+        return []
+
+    def credits(self, query: Query) -> list[Credit]:
+        return []
+
+
+class NoIndex(ScanIndex):
+    """Finds nothing by its words."""
+
+    def sync(self, journal: LessonJournal) -> int:
+        return 0
+
+
 class RecordedParts(Parts):
     """The package's own playbook over a recorded machine and library."""
 
@@ -286,7 +308,10 @@ class RecordedParts(Parts):
         return PlaybookBrain(self._library)
 
     def store(self, request: SolveRequest) -> ExperienceStore | None:
-        return ExperienceStore(LessonJournal(self._store / "journal.sqlite"), ScanIndex()) if self._store else None
+        if self._store is None:
+            return None
+        journal = LessonJournal(self._store / "journal.sqlite")
+        return QuietStore(journal, NoIndex()) if "credits" in request.without else ExperienceStore(journal, ScanIndex())
 
 
 @dataclass

@@ -4,7 +4,7 @@ python benchmarks/search.py run FILE... --seeds 5 --evaluations 24 --out benchma
 python benchmarks/search.py table benchmarks/results/search.json
 
 Every variant searches the same tasks from the same random starts, with the same noise of each timing, so that
-differences are paired. The whole recalls what one search of each other task left in the store, never of the task
+differences are paired. The whole recalls what a few searches of each other task left in the store, never of the task
 itself. Some tasks are held out: nothing was tuned on them.
 """
 
@@ -49,16 +49,15 @@ HELD_OUT = frozenset(
     )
 )
 NEAR = 0.95  # of the best known
-WHOLE, COLD = "the whole", "without experience"
+WHOLE, COLD, SHUFFLED = "the whole", "without experience", "with shuffled experience"
 LONG = ("random", "coordinate descent", WHOLE, COLD)
 ABLATED: tuple[Mechanism, ...] = ("estimates", "archive", "roles", "profiler")
 # Left out together as well: what each of them alone does not show, all may.
 BARE = "without these three together"
 TOGETHER: tuple[Mechanism, ...] = ("archive", "roles", "profiler")
 RESAMPLED = 4000
-TAUGHT = 100  # the seed of the searches that the experience is from
-WARM_EVALUATIONS = 24
-EARLY = 8  # evaluations after which a warm start must show
+TEACHERS = 3  # cold searches of each other task that the experience is from, with stores of their own
+EARLY = (4, 8, 16, 24)  # evaluations after which a warm start is compared with a cold one
 
 
 class Evaluator:
@@ -168,6 +167,7 @@ class Result:
 
 
 PRINTED: dict[str, RecordedLibrary] = {}  # by task: what this process has printed
+JOURNALS: dict[int, tuple[Sequence[ExperienceRecord], bytes]] = {}  # by the identity of what they hold
 Variant = Callable[[RecordedLibrary, int, int, Sequence[ExperienceRecord]], Coroutine[Any, Any, Trail]]
 
 
@@ -180,8 +180,27 @@ async def recall_and_search(
 ) -> Trail:
     """The real search with a store of its own that holds these records."""
     with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
-        LessonJournal(Path(folder) / "journal.sqlite").append(records)
+        (Path(folder) / "journal.sqlite").write_bytes(journal_of(records))
         return await run_search(library, seed, evaluations, store=Path(folder), without=without)
+
+
+def journal_of(records: Sequence[ExperienceRecord]) -> bytes:
+    """The file of a journal that holds these records, made once."""
+    if id(records) not in JOURNALS:
+        with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
+            path = Path(folder) / "journal.sqlite"
+            journal = LessonJournal(path)
+            journal.append(records)
+            journal.close()
+            JOURNALS[id(records)] = records, path.read_bytes()
+    return JOURNALS[id(records)][1]
+
+
+async def recall_shuffled(
+    library: RecordedLibrary, seed: int, evaluations: int, records: Sequence[ExperienceRecord]
+) -> Trail:
+    """The real search with a store in which what came of each step was dealt anew."""
+    return await recall_and_search(library, seed, evaluations, shuffled(records, seed))
 
 
 def _alone(search: Callable[[RecordedLibrary, int, int], Coroutine[Any, Any, Trail]]) -> Variant:
@@ -193,6 +212,7 @@ def variants() -> dict[str, Variant]:
     found: dict[str, Variant] = {"random": _alone(search_randomly), "coordinate descent": _alone(descend)}
     found[WHOLE] = recall_and_search
     found[COLD] = _alone(run_search)
+    found[SHUFFLED] = recall_shuffled
     for name in ABLATED:
         found[f"without {name}"] = partial(recall_and_search, without=(*OFF, name))
     found[BARE] = partial(recall_and_search, without=(*OFF, *TOGETHER))
@@ -223,12 +243,23 @@ def work(
 
 def teach(landscape: Landscape, seed: int, evaluations: int) -> list[ExperienceRecord]:
     """What a cold search of a task leaves in the store."""
-    library = RecordedLibrary(landscape)
+    return teach_and_tell(landscape, seed, evaluations)[0]
+
+
+def teach_and_tell(landscape: Landscape, seed: int, evaluations: int) -> tuple[list[ExperienceRecord], Result]:
+    library = PRINTED.setdefault(landscape.task, RecordedLibrary(landscape))
     library.start = library.draw_start(seed)
-    with tempfile.TemporaryDirectory(prefix="foundry-store-") as folder:
+    with tempfile.TemporaryDirectory(prefix="foundry-store-", dir=memory()) as folder:
         store = Path(folder)
-        asyncio.run(run_search(library, seed, evaluations, store=store))
-        return [record for _, record in LessonJournal(store / "journal.sqlite").after(0)]
+        trail = asyncio.run(run_search(library, seed, evaluations, store=store))
+        records = [record for _, record in LessonJournal(store / "journal.sqlite").after(0)]
+        return records, Result(COLD, landscape.task, seed, tuple(trail.curve(evaluations)))
+
+
+def teach_often(landscape: Landscape, teachers: int) -> tuple[list[ExperienceRecord], list[Result]]:
+    """What cold searches of a task from its first starts leave, each with a store of its own; and how they went."""
+    taught = [teach_and_tell(landscape, seed, TEACHING) for seed in range(1, teachers + 1)]
+    return [record for records, _ in taught for record in records], [result for _, result in taught]
 
 
 def shuffled(records: Sequence[ExperienceRecord], seed: int) -> list[ExperienceRecord]:
@@ -255,64 +286,31 @@ def shuffled(records: Sequence[ExperienceRecord], seed: int) -> list[ExperienceR
     return found
 
 
-def work_warm(
-    landscape: Landscape, records: Sequence[ExperienceRecord], seeds: Sequence[int], evaluations: int
-) -> list[Result]:
-    """A task's searches without experience, with that of all other tasks, and with the same dealt anew."""
-    library = RecordedLibrary(landscape)
-    found = []
-    for seed in seeds:
-        library.start = library.draw_start(seed)
-        for name, known in (("cold", None), ("warm", records), ("shuffled", shuffled(records, seed))):
-            search = run_search if known is None else partial(recall_and_search, records=known)
-            trail = asyncio.run(search(library, seed, evaluations))
-            found.append(Result(name, landscape.task, seed, tuple(trail.curve(evaluations))))
-    return found
-
-
 def learn_of_others(
-    landscapes: Sequence[Landscape], pool: ProcessPoolExecutor
-) -> list[tuple[Landscape, list[ExperienceRecord]]]:
-    """Each task with what searches of all others left in the store."""
-    count = len(landscapes)
-    taught = list(pool.map(teach, landscapes, [TAUGHT] * count, [TEACHING] * count))
-    return [
-        (
-            item,
-            [
-                record
-                for other, records in zip(landscapes, taught, strict=True)
-                if other is not item
-                for record in records
-            ],
-        )
-        for item in landscapes
-    ]
-
-
-def run_warm(landscapes: Sequence[Landscape], seeds: Sequence[int], evaluations: int, processes: int) -> list[Result]:
-    """Every task is left out once."""
-    found: list[Result] = []
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        waiting = [
-            (item, pool.submit(work_warm, item, known, seeds, evaluations))
-            for item, known in learn_of_others(landscapes, pool)
-        ]
-        for item, future in waiting:
-            found += future.result()
-            print(f"{item.task} left out", flush=True)
-    return found
+    landscapes: Sequence[Landscape], teachers: int, pool: ProcessPoolExecutor
+) -> tuple[list[tuple[Landscape, list[ExperienceRecord]]], list[Result]]:
+    """Each task with what cold searches of all others left in the store, and these searches."""
+    taught = list(pool.map(teach_often, landscapes, [teachers] * len(landscapes)))
+    others = []
+    for item in landscapes:
+        foreign = [records for other, (records, _) in zip(landscapes, taught, strict=True) if other is not item]
+        others.append((item, [record for records in foreign for record in records]))
+    return others, [result for _, results in taught for result in results]
 
 
 def run_all(landscapes: Sequence[Landscape], asked: argparse.Namespace) -> list[Result]:
-    """Task after task, each from all its starts."""
-    began, found = time.monotonic(), list[Result]()
+    """Task after task, each from all its starts; those starts first from which others were taught, without
+    experience."""
+    began = time.monotonic()
     turns = [turn.split(",") for turn in asked.variants.split(";")] if asked.variants else [list(variants())]
-    seeds = range(1, asked.seeds + 1)
+    starts = [range(1, asked.teachers + 1), range(asked.teachers + 1, asked.seeds + 1)]
     with ProcessPoolExecutor(asked.processes, mp_context=get_context("spawn")) as pool:
-        others = learn_of_others(landscapes, pool)
+        others, found = learn_of_others(landscapes, asked.teachers, pool)
+        print(f"taught at {time.monotonic() - began:.0f} s", flush=True)
+        write_results(asked.out, found)
         waiting = [
-            (item, pool.submit(work, item, known, names, seeds, asked.evaluations))
+            (item, pool.submit(work, item, known, names, _missing(names, seeds), asked.evaluations))
+            for seeds in starts
             for names in turns
             for item, known in others
             if not asked.tasks or item.task in asked.tasks.split(",")
@@ -322,6 +320,11 @@ def run_all(landscapes: Sequence[Landscape], asked: argparse.Namespace) -> list[
             print(f"{item.task} at {time.monotonic() - began:.0f} s", flush=True)
             write_results(asked.out, found)
     return found
+
+
+def _missing(names: Sequence[str], seeds: range) -> range:
+    """The starts that are searched: without experience those of the teaching searches are known."""
+    return range(0) if list(names) == [COLD] and seeds.start == 1 else seeds
 
 
 # ---------------------------------------------------------------- statistics
@@ -382,29 +385,28 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
     return float(ranked[int(0.025 * len(ranked))]), float(ranked[int(0.975 * len(ranked))])
 
 
-def warm_table(results: Sequence[Result]) -> list[str]:
-    """The logarithm of the ratio of what was found after a few evaluations, beside the cold start."""
+def warm_table(results: Sequence[Result], keep: Callable[[Result], bool]) -> list[str]:
+    """How many times as fast what was found after a few evaluations is as what the cold start had found."""
     lines = []
-    for name in ("warm", "shuffled"):
-        for count in (EARLY, 2 * EARLY, len(results[0].curve)):
-            pairs = pairs_of(results, name, "cold", lambda item: True)
-            gains = {
-                task: [math.log(mine.curve[count - 1] / theirs.curve[count - 1]) for mine, theirs in found]
-                for task, found in pairs.items()
-            }
-            stream = random.Random(0)
-            drawn = []
-            for _ in range(RESAMPLED):
-                chosen = stream.choices(list(gains), k=len(gains))
-                drawn.append(mean(stream.choice(gains[task]) for task in chosen for _ in gains[task]))
-            every = [gain for found in gains.values() for gain in found]
-            low, high = _interval(drawn)
-            wins, losses = sum(gain > 0 for gain in every), sum(gain < 0 for gain in every)
+    for name in (WHOLE, SHUFFLED):
+        pairs = pairs_of(results, name, COLD, keep)
+        for count in EARLY if pairs else ():
+            gains = np.array([[_lead(mine, theirs, count) for mine, theirs in found] for found in pairs.values()])
+            tasks, seeds = gains.shape
+            stream = np.random.default_rng(0)
+            chosen = stream.integers(tasks, size=(RESAMPLED, tasks, 1))
+            drawn = gains[chosen, stream.integers(seeds, size=(RESAMPLED, tasks, seeds))].mean(axis=(1, 2))
+            low, high = _interval(list(drawn))
             lines.append(
-                f"| {name} | {count} | {math.exp(mean(every)):.3f} [{math.exp(low):.3f}, {math.exp(high):.3f}] |"
-                f" {wins}:{losses} |"
+                f"| {name} beside {COLD} | {count} | {math.exp(gains.mean()):.3f} [{math.exp(low):.3f},"
+                f" {math.exp(high):.3f}] | {int((gains > 0).sum())}:{int((gains < 0).sum())} |"
             )
     return lines
+
+
+def _lead(mine: Result, theirs: Result, count: int) -> float:
+    """The logarithm of the ratio of what two searches had found after so many evaluations."""
+    return math.log(mine.curve[min(count, len(mine.curve)) - 1] / theirs.curve[min(count, len(theirs.curve)) - 1])
 
 
 def table(results: Sequence[Result]) -> list[str]:
@@ -440,6 +442,7 @@ def table(results: Sequence[Result]) -> list[str]:
                     f" {found.wins}:{found.losses} |"
                 )
             lines.append(line)
+        lines += warm_table(chosen, keep)
     return lines
 
 
@@ -451,11 +454,12 @@ def write_results(path: Path | None, results: Sequence[Result]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("run", "table", "warm"))
+    parser.add_argument("what", choices=("run", "table"))
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--variants", default="", help="A,B;C: A and B of all tasks, then C.")
     parser.add_argument("--tasks", default="", help="Of these files, to search; all of them teach.")
+    parser.add_argument("--teachers", type=int, default=TEACHERS)
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -463,14 +467,9 @@ def main() -> None:
     if asked.what == "table":
         rows = [row for path in asked.files for row in json.loads(path.read_text())]
         results = [Result(row[0], row[1], row[2], tuple(row[3])) for row in rows]
-        print("\n".join(warm_table(results) if rows[0][0] == "cold" else table(results)))
+        print("\n".join(table(results)))
         return
     landscapes = [item for path in asked.files for item in read_landscapes(path)]
-    if asked.what == "warm":
-        results = run_warm(landscapes, range(asked.seeds + 1), WARM_EVALUATIONS, asked.processes)
-        write_results(asked.out, results)
-        print("\n".join(warm_table(results)))
-        return
     results = run_all(landscapes, asked)
     print("\n".join(table(results)))
 

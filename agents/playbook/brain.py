@@ -19,7 +19,7 @@ from foundry.agents.experts.diagnostician import Suspect, suspects
 from foundry.agents.judgement import AuditEvidence
 from foundry.agents.obedience import Obedience
 from foundry.agents.playbook.diagnosis import diagnose
-from foundry.agents.playbook.estimates import Estimates
+from foundry.agents.playbook.estimates import Elsewhere, Estimates, tunables_of
 from foundry.agents.playbook.leaps import Leaps
 from foundry.agents.playbook.ranking import Ranked, rank
 from foundry.agents.playbook.words import Draft, proposal_of
@@ -59,6 +59,7 @@ class PlaybookBrain:
     def __init__(self, library: MoveLibrary | None = None) -> None:
         self.library: MoveLibrary = library or kernel_library
         self._learnt: tuple[tuple[int, ...], Estimates] | None = None
+        self._elsewhere: tuple[tuple[tuple[int, ...], frozenset[tuple[str, str]]], Elsewhere] | None = None
 
     async def diagnose(self, brief: Brief) -> Diagnosis:
         return diagnose(brief)
@@ -77,12 +78,21 @@ class PlaybookBrain:
         return proposal_of(draft, experts()[expert], search.situation) if draft else None
 
     def _learn(self, known: Sequence[Known]) -> Estimates:
-        """What the measurements say, kept for the next step, which often knows the same of what is measured."""
-        measured, pending = [one for one in known if not one.pending], [one for one in known if one.pending]
-        mark = tuple(map(id, measured))
+        """What the measurements say, kept for the next step, which often knows the same of what is measured. It
+        depends on nothing else, so that a replay thinks the same."""
+        own, pending = [one for one in known if not one.run and not one.pending], [one for one in known if one.pending]
+        elsewhere = self._read([one for one in known if one.run], frozenset(tunables_of([*own, *pending])))
+        mark = tuple(map(id, [elsewhere, *own]))
         if self._learnt is None or self._learnt[0] != mark:
-            self._learnt = mark, Estimates(measured)
+            self._learnt = mark, Estimates(own, elsewhere)
         return self._learnt[1].believing(pending)
+
+    def _read(self, others: Sequence[Known], tunables: frozenset[tuple[str, str]]) -> Elsewhere:
+        """What earlier runs say to a run whose kernels have these tunables."""
+        mark = tuple(map(id, others)), tunables
+        if self._elsewhere is None or self._elsewhere[0] != mark:
+            self._elsewhere = mark, Elsewhere(others, tunables)
+        return self._elsewhere[1]
 
     async def judge(self, evidence: AuditEvidence) -> Judgement:
         return Judgement()  # the ruling has looked at every number that the playbook could look at

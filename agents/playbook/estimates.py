@@ -1,26 +1,26 @@
 """How fast a configuration probably is, by all that was measured of kernels like its own: a Gaussian process.
 
 The logarithm of a speedup is a sum of effects: one of each number that a kernel is printed with, one of how they meet,
-one of the structure. Two values of a number that are near have similar effects. Effects are shared between graphs in
-three levels, so that what little is known of this graph is completed by what is known elsewhere: this graph in earlier
-runs, kernels of the same template and size, kernels of the same template. How much the others count, and how much each
-number matters, is what makes this run's own measurements most likely.
+one of the structure. Two values of a number that are near have similar effects. Each effect has parts: what all kernels
+of a template share, what a graph adds, what it adds at this size on this device. So what is not known of this graph is
+completed by what earlier runs measured, and several runs of one other graph count as one graph's word. How strong the
+effects are, and how much of the others' holds here, is what makes this run's own measurements most likely.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from foundry.knowledge.experience.record import Known
+from foundry.knowledge.experience.record import KernelChoices, Known
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 BELOW = 1.2  # of a logarithm: how far below the best it does not matter any more
 SCALES = (0.25, 4.0, 16.0)  # factors of the variance of all effects that are tried,
@@ -30,11 +30,11 @@ STRUCTURE = 0.25  # deviation of a structure's own effect
 MAIN, PAIRED, MIXED = 0.30, 0.15, 0.08  # deviations of the numbers' own effects, of pairs, and of all together
 NEAR = 2.0  # doublings of a number over which its effect changes
 OTHER_WORD = 0.25  # how alike two words are
-SAME_PLACE = 1.0  # how alike two kernels of a run are that do the same work,
-OTHER_PLACE = 0.5  # and two of one template that do not
+TEMPLATE, GRAPH, SITE = 0.7, 0.1, 0.2  # parts of an effect's variance: its template's, its graph's, its size's
+OTHER_PLACE = 0.5  # how alike a graph's own parts are in two of its kernels that do different work
 MATTERS = (0.25, 4.0)  # factors of a number's variance that are tried
-SHARED = (1.0, 0.5, 0.0)  # how much of the other graphs' effects holds here: what is tried
-FEWEST = 4  # measurements before the run's own say how much others count
+SHARED = (0.5, 0.0)  # how much of what other graphs and sizes share holds here, where it is not all: what is tried
+FEWEST = 4  # measurements before the run's own say how strong effects are and how much others count
 LEAST_DEVIATION = 0.01
 FAILED, FAILED_DEVIATION = 0.2, 0.3  # of a logarithm: how much worse than all others one that failed counts, how surely
 
@@ -56,39 +56,67 @@ class Estimated:
 
 
 @dataclass(frozen=True)
-class _Table:
-    """Kernels as rows of numbers: whose they are, and each tunable as a place on a line or as a word."""
+class _Set:
+    """Configurations as sums of kernels. Of kernels that are the same in all respects there is one row."""
 
-    owner: Array  # row -> index of the configuration
-    weight: Array
-    template: Array
-    place: Array
-    nearness: Array
-    numbers: Array  # row x tunable; nan where it has none
+    weights: Array  # configuration x row
+    run: Numbers  # of each configuration
+    structure: Numbers
+    template: Numbers  # of each row
+    graph: Numbers
+    site: Numbers
+    place: Numbers
+    numbers: Array  # row x tunable: a place on a line; nan where it has none
     words: Array
 
 
+@dataclass
 class _Encoder:
     """Gives each name a number, the same for measurements and for what is estimated."""
 
-    def __init__(self) -> None:
-        self._codes: dict[tuple[str, object], int] = {}
-        self.columns: dict[str, int] = {}
+    columns: dict[str, int] = field(default_factory=dict)
+    used: dict[int, set[int]] = field(default_factory=dict)  # template -> columns
+    _codes: dict[tuple[str, object], int] = field(default_factory=dict)
 
     def code(self, kind: str, name: object) -> int:
         return self._codes.setdefault((kind, name), len(self._codes))
 
-    def learn(self, items: Sequence[Known]) -> None:
-        for item in items:
-            for kernel in item.kernels:
-                for name in kernel.choices:
-                    self.columns.setdefault(name, len(self.columns))
+    def learn(self, tunables: Iterable[tuple[str, str]]) -> None:
+        for template, name in tunables:
+            column = self.columns.setdefault(name, len(self.columns))
+            self.used.setdefault(self.code("template", template), set()).add(column)
 
-    def table(self, items: Sequence[Known]) -> _Table:
-        rows = [(index, item, kernel) for index, item in enumerate(items) for kernel in item.kernels]
-        numbers = np.full((len(rows), len(self.columns)), np.nan)
-        words = np.full((len(rows), len(self.columns)), -1.0)
-        for row, (_, _, kernel) in enumerate(rows):
+    def encode(self, items: Sequence[Known]) -> _Set:
+        rows: dict[tuple[object, ...], int] = {}
+        kernels: list[tuple[Known, KernelChoices]] = []
+        owned: list[tuple[int, int, float]] = []
+        for index, item in enumerate(items):
+            for kernel in item.kernels:
+                key = (item.graph, item.site, kernel.template, kernel.place, *kernel.choices.items())
+                if key not in rows:
+                    rows[key] = len(kernels)
+                    kernels.append((item, kernel))
+                owned.append((index, rows[key], kernel.share))
+        weights = np.zeros((len(items), len(kernels)))
+        for index, row, share in owned:
+            weights[index, row] += share
+        numbers, words = self._values([kernel for _, kernel in kernels])
+        return _Set(
+            weights,
+            _codes(self.code("run", item.run) for item in items),
+            _codes(self.code("structure", item.structure) for item in items),
+            _codes(self.code("template", kernel.template) for _, kernel in kernels),
+            _codes(self.code("graph", item.graph) for item, _ in kernels),
+            _codes(self.code("site", item.site) for item, _ in kernels),
+            _codes(self.code("place", kernel.place) for _, kernel in kernels),
+            numbers,
+            words,
+        )
+
+    def _values(self, kernels: Sequence[KernelChoices]) -> tuple[Array, Array]:
+        numbers = np.full((len(kernels), len(self.columns)), np.nan)
+        words = np.full((len(kernels), len(self.columns)), -1.0)
+        for row, kernel in enumerate(kernels):
             for name, value in kernel.choices.items():
                 column = self.columns.get(name)
                 if column is None:
@@ -97,164 +125,222 @@ class _Encoder:
                     numbers[row, column] = math.copysign(math.log2(1 + abs(value)), value)
                 else:
                     words[row, column] = self.code("word", value)
-        return _Table(
-            np.array([index for index, _, _ in rows], dtype=float),
-            np.array([kernel.share for _, _, kernel in rows]),
-            np.array([self.code("template", kernel.template) for _, _, kernel in rows], dtype=float),
-            np.array([self.code("place", kernel.place or row) for row, (_, _, kernel) in enumerate(rows)], dtype=float),
-            np.array([item.nearness for _, item, _ in rows]),
-            numbers,
-            words,
-        )
+        return numbers, words
+
+
+def _codes(values: Iterable[int]) -> Numbers:
+    return np.array(list(values), dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class _Alike:
-    """What two sets of kernels have in common, before anything is weighted: for each tunable how alike its values are,
-    and which of the kernels are of one template."""
+class Strength:
+    """How strong the effects are, beside what is usual; `matters` is for each tunable."""
 
-    columns: Array  # tunable x row x row
-    together: Array
-    same: Array
-    nearness: Array
+    scale: float = 1.0
+    pairs: float = 1.0
+    shared: float = 1.0  # how much of what kernels of other graphs and sizes share holds here
+    matters: tuple[float, ...] = ()
+
+    @property
+    def elsewhere(self) -> Strength:
+        """What matters among the earlier runs alone."""
+        return replace(self, shared=1.0)
+
+    def weights(self, columns: Numbers) -> Array:
+        """How much each of a template's tunables matters; usually all the same, one together."""
+        found = np.full(len(columns), 1.0 / max(1, len(columns)))
+        return found * np.array(self.matters)[columns] if self.matters else found
+
+    def effect(self, main: Array) -> Array:
+        """The covariance of effects of kernels that are so alike."""
+        return self.scale * (MAIN**2 * main + self.pairs * PAIRED**2 * main**2)
 
 
-def _alike(one: _Table, other: _Table) -> _Alike:
-    gap = np.abs(one.numbers.T[:, :, None] - other.numbers.T[:, None, :])
-    neither = np.isnan(one.numbers.T)[:, :, None] & np.isnan(other.numbers.T)[:, None, :]
-    as_words = np.where(one.words.T[:, :, None] == other.words.T[:, None, :], 1.0, OTHER_WORD)
-    columns = np.where(neither, as_words, np.where(np.isnan(gap), OTHER_WORD, np.exp(-gap / NEAR)))
-    template = one.template[:, None] == other.template[None, :]
-    place = np.where(one.place[:, None] == other.place[None, :], SAME_PLACE, OTHER_PLACE)
-    foreign = np.minimum(one.nearness[:, None], other.nearness[None, :])
-    is_own = (one.nearness[:, None] == 1.0) & (other.nearness[None, :] == 1.0)
-    return _Alike(
-        columns, columns.prod(axis=0), template * np.where(is_own, place, 1.0), np.where(is_own, 2.0, foreign)
-    )
+@dataclass(frozen=True)
+class _Block:
+    """The kernels of one template in two sets: how alike each tunable's values are, and how near the kernels."""
+
+    at: tuple[Any, ...]
+    columns: Numbers
+    alike: Array  # column x row x row
+    common: Array  # the parts of an effect that are the template's and the graph's
+    own: Array  # the part that is this size's on this device
+
+
+def _blocks(encoder: _Encoder, one: _Set, other: _Set) -> list[_Block]:
+    found = []
+    for template, columns in encoder.used.items():
+        mine, theirs = np.flatnonzero(one.template == template), np.flatnonzero(other.template == template)
+        if not len(mine) or not len(theirs):
+            continue
+        kept = _codes(sorted(columns))
+        place = np.where(one.place[mine][:, None] == other.place[theirs][None, :], 1.0, OTHER_PLACE)
+        graph = one.graph[mine][:, None] == other.graph[theirs][None, :]
+        site = graph & (one.site[mine][:, None] == other.site[theirs][None, :])
+        common, own = TEMPLATE + GRAPH * place * graph, SITE * place * site
+        alike = _alike(one.numbers[mine][:, kept], one.words[mine][:, kept], other, theirs, kept)
+        found.append(_Block(np.ix_(mine, theirs), kept, alike, common, own))
+    return found
+
+
+def _alike(numbers: Array, words: Array, other: _Set, rows: Numbers, columns: Numbers) -> Array:
+    theirs, their_words = other.numbers[rows][:, columns], other.words[rows][:, columns]
+    gap = np.abs(numbers.T[:, :, None] - theirs.T[:, None, :])
+    neither = np.isnan(numbers.T)[:, :, None] & np.isnan(theirs.T)[:, None, :]
+    as_words = np.where(words.T[:, :, None] == their_words.T[:, None, :], 1.0, OTHER_WORD)
+    return np.where(neither, as_words, np.where(np.isnan(gap), OTHER_WORD, np.exp(-gap / NEAR)))
+
+
+@dataclass(frozen=True)
+class _Between:
+    """What two sets of configurations have in common, before the strength of effects is chosen."""
+
+    one: _Set
+    other: _Set
+    blocks: Sequence[_Block]
+
+    def covariance(self, strength: Strength, shared: float = 1.0) -> Array:
+        rows = np.zeros((len(self.one.template), len(self.other.template)))
+        for block in self.blocks:
+            main = np.tensordot(strength.weights(block.columns), block.alike, axes=1)
+            together = strength.scale * MIXED**2 * block.alike.prod(axis=0) * block.own / SITE
+            rows[block.at] = strength.effect(main) * (block.common * shared + block.own) + together
+        found = self.one.weights @ rows @ self.other.weights.T
+        runs = self.one.run[:, None] == self.other.run[None, :]
+        structures = self.one.structure[:, None] == self.other.structure[None, :]
+        total: Array = found + runs * (RUN**2 + STRUCTURE**2 * structures)
+        return total
+
+
+class Elsewhere:
+    """What earlier runs measured: encoded once, and solved once for each strength that is tried."""
+
+    def __init__(self, items: Sequence[Known], tunables: Collection[tuple[str, str]] = ()) -> None:
+        """`tunables`: templates and names of this run's, beside those of the items."""
+        self.items = list(items)
+        self.encoder = _Encoder()
+        self.encoder.learn([*tunables_of(items), *sorted(tunables)])
+        self.set = self.encoder.encode(self.items)
+        self._between = self.between(self.set, self.set)
+        self._log, self._noise = observed(self.items)
+        self._solved: dict[Strength, tuple[Array, Array]] = {}
+
+    def between(self, one: _Set, other: _Set) -> _Between:
+        return _Between(one, other, _blocks(self.encoder, one, other))
+
+    def solved(self, strength: Strength) -> tuple[Array, Array]:
+        """The inverse of the lower root of these measurements' covariance, and its product with what they brought."""
+        if strength not in self._solved:
+            whole = self._between.covariance(strength) + np.diag(self._noise)
+            inverse = np.linalg.inv(np.linalg.cholesky(whole))
+            self._solved[strength] = inverse, inverse @ self._log
+        return self._solved[strength]
+
+
+def tunables_of(items: Iterable[Known]) -> list[tuple[str, str]]:
+    """(template, name) of all that kernels are printed with, in their order, each once."""
+    found = ((kernel.template, name) for item in items for kernel in item.kernels for name in kernel.choices)
+    return list(dict.fromkeys(found))
 
 
 class Estimates:
     """What the measurements of this run and of earlier ones say."""
 
-    def __init__(self, known: Sequence[Known]) -> None:
-        self._own = [item for item in known if not item.run and not item.pending]
-        others = [item for item in known if item.run]
-        self._others = len(others)
-        self._encoder = _Encoder()
-        self._encoder.learn([*others, *(item for item in known if not item.run)])
-        self._take([*others, *self._own])
-        used = [len(kernel.choices) for item in self._items for kernel in item.kernels]
-        self._matters = np.full(len(self._encoder.columns), 1.0 / max(1, round(float(np.mean(used or [1])))))
-        self._shared, self._scale, self._pairs = SHARED[0], 1.0, 1.0
-        self._log, self._noise = _observed(self._items)
+    def __init__(self, own: Sequence[Known], elsewhere: Elsewhere | None = None) -> None:
+        """`own`: what this run has measured. `elsewhere` knows the tunables of all of them."""
+        self._elsewhere = elsewhere or Elsewhere((), tunables_of(own))
+        self._own = list(own)
+        log, noise = observed(self._own)
+        self._take(self._own, log, noise)
+        self._strength = Strength()
         self._fit()
 
     def believing(self, pending: Sequence[Known]) -> Estimates:
         """The same where these are believed to come out as expected, so that nobody else looks there."""
-        found = copy(self)
-        if pending:
-            found._log = np.concatenate([self._log, self.of(pending).mean])
-            found._noise = np.concatenate([self._noise, np.full(len(pending), LEAST_DEVIATION**2)])
-            found._take([*self._items, *pending])
-            found._solve()
+        if not pending:
+            return self
+        found = object.__new__(Estimates)
+        found._elsewhere, found._own, found._strength = self._elsewhere, self._own, self._strength
+        log = np.concatenate([self._log, self.of(pending).mean])
+        noise = np.concatenate([self._noise, np.full(len(pending), LEAST_DEVIATION**2)])
+        found._take([*self._items, *pending], log, noise)
+        found._solve(self._strength)
         return found
 
-    def _take(self, items: Sequence[Known]) -> None:
-        self._items = list(items)
-        self._table = self._encoder.table(self._items)
-        self._alike = _alike(self._table, self._table)
+    def _take(self, items: Sequence[Known], log: Array, noise: Array) -> None:
+        self._items, self._log, self._noise = list(items), log, noise
+        self._set = self._elsewhere.encoder.encode(self._items)
+        self._among = self._elsewhere.between(self._set, self._set)
+        self._across = self._elsewhere.between(self._set, self._elsewhere.set)
 
     @cached_property
     def best(self) -> float:
-        """What is expected of the best configuration of this run: not what it was lucky to be timed as."""
-        return float(self.of(self._own).mean.max()) if self._own else 0.0
+        """What is expected of the best configuration of this run, measured or under way: not what it was lucky to be
+        timed as."""
+        ran = [item for item in self._items if not item.failed]
+        return float(self.of(ran).mean.max()) if ran else 0.0
 
     def of(self, wanted: Sequence[Known]) -> Estimated:
         """The estimates of configurations of this run."""
-        table = self._encoder.table(wanted)
-        across = self._covariance(wanted, self._items, _alike(table, self._table), table, self._table)
-        mean = across @ self._solved
-        half = np.linalg.solve(self._root, across.T)
-        prior = np.array([self._prior(item) for item in wanted])
-        variance = np.maximum(prior - (half * half).sum(axis=0), 1e-6)
-        return Estimated(mean, np.sqrt(variance))
+        strength, encoded = self._strength, self._elsewhere.encoder.encode(wanted)
+        inverse, brought = self._elsewhere.solved(strength.elsewhere)
+        far = self._elsewhere.between(encoded, self._elsewhere.set).covariance(strength, strength.shared)
+        told = inverse @ far.T
+        near = self._elsewhere.between(encoded, self._set).covariance(strength) - told.T @ self._told
+        half = self._inverse @ near.T
+        prior = RUN**2 + STRUCTURE**2 + encoded.weights**2 @ self._prior(encoded)
+        variance = prior - (told * told).sum(axis=0) - (half * half).sum(axis=0)
+        return Estimated(told.T @ brought + half.T @ self._half, np.sqrt(np.maximum(variance, 1e-6)))
 
-    def _prior(self, item: Known) -> float:
-        """The variance of a configuration of which nothing is known."""
-        shares = sum(kernel.share**2 for kernel in item.kernels)
-        main = float(self._matters.sum())
-        effects = MAIN**2 * main + self._pairs * PAIRED**2 * main**2 + MIXED**2
-        return RUN**2 + STRUCTURE**2 + shares * self._scale * effects
-
-    def _covariance(
-        self, wanted: Sequence[Known], known: Sequence[Known], alike: _Alike, one: _Table, other: _Table
-    ) -> Array:
-        main = np.tensordot(self._matters, alike.columns, axes=1)
-        effects = MAIN**2 * main + self._pairs * PAIRED**2 * main**2 + MIXED**2 * alike.together
-        effect = alike.same * self._scale * effects
-        effect = effect * np.where(alike.nearness > 1.0, 1.0, self._shared * alike.nearness)
-        found = _owners(one, len(wanted)) @ effect @ _owners(other, len(known)).T
-        runs = np.array([item.run for item in wanted])[:, None] == np.array([item.run for item in known])[None, :]
-        made = [item.structure for item in wanted], [item.structure for item in known]
-        structures = np.array(made[0])[:, None] == np.array(made[1])[None, :]
-        total: Array = found + runs * (RUN**2 + STRUCTURE**2 * structures)
-        return total
+    def _prior(self, encoded: _Set) -> Array:
+        """The variance of each kernel's effect where nothing is known."""
+        used, strength = self._elsewhere.encoder.used, self._strength
+        total = {one: float(strength.weights(_codes(sorted(columns))).sum()) for one, columns in used.items()}
+        main = np.array([total.get(template, 1.0) for template in encoded.template.tolist()])
+        found: Array = strength.effect(main) + strength.scale * MIXED**2
+        return found
 
     def _fit(self) -> None:
         """Chooses what makes this run's own measurements most likely, one thing after the other."""
-        best = self._solve()
+        best = self._solve(self._strength)
         if len(self._own) < FEWEST:
             return
-        best = self._try(best, [partial_set(self, "_scale", value) for value in SCALES])
-        best = self._try(best, [partial_set(self, "_pairs", value) for value in PAIRS])
-        if self._others:
-            best = self._try(best, [partial_set(self, "_shared", value) for value in SHARED[1:]])
-        own = {name for item in self._own for kernel in item.kernels for name in kernel.choices}
-        for name, column in self._encoder.columns.items():
-            if name in own:
-                was = self._matters.copy()
-                tries = []
-                for factor in MATTERS:
-                    changed = was.copy()
-                    changed[column] *= factor
-                    tries.append(partial_set(self, "_matters", changed))
-                best = self._try(best, tries)
-        self._solve()
+        best = self._try(best, (replace(self._strength, scale=value) for value in SCALES))
+        best = self._try(best, (replace(self._strength, pairs=value) for value in PAIRS))
+        if self._elsewhere.items:
+            best = self._try(best, (replace(self._strength, shared=value) for value in SHARED))
+        else:
+            for column in sorted(set().union(*self._elsewhere.encoder.used.values())):
+                best = self._try(best, self._changed(column))
+        self._solve(self._strength)
 
-    def _try(self, best: float, changes: Sequence[Callable[[], Callable[[], None]]]) -> float:
-        """The likelihood after the best of these changes, which stays; none where none is better."""
-        for change in changes:
-            undo = change()
-            found = self._solve()
-            if found > best:
-                best = found
-            else:
-                undo()
+    def _changed(self, column: int) -> Iterator[Strength]:
+        usual = self._strength.matters or (1.0,) * len(self._elsewhere.encoder.columns)
+        for factor in MATTERS:
+            changed = (value * factor if index == column else value for index, value in enumerate(usual))
+            yield replace(self._strength, matters=tuple(changed))
+
+    def _try(self, best: float, tried: Iterable[Strength]) -> float:
+        """The likelihood at the best of these strengths, which stays; the present one where none is better."""
+        kept = self._strength
+        for strength in tried:
+            if (found := self._solve(strength)) > best:
+                best, kept = found, strength
+        self._strength = kept
         return best
 
-    def _solve(self) -> float:
-        """The logarithm of the likelihood of this run's measurements, given the others': these come first, so that
-        what the lower root says of the later rows is said given the earlier ones."""
-        whole = self._covariance(self._items, self._items, self._alike, self._table, self._table)
-        self._root = _root(whole + np.diag(self._noise))
-        half = np.linalg.solve(self._root, self._log)
-        self._solved = np.linalg.solve(self._root.T, half)
-        own = half[self._others :]
-        return float(-0.5 * own @ own - np.log(np.diag(self._root)[self._others :]).sum())
+    def _solve(self, strength: Strength) -> float:
+        """The logarithm of the likelihood of this run's measurements, given the others'."""
+        inverse, brought = self._elsewhere.solved(strength.elsewhere)
+        self._told = inverse @ self._across.covariance(strength, strength.shared).T
+        whole = self._among.covariance(strength) - self._told.T @ self._told + np.diag(self._noise)
+        root = np.linalg.cholesky(whole)
+        self._inverse = np.linalg.inv(root)
+        self._half = self._inverse @ (self._log - self._told.T @ brought)
+        return float(-0.5 * self._half @ self._half - np.log(np.diag(root)).sum())
 
 
-def partial_set(owner: object, name: str, value: object) -> Callable[[], Callable[[], None]]:
-    """A change that can be undone."""
-
-    def change() -> Callable[[], None]:
-        was = getattr(owner, name)
-        setattr(owner, name, value)
-        return lambda: setattr(owner, name, was)
-
-    return change
-
-
-def _observed(items: Sequence[Known]) -> tuple[Array, Array]:
+def observed(items: Sequence[Known]) -> tuple[Array, Array]:
     """The logarithms and variances that the estimates are made from. How bad a bad configuration is does not matter:
     of a run, what is far below its best counts as so far below; what failed, a little lower than all."""
     values = np.zeros(len(items))
@@ -270,21 +356,3 @@ def _observed(items: Sequence[Known]) -> tuple[Array, Array]:
 
 def _noise(item: Known) -> float:
     return float((FAILED_DEVIATION if item.failed else max(item.deviation, LEAST_DEVIATION)) ** 2)
-
-
-def _owners(table: _Table, count: int) -> Array:
-    found = np.zeros((count, len(table.owner)))
-    found[table.owner.astype(int), np.arange(len(table.owner))] = table.weight
-    return found
-
-
-def _root(covariance: Array) -> Array:
-    """The lower root. What other graphs share with each of two kernels of one template may be more than the two share
-    with each other: what no such effects could have is cut off there."""
-    least = 1e-9 * np.eye(len(covariance))
-    try:
-        return np.asarray(np.linalg.cholesky(covariance + least))
-    except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(covariance)
-        bounded = (vectors * np.maximum(values, LEAST_DEVIATION**2)) @ vectors.T
-        return np.asarray(np.linalg.cholesky(bounded + least))

@@ -1,16 +1,18 @@
 """Steps that change several things at once, chosen by what is expected of where they lead (estimates.py).
 
-From the parent, from structures next to it and from the best others, places are drawn and changed one value after
-the other, as long as a larger gain is expected. Which values a kernel may take depends on its other ones, so the
-library is asked where each of the best leads. While little is measured, the experts' own judgement of a step's moves
-counts as well, ever less with each measurement (Hvarfner et al. 2022).
+From the parent, from structures next to it and from the best others every configuration of each kernel is looked at, of
+a kernel that has too many a drawn part, what was measured of its template, and the best of the kernels together. Which
+values a kernel may take depends on its other ones, so the library is asked where the best lead, and the most promising
+place is looked around from again. While little is measured, in this run or in earlier ones, the experts' own judgement
+of a step's moves counts as well, ever less with each measurement (Hvarfner et al. 2022).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -19,7 +21,7 @@ import numpy as np
 
 from foundry.agents.brief import Brief
 from foundry.agents.playbook.estimates import Estimates
-from foundry.agents.playbook.ranking import Ranked
+from foundry.agents.playbook.ranking import NO_OPINION, Ranked
 from foundry.agents.steps import setting
 from foundry.knowledge.candidate import Choice, Recipe
 from foundry.knowledge.errors import CannotLower
@@ -28,11 +30,13 @@ from foundry.knowledge.library.ir.kernels import KernelSummary
 from foundry.knowledge.library.lowered import Outline
 from foundry.knowledge.thought import Move
 
-DRAWN = 12  # random places around each origin
-STRUCTURES, ELITES = 4, 3  # changes of structure, and other candidates, from which places are drawn
-REALISED = 6  # of the drawn places the library is asked about
-ASKED = 6  # times so many, until so many are found that were not tried
-CLIMBED, ROUNDS = 3, 6  # of those are changed further, so often
+WHOLE = 400  # configurations of a kernel that are all looked at from a place; of more, so many are drawn
+KEPT, DEPTH, TOGETHER = 48, 12, 160  # of a kernel's the best; so many of them are put together with those of others
+STRUCTURES, ELITES = 4, 3  # changes of structure, and other candidates, that are looked around from
+ANCHORS = 60  # measured configurations of a template that are tried on each kernel, the fastest of their runs first
+ROUNDS = 8  # of asking the library, at most, while something better is in sight
+REALISED, ASKED = 4, 4  # places that are found in a round, and times so many that are asked for
+LEAST_TRUST = 0.02  # with less it changes nothing
 TRUSTED = 0.5  # measurements that count as much as the experts' judgement; with 6 a search took 40 % longer
 
 
@@ -60,6 +64,20 @@ class Spot:
 
 
 @dataclass(frozen=True)
+class KernelValues:
+    """What is asked of one kernel of a place."""
+
+    place: str
+    kernel: str
+    values: frozenset[tuple[str, Choice | None]]
+
+    def holds(self, outline: Outline) -> bool:
+        """Whether the library did what it was asked: where the values do not fit each other it takes others."""
+        choices = next((dict(one.choices) for one in outline.kernels if one.name == self.kernel), {})
+        return all(choices.get(name) == value for name, value in self.values)
+
+
+@dataclass(frozen=True)
 class Sketch:
     """A place with some of its numbers changed, before the library is asked."""
 
@@ -68,14 +86,27 @@ class Sketch:
     value: float = -1.0
 
     @property
-    def known(self) -> Known:
+    def changes(self) -> set[KernelValues]:
+        """By kernel."""
+        found: dict[str, set[tuple[str, Choice | None]]] = {}
+        for item in self.settings:
+            found.setdefault(item.move.kernel, set()).add((item.move.name, item.move.value))
+        place = self.origin.outline.recipe.digest
+        return {KernelValues(place, kernel, frozenset(values)) for kernel, values in found.items()}
+
+    def known(self, before: Known) -> Known:
+        """How the estimates see it; `before` is how they see its origin."""
         changed: dict[str, dict[str, Choice]] = {}
         for item in self.settings:
             assert item.move.value is not None
             changed.setdefault(item.move.kernel, {})[item.move.name] = item.move.value
-        before = self.origin.known
-        kernels = (replace(one, choices={**one.choices, **changed.get(one.name, {})}) for one in before.kernels)
-        return replace(before, kernels=tuple(kernels))
+        kernels = tuple(
+            KernelChoices(one.name, one.template, one.place, one.share, {**one.choices, **changed[one.name]})
+            if one.name in changed
+            else one
+            for one in before.kernels
+        )
+        return Known("", before.structure, kernels, 0.0, 0.0)
 
 
 def known_of(kernels: Sequence[KernelSummary], structure: str) -> Known:
@@ -104,24 +135,35 @@ class Leaps:
     adviser: Adviser
     stream: random.Random
     estimates: Estimates
-    _settings: dict[str, list[tuple[Ranked, ...]]] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+    _refused: set[KernelValues] = field(default_factory=set)
+    _seen: set[tuple[object, ...]] = field(default_factory=set)
 
     @cached_property
     def trust(self) -> float:
         """How much the experts' judgement counts, from 1 down."""
-        return TRUSTED / (TRUSTED + sum(not item.run for item in self.brief.known))
+        return TRUSTED / (TRUSTED + sum(not item.pending for item in self.brief.known))
 
     def ranked(self) -> list[tuple[Ranked, ...]]:
         """The moves of the best steps, best first."""
-        origins = self._origins()
-        sketches = self._drawn(origins)
-        found = [*origins[1:], *self._realised(sketches, REALISED)]
-        found = sorted(self._valued(found), key=lambda place: -place.value)
-        found = [self._climb(place) for place in found[:CLIMBED]] + found
-        best: dict[str, Spot] = {}
-        for place in found:
-            best.setdefault(place.outline.recipe.digest, place)
-        ordered = sorted((one for one in best.values() if not self._is_tried(one)), key=lambda place: -place.value)
+        origins = self._valued(self._origins())
+        places = {place.outline.recipe.digest: place for place in origins}
+        around, waiting = list[Sketch](), list[Spot]()
+        for place in origins:
+            around += self._drawn(place)
+        for _ in range(ROUNDS):
+            around.sort(key=lambda item: -item.value)
+            for place in self._valued(self._realised(around)):
+                if place.outline.recipe.digest not in places:
+                    places[place.outline.recipe.digest] = place
+                    waiting.append(place)
+            best = max((one.value for one in places.values() if not self._is_tried(one)), default=0.0)
+            if best >= max((item.value for item in around), default=0.0):
+                break
+            if waiting:
+                waiting.sort(key=lambda place: place.value)
+                around += self._drawn(waiting.pop(), again=True)
+        ordered = sorted((one for one in places.values() if not self._is_tried(one)), key=lambda place: -place.value)
         return [moves for place in ordered if (moves := self._way(place))]
 
     def _origins(self) -> list[Spot]:
@@ -142,72 +184,123 @@ class Leaps:
         except CannotLower:
             return []
 
-    def _drawn(self, origins: Sequence[Spot]) -> list[Sketch]:
-        found = [Sketch(place, (item,)) for place in origins for group in self._around(place) for item in group]
-        for place in origins:
-            groups = self._around(place)
-            for _ in range(DRAWN):
-                share = self.stream.choice((0.3, 0.6, 1.0))
-                some = tuple(self.stream.choice(group) for group in groups if self.stream.random() < share)
-                found += [Sketch(place, some)] if some else []
+    def _drawn(self, place: Spot, again: bool = False) -> list[Sketch]:
+        """What is looked at around a place: what each kernel may be alone, and the best of the kernels together. From
+        all places that are begun from once, where their kernels may be the same."""
+        kernels = place.outline.kernels
+        offered = tuple((one.name, *((item.name, item.values) for item in one.tunables)) for one in kernels)
+        if not again and (place.outline.structure, offered) in self._seen:
+            return []
+        best: list[list[Sketch]] = []
+        is_whole = True
+        for kernel in kernels:
+            if groups := self._groups(kernel):
+                is_whole = is_whole and _count(groups) <= WHOLE
+                drawn = [*self._settings_of(kernel, groups), *([] if again else self._measured_settings(kernel))]
+                sketches = [Sketch(place, some) for some in drawn]
+                best.append(self._best(place, sketches))
+        if is_whole:
+            self._seen.add((place.outline.structure, offered))
+        found = [item for sketches in best for item in sketches]
+        return [*found, *self._best(place, self._together(place, best))] if len(best) > 1 else found
+
+    def _settings_of(self, kernel: KernelSummary, groups: Sequence[tuple[Ranked, ...]]) -> list[tuple[Ranked, ...]]:
+        """All that a kernel's numbers may be beside what they are, or a part of that: one number changed, or some."""
+        if _count(groups) <= WHOLE:
+            every = itertools.product(*((None, *group) for group in groups))
+            return [some for one in every if (some := tuple(item for item in one if item is not None))]
+        found: list[tuple[Ranked, ...]] = [(item,) for group in groups for item in group]
+        for _ in range(WHOLE):
+            share = self.stream.choice((0.3, 0.6, 1.0))
+            some = tuple(self.stream.choice(group) for group in groups if self.stream.random() < share)
+            found += [some] if some else []
         return found
 
-    def _around(self, place: Spot) -> list[tuple[Ranked, ...]]:
-        """Every other value of each number of a place, those that other values bring with them included."""
-        key = place.outline.recipe.digest
-        if key not in self._settings:
-            groups = []
-            for kernel in place.outline.kernels:
-                for item in kernel.tunables:
-                    now = kernel.choices.get(item.name, item.default)
-                    others = [setting(kernel, item, value) for value in item.values if value != now]
-                    groups.append(tuple(self.adviser.judged(others)))
-            self._settings[key] = [group for group in groups if group]
-        return self._settings[key]
+    def _measured_settings(self, kernel: KernelSummary) -> list[tuple[Ranked, ...]]:
+        """What was measured of the kernel's template, numbers that it has only with other values included."""
+        found = []
+        for choices in self._measured.get(kernel.template, ())[:ANCHORS]:
+            others = [(name, value) for name, value in choices.items() if kernel.choices.get(name) != value]
+            moves = (Move("set", "tile", name, kernel.name, kernel.template, value) for name, value in others)
+            found.append(tuple(Ranked(move, 1.0, NO_OPINION) for move in moves))
+        return [some for some in dict.fromkeys(found) if some]
 
-    def _realised(self, sketches: Sequence[Sketch], count: int) -> list[Spot]:
-        """Where the best of the sketches lead."""
-        found: list[Spot] = []
-        asked: set[str] = set()
-        for sketch in sorted(self._guessed(sketches), key=lambda item: -item.value)[: ASKED * count]:
-            recipe = self.adviser.applied(sketch.origin.outline.recipe, [item.move for item in sketch.settings])
-            fresh = [] if recipe.digest in asked else self._reached(recipe, sketch.origin.structural)
-            asked.add(recipe.digest)
-            found += [place for place in fresh if not self._is_tried(place)]
-            if len(found) >= count:
+    def _together(self, place: Spot, best: Sequence[Sequence[Sketch]]) -> list[Sketch]:
+        """Each kernel as it is or as one of its best, at least two changed."""
+        depth = min(DEPTH, max(1, math.floor(TOGETHER ** (1 / len(best))) - 1))
+        choices = itertools.product(*(((), *(item.settings for item in sketches[:depth])) for sketches in best))
+        chosen = [some for some in itertools.islice(choices, TOGETHER) if sum(map(bool, some)) > 1]
+        return [Sketch(place, tuple(itertools.chain(*some))) for some in chosen]
+
+    def _groups(self, kernel: KernelSummary) -> list[tuple[Ranked, ...]]:
+        """Every other value of each of a kernel's numbers."""
+        found = []
+        for item in kernel.tunables:
+            now = kernel.choices.get(item.name, item.default)
+            others = [setting(kernel, item, value) for value in item.values if value != now]
+            found.append(tuple(self.adviser.judged(others)))
+        return [group for group in found if group]
+
+    @cached_property
+    def _measured(self) -> dict[str, list[Mapping[str, Choice]]]:
+        """What kernels of each template were measured with, those nearest to the best of their run first."""
+        best: dict[str, float] = {}
+        ran = [item for item in self.brief.known if not item.failed and not item.pending]
+        for item in ran:
+            best[item.run] = max(best.get(item.run, -math.inf), item.log_speedup)
+        found: dict[str, list[Mapping[str, Choice]]] = {}
+        for item in sorted(ran, key=lambda item: item.log_speedup - best[item.run], reverse=True):
+            for kernel in item.kernels:
+                found.setdefault(kernel.template, []).append(kernel.choices)
+        return found
+
+    def _realised(self, sketches: list[Sketch]) -> list[Spot]:
+        """Where the best of the sketches lead; those are taken away."""
+        found: dict[str, Spot] = {}
+        asked = taken = 0
+        for sketch in sketches:
+            if len(found) >= REALISED or asked >= ASKED * REALISED:
                 break
-        return found
+            taken += 1
+            changes = sketch.changes
+            recipe = self.adviser.applied(sketch.origin.outline.recipe, [item.move for item in sketch.settings])
+            if recipe.digest in self._asked or any(change in self._refused for change in changes):
+                continue
+            self._asked.add(recipe.digest)
+            asked += 1
+            reached = self._reached(recipe, sketch.origin.structural)
+            if not reached:
+                self._refused |= changes if len(changes) == 1 else set()
+            for place in reached:
+                self._refused |= {change for change in changes if not change.holds(place.outline)}
+                found[place.outline.recipe.digest] = place
+        del sketches[:taken]
+        return list(found.values())
 
     def _is_tried(self, place: Spot) -> bool:
         return place.outline.recipe.digest in self.brief.tried
 
-    def _guessed(self, sketches: Sequence[Sketch]) -> list[Sketch]:
+    def _best(self, place: Spot, sketches: Sequence[Sketch]) -> list[Sketch]:
+        """The sketches around a place from which most is expected, best first, with what is."""
         if not sketches:
             return []
-        values = self._gain([item.known for item in sketches], [item.settings for item in sketches])
-        return [replace(item, value=value) for item, value in zip(sketches, values, strict=True)]
+        before = place.known
+        values = self._gain([item.known(before) for item in sketches], [item.settings for item in sketches])
+        ranked = sorted(range(len(sketches)), key=lambda index: -values[index])[:KEPT]
+        return [replace(sketches[index], value=values[index]) for index in ranked]
 
     def _valued(self, places: Sequence[Spot]) -> list[Spot]:
         if not places:
             return []
-        values = self._gain([place.known for place in places], [self._way(place) for place in places])
+        values = self._gain([place.known for place in places], (self._way(place) for place in places))
         return [replace(place, value=value) for place, value in zip(places, values, strict=True)]
 
     def _gain(self, known: Sequence[Known], moves: Iterable[Sequence[Ranked]]) -> list[float]:
         gain = self.estimates.of(known).gain(self.estimates.best)
+        if self.trust < LEAST_TRUST:
+            return [float(value) for value in gain]
         opinion = np.array([mean_score(each) for each in moves]) ** self.trust
         return [float(value) for value in gain * opinion]
-
-    def _climb(self, place: Spot) -> Spot:
-        """The place after changes of one number each, as long as the library can make them and they are worth it."""
-        for _ in range(ROUNDS):
-            sketches = [Sketch(place, (item,)) for group in self._around(place) for item in group]
-            found = self._valued(self._realised(sketches, 2))
-            best = max(found, key=lambda item: item.value, default=place)
-            if best.value <= place.value:
-                break
-            place = best
-        return place
 
     def _way(self, place: Spot) -> tuple[Ranked, ...]:
         """The moves from the parent to a place."""
@@ -223,6 +316,11 @@ def _differences(before: dict[str, KernelSummary], there: Outline) -> Iterator[M
             if was is None or was.choices.get(item.name) != value:
                 move = setting(kernel, item, value)
                 yield replace(move, was=was.choices.get(item.name)) if was is not None else move
+
+
+def _count(groups: Sequence[Sequence[Ranked]]) -> int:
+    """How many configurations they span."""
+    return math.prod(len(group) + 1 for group in groups)
 
 
 def mean_score(moves: Sequence[Ranked]) -> float:

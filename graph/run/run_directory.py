@@ -23,7 +23,7 @@ from foundry.knowledge.errors import UsageError
 from foundry.knowledge.merit import merit
 from foundry.knowledge.thought import Diagnosis, Proposal
 
-FORMAT = "9"
+FORMAT = "10"
 SCHEMA = (
     event_log.SCHEMA
     + """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -211,14 +211,14 @@ class Services:
 
         return await self.journal.record(key, "outside", Recalled, ask)
 
-    async def recall_known(self, query: Query, templates: Collection[str]) -> Recalled:
+    async def recall_known(self, query: Query, find_templates: Callable[[], Awaitable[Collection[str]]]) -> Recalled:
         """What earlier runs measured of kernels of these templates, asked once in a run."""
 
         async def ask() -> Recalled:
             store = self.store
             if store is None:
                 return Recalled()
-            found = await asyncio.to_thread(store.known, query, templates)
+            found = await asyncio.to_thread(store.known, query, await find_templates())
             self.log.note("retrieval", "known", configurations=len(found), runs=len({item.run for item in found}))
             return Recalled(known=tuple(found))
 

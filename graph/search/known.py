@@ -18,10 +18,11 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import Known
 from foundry.knowledge.library.lowered import Lowered
+from foundry.knowledge.library.moves import apply, moves
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
-SEEDS = 3  # whose templates are looked up
+SEEDS, NEIGHBOURS = 3, 3  # whose templates are looked up: first candidates, and changes of the structure of each
 MOST_KNOWN = 160  # of the run's candidates, the latest: more take longer to think about than to measure
 MOST_STRUCTURES = 8  # tunables and their legal values depend on what is fused and rewritten, hardly on the choices
 
@@ -56,14 +57,26 @@ async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
 
 
 async def recall_known(services: Services) -> tuple[Known, ...]:
-    """What earlier runs measured of kernels of the templates that this graph's first candidates have; asked once."""
+    """What earlier runs measured of kernels of the templates that this graph's first candidates have, and those next to
+    them; asked once."""
     if services.others is None:
-        templates, graphs = set(), await services.graphs()
-        with contextlib.suppress(CannotLower):
-            for recipe in services.library.seeds(graphs[0], services.device)[:SEEDS]:
-                templates |= {kernel.template for kernel in (await services.lower(recipe)).kernels}
-        services.others = (await services.recall_known(query(graphs[0], services.device), templates)).known
+        graphs = await services.graphs()
+        asked = query(graphs[0], services.device)
+        services.others = (await services.recall_known(asked, lambda: _find_templates(graphs[0], services))).known
     return services.others
+
+
+async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
+    found = set()
+    with contextlib.suppress(CannotLower):
+        for recipe in services.library.seeds(graph, services.device)[:SEEDS]:
+            lowered = await services.lower(recipe)
+            found |= {kernel.template for kernel in lowered.kernels}
+            changes = [move for move in moves(lowered) if move.kind != "set"][:NEIGHBOURS]
+            for move in changes:
+                with contextlib.suppress(CannotLower):
+                    found |= {kernel.template for kernel in (await services.lower(apply(recipe, move))).kernels}
+    return found
 
 
 async def _known(name: str, stage: Stage, services: Services) -> Known | None:

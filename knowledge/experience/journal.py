@@ -125,6 +125,11 @@ class LessonJournal:
         """Live records of one kind of target, the newest first, at most so many."""
         return [record for _, record in self._select("target = ? ORDER BY seq DESC LIMIT ?", [target, limit])]
 
+    def configurations(self, target: str, limit: int) -> list[ExperienceRecord]:
+        """One live record of each of the newest steps on one kind of target: what it made, whatever its moves."""
+        where = f"target = ? AND seq IN (SELECT MIN(seq) FROM records WHERE {_LIVE} AND target = ? GROUP BY step)"
+        return [record for _, record in self._select(f"{where} ORDER BY seq DESC LIMIT ?", [target, target, limit])]
+
     def steps(self, graph_signature: str, target: str, limit: int) -> list[MeasuredStep]:
         """What measured steps on one kind of target did and brought, the newest first: of one graph structure all, of
         others what the newest so many records tell. A step one of whose lessons is forgotten says nothing of its other

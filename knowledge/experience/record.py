@@ -123,14 +123,16 @@ class ExperienceRecord:
 @dataclass(frozen=True)
 class Known:
     """A configuration whose time is known, or that it fails. `run` names what it was measured beside, "" this run
-    itself; `nearness` is 1 for this graph, less for others. One that is `pending` is being measured."""
+    itself; `graph` is "" for this graph, `site` for this size on this device. One that is `pending` is being
+    measured."""
 
     run: str
     structure: str
     kernels: tuple[KernelChoices, ...]
     log_speedup: float
     deviation: float
-    nearness: float = 1.0
+    graph: str = ""
+    site: str = ""
     failed: bool = False
     pending: bool = False
 

@@ -23,8 +23,9 @@ SIMILAR = 0.5  # a record of another graph weighs at most half of one of the sam
 READ_BEYOND = 64  # records that only a shared index knows and that are asked what their moves brought, at most
 READ_STEPS = 4000  # records of other graphs, the newest, that are asked what their moves brought
 MOST_CREDITS = 96
-READ_KNOWN = 4000  # records, the newest, that are looked through for what was measured
-OF_A_RUN, MOST_KNOWN = 12, 96  # configurations
+READ_KNOWN = 4000  # steps, the newest, that are looked through for what was measured
+RUNS_OF_A_GRAPH = 5  # the newest, that are read
+OF_A_GRAPH, MOST_KNOWN = 30, 300  # configurations
 
 
 class ExperienceStore:
@@ -148,14 +149,18 @@ class ExperienceStore:
         return [step_of(made[0], {record.move: record.id for record in made}) for made in steps.values()]
 
     def known(self, query: Query, templates: Collection[str]) -> list[Known]:
-        """What was measured of kernels of these templates: of each run so many, the nearest runs first. How near
-        says how much of it holds for the query's graph: the same graph, then the same size, then any."""
-        runs: dict[str, dict[str, Known]] = {}
-        for record in self._journal.measured(query.target, READ_KNOWN):
+        """What was measured of kernels of these templates: of each graph so much, of its newest runs, the nearest
+        graphs first."""
+        graphs: dict[tuple[str, str], dict[str, dict[str, Known]]] = {}
+        likeness: dict[tuple[str, str], float] = {}
+        for record in self._journal.configurations(query.target, READ_KNOWN):
             if any(kernel.template in templates for kernel in record.kernels):
-                runs.setdefault(record.run, {}).setdefault(record.source_digest, _as_known(record, query))
-        ranked = sorted(runs.values(), key=lambda found: -max(item.nearness for item in found.values()))
-        return [item for found in ranked for item in _telling(list(found.values()))][:MOST_KNOWN]
+                known = _as_known(record, query)
+                where = known.graph, known.site
+                likeness.setdefault(where, _likeness(record, query))
+                graphs.setdefault(where, {}).setdefault(record.run, {}).setdefault(record.source_digest, known)
+        ranked = sorted(graphs, key=lambda where: -likeness[where])
+        return [item for where in ranked for item in _of_graph(list(graphs[where].values()))][:MOST_KNOWN]
 
     def _beyond(self, query: Query, k: int) -> list[Hit]:
         """What only the index finds: other graphs with some of the operators, and what another machine learnt of this
@@ -272,29 +277,43 @@ def _exact_nearness(query: Query, shapes: str, device: str, limiter: str) -> tup
     return nearness, why
 
 
-def _telling(found: Sequence[Known]) -> list[Known]:
+def _of_graph(runs: Sequence[dict[str, Known]]) -> list[Known]:
+    """What tells most of a graph's newest runs: each run's differences count, and several runs make up for the noise
+    and the chance of one."""
+    newest = runs[:RUNS_OF_A_GRAPH]
+    return [item for run in newest for item in _telling(list(run.values()), OF_A_GRAPH // len(newest))]
+
+
+def _telling(found: Sequence[Known], most: int) -> list[Known]:
     """Of what one run measured the best, and others from all the way down: where speed is lost is worth as much as
     where it is found, and ten more of either tell little and take long to think about."""
     ranked = sorted(found, key=lambda item: (item.failed, -item.log_speedup))
-    if len(ranked) <= OF_A_RUN:
+    if len(ranked) <= most:
         return ranked
-    best, rest = ranked[: OF_A_RUN // 2], ranked[OF_A_RUN // 2 :]
-    count = OF_A_RUN - len(best)
+    best, rest = ranked[: most // 2], ranked[most // 2 :]
+    count = most - len(best)
     return [*best, *(rest[round((number + 1) * (len(rest) - 1) / count)] for number in range(count))]
 
 
 def _as_known(record: ExperienceRecord, query: Query) -> Known:
-    nearness = 0.95 if record.graph_signature == query.graph_signature else 0.6
-    if record.shape_class != query.shape_class:
-        nearness -= 0.2
-    if record.device != query.device:
-        nearness *= 0.5
+    is_here = record.graph_signature == query.graph_signature
+    is_same = is_here and (record.shape_class, record.device) == (query.shape_class, query.device)
+    graph = "" if is_here else record.graph_signature
+    site = "" if is_same else f"{record.shape_class} {record.device}"
     if record.outcome != "correct" or not record.child_speedup:
-        return Known(record.run, "", record.kernels, 0.0, 0.0, nearness, failed=True)
+        return Known(record.run, "", record.kernels, 0.0, 0.0, graph, site, failed=True)
     low, high = record.child_ci95 or (record.child_speedup, record.child_speedup)
     deviation = (math.log(high) - math.log(low)) / 4 if 0 < low <= high < math.inf else 0.1
     structure = " ".join(kernel.place for kernel in record.kernels)
-    return Known(record.run, structure, record.kernels, math.log(record.child_speedup), deviation, nearness)
+    return Known(record.run, structure, record.kernels, math.log(record.child_speedup), deviation, graph, site)
+
+
+def _likeness(record: ExperienceRecord, query: Query) -> float:
+    """How much a record's graph has in common with the query's."""
+    theirs, wanted = set(record.op_kinds), set(query.op_kinds)
+    shared = len(theirs & wanted) / max(1, len(theirs | wanted))
+    same = record.graph_signature == query.graph_signature
+    return 2.0 * same + shared + 0.5 * (record.device == query.device) + 0.5 * (record.shape_class == query.shape_class)
 
 
 def _rank(hit: Hit) -> tuple[float, float, float, str]:

@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -297,17 +297,31 @@ def test_shape_class_buckets_near_sizes_together() -> None:
     assert shape_class([(4096, 1024)]) != shape_class([(64, 64)])
 
 
+def rows(run: str, speeds: Sequence[float], **changes: object) -> list[ExperienceRecord]:
+    """What one run measured of a kernel, at these speeds, each with a number of its own."""
+    return [
+        lesson(
+            number,
+            id=f"{run}.{number}",
+            run=run,
+            source_digest=f"{run}.{number}",
+            move="seed",
+            child_speedup=speed,
+            child_ci95=(speed, speed),
+            kernels=(KernelChoices("#0", "row", "row:softmax", 1.0, {"unroll": number}),),
+        )
+        for number, speed in enumerate(speeds)
+    ]
+
+
 def test_a_run_tells_its_best_and_how_far_down_others_were_in_few_configurations(store: ExperienceStore) -> None:
     speeds = [1.0 + ((7 * number) % 41) / 10 for number in range(41)]
-    kernels = [(KernelChoices("#0", "row", "row:softmax", 1.0, {"unroll": number}),) for number in range(41)]
-    measured = [
-        lesson(number, source_digest=f"d{number}", child_speedup=speed, child_ci95=(speed, speed), kernels=made)
-        for number, (speed, made) in enumerate(zip(speeds, kernels, strict=True))
-    ]
-    store.add([*measured, lesson(41, source_digest="bad", outcome="crash", child_speedup=None, kernels=kernels[0])])
+    (bad,) = rows("one", [0.0])
+    bad = dataclasses.replace(bad, id="bad", step="bad", source_digest="bad", outcome="crash", child_speedup=None)
+    store.add([*rows("one", speeds), bad])
     found = store.known(QUERY, {"row"})
     known = [math.exp(item.log_speedup) for item in found if not item.failed]
-    assert len(found) <= 12 and any(item.failed for item in found)
+    assert len(found) <= 30 and not store.known(QUERY, {"gemm"})
     assert known[:6] == pytest.approx(sorted(speeds, reverse=True)[:6])
     assert min(known) < 1.6 and max(one - other for one, other in itertools.pairwise(known)) < 1.0
 
@@ -320,3 +334,14 @@ def test_a_run_is_told_a_step_once_and_none_of_its_own(store: ExperienceStore) -
     hits = store.recall(dataclasses.replace(QUERY, run="mine"))
     assert [hit.record.run for hit in hits] == ["earlier"]
     assert len(store.recall(QUERY, k=20)) == 13
+
+
+def test_several_runs_of_a_graph_share_its_part_and_the_nearest_graph_is_told_first(store: ExperienceStore) -> None:
+    speeds = [1.0 + number / 10 for number in range(30)]
+    for run in ("f1", "f2", "f3"):
+        store.add(dataclasses.replace(one, graph_signature="other", op_kinds=("sum",)) for one in rows(run, speeds))
+    store.add(dataclasses.replace(one, shape_class="1d") for one in rows("own", speeds[:5]))
+    found = store.known(QUERY, {"row"})
+    assert [item.run for item in found[:5]] == ["own"] * 5
+    assert {(item.graph, bool(item.site)) for item in found} == {("", True), ("other", True)}
+    assert {run: sum(item.run == run for item in found) for run in ("f1", "f2", "f3")} == {"f1": 10, "f2": 10, "f3": 10}
