@@ -24,7 +24,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.merit import Estimate, estimate_of
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
-from foundry.knowledge.thought import Directive
+from foundry.knowledge.thought import Directive, Move
 
 if TYPE_CHECKING:
     from foundry.agents.brain import Brain
@@ -43,6 +43,14 @@ class Library(Protocol):
         """The candidate file of a recipe. Raises CannotLower."""
         ...
 
+    def moves(self, lowered: Lowered) -> tuple[Move, ...]:
+        """All neighbours of a candidate."""
+        ...
+
+    def apply(self, recipe: Recipe, move: Move) -> Recipe:
+        """The neighbour that a move leads to."""
+        ...
+
 
 class KernelLibrary:
     """The library of this package."""
@@ -56,6 +64,16 @@ class KernelLibrary:
         from foundry.knowledge.library.lower import lower
 
         return lower(graphs, recipe, task_source=task_source, device=device)
+
+    def moves(self, lowered: Lowered) -> tuple[Move, ...]:
+        from foundry.knowledge.library.moves import moves
+
+        return moves(lowered)
+
+    def apply(self, recipe: Recipe, move: Move) -> Recipe:
+        from foundry.knowledge.library.moves import apply
+
+        return apply(recipe, move)
 
 
 @dataclass(frozen=True)

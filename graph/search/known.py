@@ -18,7 +18,6 @@ from foundry.knowledge.device import Device
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.experience.record import Known
 from foundry.knowledge.library.lowered import Lowered
-from foundry.knowledge.library.moves import apply, moves
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Task
 
@@ -72,10 +71,11 @@ async def _find_templates(graph: OpGraph, services: Services) -> set[str]:
         for recipe in services.library.seeds(graph, services.device)[:SEEDS]:
             lowered = await services.lower(recipe)
             found |= {kernel.template for kernel in lowered.kernels}
-            changes = [move for move in moves(lowered) if move.kind != "set"][:NEIGHBOURS]
-            for move in changes:
+            changes = [move for move in services.library.moves(lowered) if move.kind != "set"]
+            for move in changes[:NEIGHBOURS]:
                 with contextlib.suppress(CannotLower):
-                    found |= {kernel.template for kernel in (await services.lower(apply(recipe, move))).kernels}
+                    near = await services.lower(services.library.apply(recipe, move))
+                    found |= {kernel.template for kernel in near.kernels}
     return found
 
 

@@ -168,7 +168,7 @@ from tests.graph.conftest import FakeParts
 
 class Killing(ExperienceStore):
     def add(self, records):
-        if any(record.step == "i0g4" for record in records):
+        if any(record.step == "i0g5" for record in records):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().add(records)
 
@@ -199,7 +199,7 @@ async def test_a_kill_between_evaluation_and_booking_loses_no_credit_and_the_nex
     made = {item.step: item for item in run.decisions() if item.proposal is not None and item.proposal.moves}
     booked = [record for record in store.newest(1000) if record.together]
     assert any(len(item.proposal.moves) > 1 for item in made.values() if item.proposal is not None)
-    assert "i0g4" in made and {record.step for record in booked} == set(made)
+    assert "i0g5" in made and {record.step for record in booked} == set(made)
     for step, decision in made.items():
         own = {record.move: record for record in booked if record.step == step}
         assert decision.proposal is not None
