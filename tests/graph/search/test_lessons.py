@@ -212,7 +212,9 @@ async def test_a_kill_between_evaluation_and_booking_loses_no_credit_and_the_nex
     store.close()
     assert (await replay(path, parts())).exact
 
-    later = RunDirectory.inspect(Path((await solve(replace(request, seed=2), parts=parts())).run))
+    warm = Path((await solve(replace(request, seed=2), parts=parts())).run)
+    assert (await replay(warm, parts())).exact  # with what it recalled, though the store holds more by now
+    later = RunDirectory.inspect(warm)
     first = EventLog(later.database, reading=True).read("retrieval")[0]
     assert set(first.data["lifts"]) & {record.move for record in booked}
     why = [item.proposal.rationale for item in later.decisions() if item.proposal is not None]
