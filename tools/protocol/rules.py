@@ -91,7 +91,9 @@ class Distribution:
     - `positive`, `negative`: every element has this sign. Shows a wrong initial value of a maximum or minimum.
     - `few bits`: values that bfloat16 holds exactly.
     - `ordered`: each row ascends. Shows a selection that relies on large elements lying apart.
-    - `close together`: all elements of an input lie within a thousandth of each other, and differ.
+    - `close together`: all elements of an input lie within a thousandth of each other, and differ. Asked where PyTorch
+      selects and rounds nothing (a median, a sort): elsewhere honest formulas, such as a variance from the sums of x
+      and of its squares, lose digits that PyTorch keeps.
 
     Patterns of other inputs, which stay as given under all patterns above:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.

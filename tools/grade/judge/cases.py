@@ -136,6 +136,8 @@ class Case:
             return self._has_numbers
         if distribution.pattern == "few other signs":
             return self._has_one_sign
+        if distribution.pattern == "close together":  # a plain formula may lose there what a sum's parts have in common
+            return self.has_floats and bool(self._is_exact) and all(self._is_exact)
         if distribution.pattern == "no structure":
             return self.has_structure()
         if distribution.pattern == "other indices":
