@@ -88,18 +88,24 @@ class _Encoder:
 
     def encode(self, items: Sequence[Known]) -> _Set:
         rows: dict[tuple[object, ...], int] = {}
+        seen: dict[tuple[int, str, str], int] = {}  # what sketches of one place leave as it is, they share
         kernels: list[tuple[Known, KernelChoices]] = []
         owned: list[tuple[int, int, float]] = []
         for index, item in enumerate(items):
+            graph, site = item.graph, item.site
             for kernel in item.kernels:
-                key = (item.graph, item.site, kernel.template, kernel.place, *kernel.choices.items())
-                if key not in rows:
-                    rows[key] = len(kernels)
-                    kernels.append((item, kernel))
-                owned.append((index, rows[key], kernel.share))
+                row = seen.get((id(kernel), graph, site))
+                if row is None:
+                    key = (graph, site, kernel.template, kernel.place, *kernel.choices.items())
+                    row = rows.setdefault(key, len(kernels))
+                    if row == len(kernels):
+                        kernels.append((item, kernel))
+                    seen[id(kernel), graph, site] = row
+                owned.append((index, row, kernel.share))
         weights = np.zeros((len(items), len(kernels)))
-        for index, row, share in owned:
-            weights[index, row] += share
+        if owned:
+            at, row_of, shares = zip(*owned, strict=True)
+            np.add.at(weights, (_codes(at), _codes(row_of)), np.array(shares))
         numbers, words = self._values([kernel for _, kernel in kernels])
         return _Set(
             weights,

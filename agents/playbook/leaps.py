@@ -31,9 +31,11 @@ from foundry.knowledge.library.lowered import Outline
 from foundry.knowledge.thought import Move
 
 WHOLE = 400  # configurations of a kernel that are all looked at from a place; of more, so many are drawn
+AROUND = 2400  # of all its kernels together: a graph of 17 took 2.5 s of thinking an evaluation without it, 1.1 with it
 KEPT, DEPTH, TOGETHER = 48, 12, 160  # of a kernel's the best; so many of them are put together with those of others
 STRUCTURES, ELITES = 4, 3  # changes of structure, and other candidates, that are looked around from
-ANCHORS = 60  # measured configurations of a template that are tried on each kernel, the fastest of their runs first
+ANCHORS = 60  # measured configurations of a template that are tried on each kernel, the fastest of their runs first,
+ANCHORED = 0.15  # and of what is looked at no larger share
 ROUNDS = 8  # of asking the library, at most, while something better is in sight
 REALISED, ASKED = 4, 4  # places that are found in a round, and times so many that are asked for
 LEAST_TRUST = 0.02  # with less it changes nothing
@@ -192,11 +194,12 @@ class Leaps:
         if not again and (place.outline.structure, offered) in self._seen:
             return []
         best: list[list[Sketch]] = []
-        is_whole = True
+        is_whole, most = True, min(WHOLE, AROUND // max(1, len(kernels)))
         for kernel in kernels:
             if groups := self._groups(kernel):
-                is_whole = is_whole and _count(groups) <= WHOLE
-                drawn = [*self._settings_of(kernel, groups), *([] if again else self._measured_settings(kernel))]
+                is_whole = is_whole and _count(groups) <= most
+                measured = [] if again else self._measured_settings(kernel, min(ANCHORS, round(ANCHORED * most)))
+                drawn = [*self._settings_of(kernel, groups, most), *measured]
                 sketches = [Sketch(place, some) for some in drawn]
                 best.append(self._best(place, sketches))
         if is_whole:
@@ -204,22 +207,24 @@ class Leaps:
         found = [item for sketches in best for item in sketches]
         return [*found, *self._best(place, self._together(place, best))] if len(best) > 1 else found
 
-    def _settings_of(self, kernel: KernelSummary, groups: Sequence[tuple[Ranked, ...]]) -> list[tuple[Ranked, ...]]:
+    def _settings_of(
+        self, kernel: KernelSummary, groups: Sequence[tuple[Ranked, ...]], most: int
+    ) -> list[tuple[Ranked, ...]]:
         """All that a kernel's numbers may be beside what they are, or a part of that: one number changed, or some."""
-        if _count(groups) <= WHOLE:
+        if _count(groups) <= most:
             every = itertools.product(*((None, *group) for group in groups))
             return [some for one in every if (some := tuple(item for item in one if item is not None))]
         found: list[tuple[Ranked, ...]] = [(item,) for group in groups for item in group]
-        for _ in range(WHOLE):
+        for _ in range(most):
             share = self.stream.choice((0.3, 0.6, 1.0))
             some = tuple(self.stream.choice(group) for group in groups if self.stream.random() < share)
             found += [some] if some else []
         return found
 
-    def _measured_settings(self, kernel: KernelSummary) -> list[tuple[Ranked, ...]]:
+    def _measured_settings(self, kernel: KernelSummary, most: int) -> list[tuple[Ranked, ...]]:
         """What was measured of the kernel's template, numbers that it has only with other values included."""
         found = []
-        for choices in self._measured.get(kernel.template, ())[:ANCHORS]:
+        for choices in self._measured.get(kernel.template, ())[:most]:
             others = [(name, value) for name, value in choices.items() if kernel.choices.get(name) != value]
             moves = (Move("set", "tile", name, kernel.name, kernel.template, value) for name, value in others)
             found.append(tuple(Ranked(move, 1.0, NO_OPINION) for move in moves))
