@@ -45,20 +45,20 @@ class Server:
         poller = select.poll()
         poller.register(self._control.fileno(), select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
-        while True:
-            poller.poll()
-            with contextlib.suppress(BlockingIOError):
-                os.read(self._wake_read, 4096)
-            self._reap()
-            if self._control.ready(0.0):
-                try:
-                    message, handles = self._control.receive()
-                except (ChannelClosed, ChannelGarbled):
-                    break
-                self._control.send(self._answer(message, handles))
-        for pid in list(self._workers):
-            self._end(pid)
-        self._kill_orphans()
+        try:
+            while True:
+                poller.poll()
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+                self._reap()
+                if self._control.ready(0.0):
+                    self._control.send(self._answer(*self._control.receive()))
+        except (ChannelClosed, ChannelGarbled):
+            pass  # the main process is gone: it may die before it has read an answer
+        finally:
+            for pid in list(self._workers):
+                self._end(pid)
+            self._kill_orphans()
 
     def _import_next(self) -> None:
         if self._later:

@@ -184,22 +184,30 @@ def test_a_daemon_left_behind_is_killed(plain: Zygote) -> None:
     until(lambda: is_gone(left), "the end of the daemon")
 
 
-def test_nothing_survives_a_killed_main_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "last",
+    [
+        'worker.request({"do": "hang"})',
+        '[warm._control.send({"op": "alive", "pid": worker.pid}) for _ in range(50)]; os.kill(os.getpid(), 9)',
+    ],
+    ids=["while a worker works", "before it has read an answer"],
+)
+def test_nothing_survives_a_killed_main_process(tmp_path: Path, last: str) -> None:
     (tmp_path / "worker_entries.py").write_text(ENTRIES)
     code = f"""
-import time
+import os
 from foundry.tools.process.child import Limits
 from foundry.tools.process.zygote import Zygote
 warm = Zygote.start(threads=1, preload=["ctypes"], later=[], environment={{"PYTHONPATH": {str(tmp_path)!r}}})
 worker = warm.fork("worker_entries:serve", Limits())
 left = worker.request({{"do": "leave"}})[0]["left"]
 print(warm._child.pid, worker.pid, left, flush=True)
-worker.request({{"do": "hang"}})
+{last}
 """
     main = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert main.stdout is not None
     pids = [int(pid) for pid in main.stdout.readline().split()]
-    assert len(pids) == 3 and main.poll() is None
+    assert len(pids) == 3
     main.send_signal(signal.SIGKILL)
     main.wait()
     main.stdout.close()
