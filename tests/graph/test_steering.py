@@ -22,6 +22,7 @@ from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.solve import resume, solve
 from foundry.graph.views.answers import answer
 from foundry.graph.views.conversation import wait_for_acknowledgement
+from foundry.knowledge.errors import UsageError
 from foundry.knowledge.ruling import rule
 from foundry.knowledge.task import Task, TaskOptions
 from foundry.knowledge.thought import Directive
@@ -173,10 +174,13 @@ async def test_stop_finishes_with_what_there_is(make_request: MakeRequest, parts
 
 
 def resting(runs: Path) -> set[int | None]:
-    """The islands of the only run in `runs` that have paused."""
-    found = set()
+    """The islands of the only run in `runs` that have paused; none of a run that is only being made."""
+    found = set[int | None]()
     for path in runs.glob("*/run.sqlite"):
-        run = RunDirectory.inspect(path.parent)
+        try:
+            run = RunDirectory.inspect(path.parent)
+        except UsageError:
+            return found
         notes = EventLog(run.database, reading=True).read("note")
         found |= {event.island for event in notes if event.name == "paused"}
         run.close()
