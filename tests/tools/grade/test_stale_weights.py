@@ -10,10 +10,10 @@ from tests.exploits.museum import HERE, read_case
 from tests.tools.grade import asking
 
 from foundry.agents.playbook.diagnosis import failure_of
-from foundry.knowledge.candidate import Baseline, Build, Candidate, Evaluation, Stage, Verdict
+from foundry.knowledge.candidate import Baseline, Candidate, Evaluation, Stage, Verdict
 from foundry.knowledge.cards import cards
 from foundry.tools.grade.grader import Grader
-from foundry.tools.grade.workbench import open_workbench
+from foundry.tools.grade.workbench import open_workbench, target_of
 from foundry.tools.machine.device import describe
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.task.file import read_task
@@ -24,7 +24,6 @@ IN_CONSTRUCTOR = read_case(HERE / "cheats" / "cpu" / "stale_weights.py").text
 BY_VERSION = read_case(HERE / "honest" / "cpu" / "weights_followed_by_version.py").text
 AT_FIRST_FORWARD = BY_VERSION.replace("if self.key != key:", "if self.key is None:")
 REMEDY = "in the first forward, and again whenever a parameter's `_version` or `data_ptr()` is another"
-BUILT = Build(ok=True, seconds=0.0, artifact="library.so")
 BASELINE = Baseline(1.0, 0.0, [(256, 512)])
 NORMALISED = """
 import torch
@@ -78,7 +77,7 @@ def prepared(lines: str) -> str:
 
 
 def verify(grader: Grader, text: str, stage: Stage = "screen") -> Verdict:
-    return asking.verify(grader, text, BUILT, stage, BASELINE)
+    return asking.verify(grader, text, target_of(describe("cpu")).build(text), stage, BASELINE)
 
 
 @pytest.mark.parametrize("text", [IN_CONSTRUCTOR, AT_FIRST_FORWARD], ids=["constructor", "first forward"])
@@ -89,7 +88,8 @@ def test_weights_prepared_once_are_called_stale_and_diagnosed_so(graders: dict[s
     assert "right with linear.weight as it was before load_state_dict changed it" in verdict.evidence
     assert REMEDY in verdict.evidence and "first wrong element" not in verdict.evidence
     candidate = Candidate("c3", 0, 1, "cpu", "model", "0" * 64)
-    assert failure_of(Evaluation(candidate, BUILT, verdict)) == ("stale_weights", verdict.evidence)
+    built = target_of(describe("cpu")).build(text)
+    assert failure_of(Evaluation(candidate, built, verdict)) == ("stale_weights", verdict.evidence)
     action = cards()["stale_weights"].action
     assert "_version" in action and "first forward" in action
 
