@@ -25,6 +25,9 @@ make_event: Callable[..., Any] = torch.cuda.Event
 make_stream: Callable[..., Any] = torch.cuda.Stream
 occupy: Callable[..., Any] = torch.cuda._sleep  # cycles
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no NVIDIA GPU here")
+alone = pytest.mark.skipif(
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1, reason="needs the GPU to itself: run it without -n"
+)
 
 
 def test_pieces_of_an_output_are_its_first_and_last_bytes_and_some_between() -> None:
@@ -60,6 +63,29 @@ def test_a_call_that_leaves_the_last_answer_where_it_was_shows(spared: list[torc
 
     outputs = timed_calls.call_in_a_row(call, 40e-9, lambda: next(ticks), spared)
     assert bool(outputs[0].isnan().all()) == math.isnan(last)
+
+
+def test_on_a_gpu_many_calls_are_queued_before_one_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks how long ago the last call was meets calls that nothing lies between."""
+    ticks, done, looks = itertools.count(), list[int](), list[int]()
+    compare = torch.equal
+
+    def look(one: torch.Tensor, other: torch.Tensor) -> bool:
+        looks.append(len(done))
+        return compare(one, other)
+
+    monkeypatch.setattr(torch, "equal", look)
+
+    def call() -> list[torch.Tensor]:
+        done.append(1)
+        return [torch.ones(2)]
+
+    timed_calls.call_in_a_row(call, 100e-9, lambda: next(ticks), [])
+    between = [later - earlier for earlier, later in itertools.pairwise(looks)]
+    assert between[:4] == [2, 4, 8, 16] and set(between[4:]) == {timed_calls.QUEUED_CALLS}
+    del done[:], looks[:]
+    timed_calls.call_in_a_row(call, 100e-9, lambda: next(ticks), None)
+    assert {later - earlier for earlier, later in itertools.pairwise(looks)} == {1}, "on a CPU each answer is compared"
 
 
 def test_what_is_given_out_each_time_and_what_is_spared_is_not_overwritten() -> None:
@@ -169,6 +195,7 @@ def median_ms(call: Callable[[], Any]) -> float:
 
 @pytest.mark.gpu
 @needs_gpu
+@alone
 @pytest.mark.parametrize("size", [1024, 4096])
 @pytest.mark.parametrize("where", ["beside", "behind"])
 def test_work_on_another_stream_is_charged(size: int, where: Where) -> None:
@@ -196,9 +223,7 @@ def test_an_output_that_the_callers_stream_does_not_wait_for_is_found(where: Whe
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.skipif(
-    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1, reason="needs the GPU to itself: run it without -n"
-)
+@alone
 def test_an_honest_short_call_is_not_charged_for_a_slow_host() -> None:
     settle()
     x = torch.randn(1 << 20, device="cuda")

@@ -53,10 +53,10 @@ def judge_by(
     """Both processes hold nothing else; `case` was made from SEED, and `tf32` is the most that the user's policy
     allows. Raises RunnerFailed where the reference fails."""
     rules = FOREIGN[name]
-    for link in (kernel, reference):
+    for link in (kernel, reference):  # a candidate that calls PyTorch is under its flags too
         link.build(CASE, case)
-    reference.vary(COMPARED, CASE, tf32=_at_most(DEFAULT_TF32, tf32))
-    reference.vary(TIMED, CASE, tf32=_at_most(rules.timed_tf32, tf32))
+        link.vary(COMPARED, CASE, tf32=_at_most(DEFAULT_TF32, tf32))
+        link.vary(TIMED, CASE, tf32=_at_most(rules.timed_tf32, tf32))
     passed, asked, is_eager_right, evidence = 0, 0, True, ""
     stream = random.Random(SEED)
     for factor in rules.factors:
@@ -69,7 +69,7 @@ def judge_by(
         if wanted is None:
             continue
         asked += 1
-        problem = _problem(kernel, specs, wanted, rules)
+        problem = _problem(kernel, specs, wanted, rules, variant=COMPARED)
         passed += not problem
         evidence = evidence or (f"inputs {drawn.name}: {problem}" if problem else "")
         if rules.timed_tf32 != DEFAULT_TF32:
@@ -77,7 +77,7 @@ def judge_by(
         del wanted
     ours_ms, theirs_ms = None, None
     if not evidence:
-        ours_ms, theirs_ms = _mean_ms(kernel, rules, cache), _mean_ms(reference, rules, cache, TIMED)
+        ours_ms, theirs_ms = (_mean_ms(link, rules, cache, TIMED) for link in (kernel, reference))
     return ForeignVerdict(name, not evidence, f"{passed} of {asked}", evidence, theirs_ms, ours_ms, is_eager_right)
 
 
@@ -100,7 +100,7 @@ def _wanted(reference: RunnerLink, specs: list[TensorSpec], *, is_needed: bool) 
 
 
 def _problem(
-    link: RunnerLink, specs: list[TensorSpec], wanted: Sequence[torch.Tensor], rules: ForeignRules, *, variant: str = ""
+    link: RunnerLink, specs: list[TensorSpec], wanted: Sequence[torch.Tensor], rules: ForeignRules, *, variant: str
 ) -> str:
     """Why a side's answer is not close to what is wanted, or ""."""
     try:

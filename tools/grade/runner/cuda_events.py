@@ -35,7 +35,7 @@ HIDDEN_SHARE = 0.05  # or this part of the call
 SEEN_BY_HOST_MS = 0.25  # the same for what only the host's last look shows: copies, work that was queued late
 EMPTY_CALLS = 9
 LEAD_MS = 1.0
-HELD_MS = (5.0, 20.0, 80.0)  # tried in turn: queueing the call must take less
+HELD_MS = (5.0, 20.0, 80.0, 400.0)  # tried in turn: queueing the call must take less
 SPANS, SPAN_BYTES = 8, 4096  # pieces of each output that are copied
 
 _flush_buffers: dict[int, torch.Tensor] = {}

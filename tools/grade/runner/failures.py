@@ -22,11 +22,12 @@ class Refused(Exception):
         super().__init__(line)
 
 
-def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device) -> Any:
-    """Runs foreign code, and what it started on a GPU to its end; turns anything it raises into a Refused."""
+def guarded(kind: str, work: Callable[[], Any], where: str, device: torch.device, *, waits: bool = True) -> Any:
+    """Runs foreign code, and if it `waits` what that started on a GPU to its end; turns anything it raises into a
+    Refused."""
     try:
         result = work()
-        if device.type == "cuda":
+        if waits and device.type == "cuda":
             torch.cuda.synchronize()
         return result
     except Refused:

@@ -13,6 +13,7 @@ import resource
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -268,7 +269,9 @@ class Runner:
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
             spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
-            tensors = timed_calls.call_in_a_row(lambda: self._call_plainly(slot), message["awake"], self._clock, spared)
+            call, seconds = partial(self._call_plainly, slot, waits=False), message["awake"]
+            work = partial(timed_calls.call_in_a_row, call, seconds, self._clock, spared)
+            tensors = guarded("crash", work, self._where, self._device)
         else:
             state.reset()
             self._prepare_memory(wanted, message["poison"])
@@ -314,16 +317,14 @@ class Runner:
     def _soak(self, message: Message, handles: list[int]) -> Message:
         """Many calls in a row, as in a user's loop: who counts calls, or gives out its buffers in turns, shows."""
         slot = self._slots[message["slot"]]
-        stop = self._clock() + int(1e9 * message["seconds"])
-        done, found = many_calls(
-            lambda: self._call_plainly(slot), slot, int(message["calls"]), lambda: self._clock() > stop
-        )
+        calls, stop = int(message["calls"]), self._clock() + int(1e9 * message["seconds"])
+        done, found = many_calls(partial(self._call_plainly, slot), slot, calls, lambda: self._clock() > stop)
         return {"calls": done, "alias": found}
 
-    def _call_plainly(self, slot: Slot) -> list[torch.Tensor]:
-        """The outputs of a call that nothing is prepared for but the buffers."""
+    def _call_plainly(self, slot: Slot, *, waits: bool = True) -> list[torch.Tensor]:
+        """The outputs of a call that only buffers are prepared for; a GPU may write them later unless it `waits`."""
         self._state_of(slot).reset()
-        return self._output_tensors(self._forward(slot, record=False)[0])
+        return self._output_tensors(self._forward(slot, record=False, waits=waits)[0])
 
     def _look(self, message: Message, handles: list[int]) -> Message:
         """The outputs of an earlier checked call, as they are now; `back` = 1 is the last one."""
@@ -363,7 +364,9 @@ class Runner:
         answer = watched_calls(observer, lambda record: self._forward(slot, record=record)[1], message, self._clock)
         if self._device.type == "cuda":
             others = [*slot.tensors, *self._state_of(slot).tensors]
-            answer["unfinished"] = self._find_unfinished(lambda: self._call_plainly(slot), others)
+            call = partial(self._call_plainly, slot, waits=False)
+            work = partial(self._find_unfinished, call, others)
+            answer["unfinished"] = guarded("crash", work, self._where, self._device)
             answer["kernels"] = record_launches(lambda: self._forward(slot, record=False))
         return answer
 
@@ -442,10 +445,10 @@ class Runner:
             self._state_of(slot).reset()  # every sample begins with the same buffers
         return {}
 
-    def _forward(self, slot: Slot, *, record: bool) -> tuple[Any, list[Any]]:
+    def _forward(self, slot: Slot, *, record: bool, waits: bool = True) -> tuple[Any, list[Any]]:
         model = self._models[slot.case]
         if not record:
-            return self._guard("crash", lambda: model(*slot.arguments)), []
+            return self._guard("crash", lambda: model(*slot.arguments), waits=waits), []
         results: list[Any] = []
         operators = record_ops(lambda: results.append(self._guard("crash", lambda: model(*slot.arguments))))
         return results[0], operators
@@ -458,18 +461,17 @@ class Runner:
         return {}
 
     def _output_tensors(self, result: Any) -> list[torch.Tensor]:
-        leaves = tensors_in_result(result, self._device)
-        tensors: list[torch.Tensor] = self._guard("wrong_result", lambda: [plain_output(leaf) for leaf in leaves])
-        return tensors
+        plain = map(plain_output, tensors_in_result(result, self._device))
+        return list(self._guard("wrong_result", lambda: list(plain), waits=False))
 
     def _specs(self, tensors: list[torch.Tensor]) -> list[TensorSpec]:
         specs: list[TensorSpec] = self._guard("wrong_result", lambda: [loading.spec_of(item) for item in tensors])
         return specs
 
-    def _guard(self, kind: str, work: Callable[[], Any]) -> Any:
-        """Runs foreign code; turns anything it raises into a Refused with its own line."""
+    def _guard(self, kind: str, work: Callable[[], Any], *, waits: bool = True) -> Any:
+        """Runs foreign code, on a GPU to its end if it `waits`; turns what it raises into a Refused with its line."""
         with self._disguise or contextlib.nullcontext():
-            return guarded(kind, work, self._where, self._device)
+            return guarded(kind, work, self._where, self._device, waits=waits)
 
 
 def serve(control: Channel) -> None:
