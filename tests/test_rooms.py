@@ -23,6 +23,7 @@ ROOMS = (
     "knowledge.experience",
     "knowledge.library.ir",
     "knowledge.library.rules",
+    "knowledge.library.rules.writes",
     "knowledge.library.algebra",
     "knowledge.library.fusion",
     "knowledge.library.file",

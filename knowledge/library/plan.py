@@ -31,6 +31,7 @@ from foundry.knowledge.library.rules import (
     shape,
 )
 from foundry.knowledge.library.rules.builder import RULES, Builder, Tensor, Unsupported
+from foundry.knowledge.library.rules.writes import scatter
 from foundry.knowledge.opgraph import Argument, Op, OpGraph, Ref, TensorSpec, contiguous_strides
 
 # Importing a rules module registers its rules.
@@ -46,6 +47,7 @@ RULE_MODULES = (
     scan,
     attention,
     index,
+    scatter,
     resample,
     order,
     recurrent,

@@ -41,11 +41,15 @@ def _cpu() -> Mapping[type, Print]:
     from foundry.knowledge.library.cpu.pool import print_pool
     from foundry.knowledge.library.cpu.rows.row import print_row
     from foundry.knowledge.library.cpu.rows.scan import print_scan
+    from foundry.knowledge.library.cpu.rows.segment import print_segments
+    from foundry.knowledge.library.cpu.rows.sort import print_sort
 
     return {
         kernels.MapKernel: print_map,
         kernels.RowKernel: print_row,
         kernels.ScanKernel: print_scan,
+        kernels.SortKernel: print_sort,
+        kernels.SegmentKernel: print_segments,
         kernels.PoolKernel: print_pool,
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,
@@ -65,11 +69,15 @@ def _cuda() -> Mapping[type, Print]:
     from foundry.knowledge.library.cuda.rows.recurrence import print_recurrence
     from foundry.knowledge.library.cuda.rows.row import print_row
     from foundry.knowledge.library.cuda.rows.scan import print_scan
+    from foundry.knowledge.library.cuda.rows.segment import print_segments
+    from foundry.knowledge.library.cuda.rows.sort import print_sort
 
     return {
         kernels.MapKernel: print_map,
         kernels.RowKernel: print_row,
         kernels.ScanKernel: print_scan,
+        kernels.SortKernel: print_sort,
+        kernels.SegmentKernel: print_segments,
         kernels.PoolKernel: print_pool,
         kernels.GemmKernel: print_gemm,
         kernels.ConvKernel: print_conv,

@@ -24,6 +24,8 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     ScanKernel,
+    SegmentKernel,
+    SortKernel,
     Store,
     Tail,
     TorchCall,
@@ -117,6 +119,10 @@ def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
         return [(kernel.value, kernel.outer + kernel.input_size)]
     if isinstance(kernel, ScanKernel):
         return [(kernel.value, kernel.shape)]
+    if isinstance(kernel, SortKernel):
+        return [(kernel.key, (kernel.items,))]
+    if isinstance(kernel, SegmentKernel):
+        return [(kernel.value, (kernel.items, *kernel.shape[1:]))]
     if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
         return [(kernel.mask, (*kernel.batch, kernel.rows, kernel.columns))]
     return []
@@ -153,7 +159,9 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
         return replace(kernel, a=a, b=b, stores=stores, tail=_rewritten_tail(kernel, visit))
     if isinstance(kernel, ConvKernel):
         return replace(kernel, stores=stores, tail=_rewritten_tail(kernel, visit))
-    if isinstance(kernel, PoolKernel | ScanKernel):
+    if isinstance(kernel, SortKernel):
+        return replace(kernel, key=visit(kernel.key, (kernel.items,)))
+    if isinstance(kernel, PoolKernel | ScanKernel | SegmentKernel):
         (value,) = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, value=value, stores=stores)
     if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
@@ -174,6 +182,8 @@ def fixed_reads(step: Step) -> set[str]:
         return {step.q.buffer, step.k.buffer, step.v.buffer}
     if isinstance(step, RecurrentKernel):
         return {load.buffer for load in cell_loads(step)}
+    if isinstance(step, SegmentKernel):
+        return {step.starts, step.order}
     if isinstance(step, AuthoredStep):
         return set(step.reads)
     if isinstance(step, TorchCall):
@@ -213,6 +223,8 @@ def writes(step: Step) -> set[str]:
         return {name for name in step.results if name}
     if isinstance(step, AuthoredStep):
         return set(step.writes)
+    if isinstance(step, SortKernel):
+        return {step.starts, step.order}
     tail = tail_of(step)
     states = last_states(step) if isinstance(step, RecurrentKernel) else []
     return {*states, *(store.buffer for store in [*stores_of(step), *(tail_stores(tail) if tail else [])])}
@@ -266,6 +278,10 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
     if isinstance(step, AuthoredStep):
         reads += step.reads
         writes += step.writes
+    if isinstance(step, SegmentKernel):
+        reads += [step.starts, step.order]
+    if isinstance(step, SortKernel):
+        writes += [step.starts, step.order]
     if isinstance(step, RecurrentKernel):
         writes += last_states(step)
     if isinstance(step, TorchCall):

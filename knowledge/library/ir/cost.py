@@ -36,6 +36,8 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     ScanKernel,
+    SegmentKernel,
+    SortKernel,
     TorchCall,
     View,
 )
@@ -68,6 +70,8 @@ def flops(kernel: Kernel) -> int:
         total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
     elif isinstance(kernel, ScanKernel):
         total += math.prod(kernel.shape)
+    elif isinstance(kernel, SegmentKernel):
+        total += kernel.items * math.prod(kernel.shape[1:])
     elif isinstance(kernel, RecurrentKernel):
         total += _recurrent_flops(kernel)
     elif isinstance(kernel, AuthoredStep):
@@ -115,6 +119,7 @@ def traffic_bytes(kernel: Kernel, plan: Plan) -> int:
     read = sum(count * ITEM_BYTES[plan.buffers[name].dtype] for name, count in elements.items())
     space = store_space(kernel)
     whole = [plan.buffers[name] for name in (kernel.writes if isinstance(kernel, AuthoredStep) else ())]
+    whole += [plan.buffers[name] for name in ((kernel.starts, kernel.order) if isinstance(kernel, SortKernel) else ())]
     whole += [plan.buffers[name] for name in (last_states(kernel) if isinstance(kernel, RecurrentKernel) else ())]
     written = sum(buffer.numel * ITEM_BYTES[buffer.dtype] for buffer in whole)
     for store in stores_of(kernel):

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from foundry.knowledge.candidate import AuthoredKernel, Choice
+from foundry.knowledge.candidate import AuthoredKernel
+from foundry.knowledge.library.ir.printed import KernelSummary as KernelSummary
+from foundry.knowledge.library.ir.printed import PrintedKernel as PrintedKernel
+from foundry.knowledge.library.ir.printed import Tunable as Tunable
 from foundry.knowledge.opgraph import Argument, DType, OpGraph
 
 
@@ -364,6 +367,44 @@ class RecurrentKernel:
 
 
 @dataclass(frozen=True)
+class SortKernel:
+    """Sorts `items` by segment: `key`, an integer expression over (items,), is the segment of each. Fills two buffers
+    of int32: `order` with the items of segment 0, then those of segment 1 and so on, each segment's as they come, and
+    `starts` (segments + 1) with where each segment's begin. A key outside of 0 .. segments - 1 is in none."""
+
+    name: str
+    items: int
+    segments: int
+    key: Expr
+    starts: str
+    order: str
+    ops: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    stores: tuple[Store, ...] = ()
+
+
+@dataclass(frozen=True)
+class SegmentKernel:
+    """acc[segment, inner...] = `op` of `value` over the items of each segment, as a SortKernel has put them in order.
+
+    `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's neutral
+    element (of "last": anything) where a segment has no items, and Named("count"), their number as int64. "last" is the
+    value of the last item.
+    """
+
+    name: str
+    items: int
+    shape: tuple[int, ...]
+    op: Literal["sum", "prod", "max", "min", "last"]
+    value: Expr
+    starts: str
+    order: str
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class AuthoredStep:
     """A whole forward that an author wrote: what it reads and writes, its text and launches. What it computes is not
     known, so it has neither expressions nor stores."""
@@ -379,7 +420,8 @@ class AuthoredStep:
 
 
 _LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel
-Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | AuthoredStep
+_Scattered = SortKernel | SegmentKernel
+Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | _Scattered | AuthoredStep
 
 
 @dataclass(frozen=True)
@@ -446,54 +488,3 @@ class Plan:
     fixed: dict[str, Argument] = field(default_factory=dict)  # position -> value of an input that the kernels hold
     ieee_only: bool = False  # no product of float32 in TF32
     graph: OpGraph | None = None  # what the steps compute: the task's graph as rewritten
-
-
-@dataclass(frozen=True)
-class Tunable:
-    """A number or a choice of a template. `values` are all legal for this kernel on this device; numbers belong to
-    the tuner, never to a language model."""
-
-    name: str
-    values: tuple[Choice, ...]
-    default: Choice
-    aspect: Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
-    meaning: str  # what a larger value trades
-
-
-@dataclass(frozen=True)
-class PrintedKernel:
-    """One kernel as source text: `functions` are definitions at file scope, `call` the statements that run it.
-
-    In `call`, buffers are C identifiers `b_<name>` of their element type's pointer. `workspace_bytes` of scratch is
-    available to the call as `char* workspace`. CUDA: `call` launches on `stream`.
-    """
-
-    functions: str
-    call: str
-    template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention", "authored_<digest>"
-    choices: dict[str, Choice]  # every tunable's value in this printing
-    tunables: tuple[Tunable, ...]
-    d_mem: int
-    d_algo: int
-    d_sync: int
-    workspace_bytes: int = 0
-    launches: int = 1
-    prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
-    prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
-    prepared_bytes: int = 0  # CUDA: memory that launches which prepare fill, kept while parameters stay as they are
-    labels: tuple[str, ...] = ()
-    arch_feature: str = ""  # CUDA: the letter that the architecture's name needs, "a" for sm_90a
-    shared: tuple[str, ...] = ()  # library texts `functions` needs, once a file and at its scope, in this order
-
-
-@dataclass(frozen=True)
-class KernelSummary:
-    """What the search needs to know of one kernel of a lowered candidate."""
-
-    name: str
-    template: str
-    ops: tuple[str, ...]
-    choices: dict[str, Choice]
-    tunables: tuple[Tunable, ...]
-    flops: int
-    traffic_bytes: int

@@ -33,6 +33,8 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     ScanKernel,
+    SegmentKernel,
+    SortKernel,
     Store,
     TorchCall,
     View,
@@ -213,6 +215,10 @@ def execute(machine: Machine, step: object) -> None:
         _attention(machine, step)
     elif isinstance(step, RecurrentKernel):
         _recurrent(machine, step)
+    elif isinstance(step, SortKernel):
+        _sort(machine, step)
+    elif isinstance(step, SegmentKernel):
+        _segments(machine, step)
     else:
         assert isinstance(step, TorchCall)
         _call(machine, step)
@@ -464,6 +470,40 @@ def _walk(
             h = (given[step] + own).tanh() if kernel.cell == "rnn_tanh" else (given[step] + own).relu()
         found[step] = h
     return torch.stack(found), h, c
+
+
+def _sort(machine: Machine, kernel: SortKernel) -> None:
+    key = machine.evaluate(kernel.key, (kernel.items,), {}).long()
+    key = torch.where((key >= 0) & (key < kernel.segments), key, kernel.segments)
+    sorted_key, order = key.sort(stable=True)
+    machine.flat[kernel.order] = order.int()
+    machine.flat[kernel.starts] = torch.searchsorted(sorted_key, torch.arange(kernel.segments + 1)).int()
+
+
+def _segments(machine: Machine, kernel: SegmentKernel) -> None:
+    """Segment by segment."""
+    dtype, inner = torch_dtype(kernel.dtype), kernel.shape[1:]
+    value = machine.evaluate(kernel.value, (kernel.items, *inner), {}).to(dtype)
+    starts, order = machine.flat[kernel.starts].tolist(), machine.flat[kernel.order].long()
+    joins: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "sum": lambda x: x.sum(0, dtype=dtype),
+        "prod": lambda x: x.prod(0, dtype=dtype),
+        "max": lambda x: x.amax(0),
+        "min": lambda x: x.amin(0),
+        "last": lambda x: x[-1],
+    }
+    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    ends = (-math.inf, math.inf) if dtype.is_floating_point else (info.min, info.max)
+    empty = {"sum": 0, "prod": 1, "max": ends[0], "min": ends[1], "last": 0}[kernel.op]
+    acc = torch.full(kernel.shape, empty, dtype=dtype)
+    count = torch.zeros((kernel.shape[0], *(1 for _ in inner)), dtype=torch.int64)
+    for segment in range(kernel.shape[0]):
+        own = order[starts[segment] : starts[segment + 1]]
+        count[segment] = own.numel()
+        if own.numel():
+            acc[segment] = joins[kernel.op](value[own])
+    for store in kernel.stores:
+        machine.store(store, kernel.shape, {"acc": acc, "count": count})
 
 
 def _call(machine: Machine, call: TorchCall) -> None:

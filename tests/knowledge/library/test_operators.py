@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from tests.knowledge.library.lowering import check
 
-from foundry.knowledge.library.ir.kernels import MapKernel
+from foundry.knowledge.library.ir.access import is_prepared
+from foundry.knowledge.library.ir.kernels import MapKernel, SegmentKernel, SortKernel
 
 Case = tuple[Callable[..., Any], list[torch.Tensor]]
 
@@ -141,6 +142,105 @@ SCATTERED: dict[str, Case] = {
 }
 
 
+def _softmax_of_segments(score: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """As people write it: each edge's share of its node."""
+    largest = torch.full((300,), -torch.inf).scatter_reduce(0, index, score, "amax")
+    risen = torch.exp(score - largest[index])
+    return risen / torch.zeros(300).index_add(0, index, risen)[index]
+
+
+def _messages(nodes: torch.Tensor, ends: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(nodes).index_add(0, ends[1], nodes[ends[0]] * weight[:, None]).relu()
+
+
+def _put(a: torch.Tensor, i: torch.Tensor, j: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return a.index_put((i, j), v, accumulate=True)
+
+
+def _reduced(kind: str, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda a, i, b: a.scatter_reduce(0, i[:, None].expand_as(b), b, kind, **options)
+
+
+MANY_ROWS, MANY_PLACES = torch.randint(0, 290, (900,)), torch.randint(0, 150, (40, 900))
+WHOLE = torch.randint(-9, 9, (900, 20))
+MANY: dict[str, Case] = {  # more indices than each element could ask
+    "rows added": (lambda a, i, b: a.index_add(0, i, b, alpha=0.5), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "rows added across": (
+        lambda a, i, b: a.t().index_add(1, i, b.t()[:, ::2]),
+        [x(300, 20), MANY_ROWS[::2], x(900, 20)],
+    ),
+    "planes added": (lambda a, i, b: a.index_add(1, i, b) * 2, [x(3, 300, 7), MANY_ROWS, x(3, 900, 7)]),
+    "half rows added": (lambda a, i, b: a.index_add(0, i, b), [x(300, 20).half(), MANY_ROWS, x(900, 20).half()]),
+    "elements added": (lambda a, i, b: a.scatter_add(1, i, b), [x(40, 150), MANY_PLACES, x(40, 900)]),
+    "elements of a part": (lambda a, i, b: a.scatter_add(1, i, b), [x(50, 150), MANY_PLACES, x(60, 901)]),
+    "columns of a part": (lambda a, i, b: a.scatter_add(0, i, b), [x(150, 43), MANY_PLACES.t(), x(900, 40)]),
+    "in the middle": (
+        lambda a, i, b: a.scatter_add(1, i, b),
+        [x(4, 150, 10), MANY_PLACES.view(4, 10, 900).transpose(1, 2), x(4, 900, 10)],
+    ),
+    "largest": (_reduced("amax"), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "smallest alone": (_reduced("amin", include_self=False), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "mean": (_reduced("mean"), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "mean alone": (_reduced("mean", include_self=False), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "product": (_reduced("prod"), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "product alone": (_reduced("prod", include_self=False), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "largest integers": (_reduced("amax"), [torch.randint(-9, 9, (300, 20)), MANY_ROWS, WHOLE]),
+    "mean of integers": (lambda a, i, b: a.index_reduce(0, i, b, "mean"), [WHOLE[:300], MANY_ROWS, WHOLE]),
+    "sum of integers": (_reduced("sum"), [WHOLE[:300].int(), MANY_ROWS, WHOLE.int()]),
+    "reduced rows": (lambda a, i, b: a.index_reduce(0, i, b, "mean"), [x(300, 20), MANY_ROWS, x(900, 20)]),
+    "written": (_written, [x(4000, 5), torch.randperm(4000)[:900] - 2000, x(900, 5)]),
+    "copied": (lambda a, i, b: a.index_copy(0, i, b), [x(4000, 5), torch.randperm(4000)[:900], x(900, 5)]),
+    "scattered": (lambda a, i, b: a.scatter(0, i, b), [x(6000), torch.randperm(6000)[:900], x(900)]),
+    "hot": (lambda a, i: a.scatter(0, i, 1.0), [x(6000), torch.randint(0, 6000, (900,))]),
+    "places added": (_put, [x(30, 40, 6), torch.randint(-30, 30, (900,)), torch.randint(0, 40, (900,)), x(900, 6)]),
+    "one value added": (_put, [x(30, 40, 6), torch.randint(0, 30, (90, 1)), torch.randint(0, 40, (1, 30)), x(1)]),
+    "counts": (lambda i: torch.zeros(9000, dtype=torch.int64).index_add(0, i, torch.ones_like(i)), [MANY_ROWS]),
+    "messages": (_messages, [x(300, 20), torch.randint(0, 300, (2, 900)), x(900)]),
+    "softmax": (lambda s, i: _softmax_of_segments(s.repeat(9), i.repeat(9)), [x(900), MANY_ROWS]),
+    "by 32 bits": (lambda a, i, b: a.index_add(0, i, b), [x(300, 20), MANY_ROWS.int(), x(900, 20)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", MANY)
+def test_writing_through_many_indices(name: str) -> None:
+    model, inputs = MANY[name]
+    planned = check(model, *inputs)
+    assert any(isinstance(step, SegmentKernel) for step in planned.steps)
+
+
+def test_writes_through_the_same_indices_share_a_sort() -> None:
+    model, inputs = MANY["softmax"]
+    planned = check(model, *inputs)
+    assert sum(isinstance(step, SortKernel) for step in planned.steps) == 1
+
+
+class _Graph(torch.nn.Module):
+    """Message passing over edges that belong to the model."""
+
+    ends: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("ends", torch.randint(0, 300, (2, 900)))
+
+    def forward(self, nodes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return _messages(nodes, self.ends, weight)
+
+
+def test_edges_that_belong_to_the_model_are_sorted_once() -> None:
+    planned = check(_Graph(), x(300, 20), x(900))
+    assert [type(step) for step in planned.steps] == [SortKernel, SegmentKernel]
+    assert is_prepared(planned.steps[0], planned.buffers)
+
+
+def test_an_empty_list_of_indices_changes_nothing() -> None:
+    none = torch.empty(0, dtype=torch.int64)
+    check(lambda a, i, b: a.index_add(0, i, b) + 1, x(30, 4), none, x(0, 4))
+    check(lambda a, i, b: a.scatter_reduce(0, i, b, "mean", include_self=False) + 1, x(30), none, x(0))
+    check(lambda a, i, b: a.index_put((i, i), b, accumulate=True) + 1, x(30, 4), none, x(0))
+
+
 NAMES, NAMED = torch.tensor([[0, 6, 2], [1, 4, 0], [5, 5, 5], [3, 1, 6]]), x(4, 3)
 BAGS: dict[str, Case] = {
     "sums": (lambda i, w: F.embedding_bag(i, w, mode="sum") + 1, [NAMES, x(7, 5)]),
@@ -214,11 +314,6 @@ def test_cells_of_recurrent_networks(name: str) -> None:
 def test_integers_divided_towards_zero() -> None:
     numbers = torch.arange(-7, 8)
     check(lambda a: torch.div(a, 3, rounding_mode="trunc") + torch.div(a, -2, rounding_mode="trunc"), numbers)
-
-
-def test_many_indices_into_many_elements_are_left_to_pytorch() -> None:
-    index, rows = torch.randint(0, 800, (900,)), x(900, 8)
-    check(lambda i, b: torch.zeros(800, 8).index_add(0, i, b) + 1, index, rows, calls=["index_add"])
 
 
 def test_one_index_needs_no_search() -> None:

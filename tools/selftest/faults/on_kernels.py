@@ -19,6 +19,8 @@ from foundry.knowledge.library.ir.kernels import (
     Reduction,
     RowKernel,
     ScanKernel,
+    SegmentKernel,
+    SortKernel,
     Store,
     View,
 )
@@ -50,6 +52,10 @@ def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
             yield from _rows(kernel, plan)
         case ScanKernel():
             yield from _scans(kernel)
+        case SortKernel() if kernel.items > 1:
+            yield "missing last element", "the last item is in no segment", _change(kernel, items=kernel.items - 1)
+        case SegmentKernel():
+            yield from _segments(kernel)
         case GemmKernel():
             yield from _products(kernel)
         case ConvKernel():
@@ -97,6 +103,13 @@ def _scans(kernel: ScanKernel) -> Iterator[Found]:
     if kernel.op in _OTHER_REDUCTION:
         other = _OTHER_REDUCTION[kernel.op]
         yield "wrong reduction", f"running {other} instead of {kernel.op}", _change(kernel, op=other)
+
+
+def _segments(kernel: SegmentKernel) -> Iterator[Found]:
+    yield from _shorter(kernel, "shape", kernel.shape)
+    if kernel.op in _OTHER_REDUCTION:
+        other = _OTHER_REDUCTION[kernel.op]
+        yield "wrong reduction", f"{other} instead of {kernel.op} of segments", _change(kernel, op=other)
 
 
 def _products(kernel: GemmKernel) -> Iterator[Found]:

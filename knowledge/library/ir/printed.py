@@ -1,0 +1,59 @@
+"""What printers make of kernels: source text, and the choices that it was printed with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foundry.knowledge.candidate import Choice
+
+
+@dataclass(frozen=True)
+class Tunable:
+    """A number or a choice of a template. `values` are all legal for this kernel on this device; numbers belong to
+    the tuner, never to a language model."""
+
+    name: str
+    values: tuple[Choice, ...]
+    default: Choice
+    aspect: Literal["tile", "vector", "memory", "parallel", "algorithm", "precision"]
+    meaning: str  # what a larger value trades
+
+
+@dataclass(frozen=True)
+class PrintedKernel:
+    """One kernel as source text: `functions` are definitions at file scope, `call` the statements that run it.
+
+    In `call`, buffers are C identifiers `b_<name>` of their element type's pointer. `workspace_bytes` of scratch is
+    available to the call as `char* workspace`. CUDA: `call` launches on `stream`.
+    """
+
+    functions: str
+    call: str
+    template: str  # "map", "row", "column", "scan", "gemm", "conv", "pool", "attention", "authored_<digest>"
+    choices: dict[str, Choice]  # every tunable's value in this printing
+    tunables: tuple[Tunable, ...]
+    d_mem: int
+    d_algo: int
+    d_sync: int
+    workspace_bytes: int = 0
+    launches: int = 1
+    prepare: dict[str, str] = field(default_factory=dict)  # prepared buffer -> C statements filling it from weights
+    prepared_sizes: dict[str, int] = field(default_factory=dict)  # prepared buffer -> elements of float32
+    prepared_bytes: int = 0  # CUDA: memory that launches which prepare fill, kept while parameters stay as they are
+    labels: tuple[str, ...] = ()
+    arch_feature: str = ""  # CUDA: the letter that the architecture's name needs, "a" for sm_90a
+    shared: tuple[str, ...] = ()  # library texts `functions` needs, once a file and at its scope, in this order
+
+
+@dataclass(frozen=True)
+class KernelSummary:
+    """What the search needs to know of one kernel of a lowered candidate."""
+
+    name: str
+    template: str
+    ops: tuple[str, ...]
+    choices: dict[str, Choice]
+    tunables: tuple[Tunable, ...]
+    flops: int
+    traffic_bytes: int

@@ -1,0 +1,1 @@
+"""Writes through indices: each element asks its indices, or items are sorted by what they are written to."""
