@@ -122,7 +122,8 @@ def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
     if isinstance(kernel, SortKernel):
         return [(kernel.key, (kernel.items,))]
     if isinstance(kernel, SegmentKernel):
-        return [(kernel.value, (kernel.items, *kernel.shape[1:]))]
+        own = [] if kernel.key is None else [(kernel.key, (kernel.items,))]
+        return [(kernel.value, (kernel.items, *kernel.shape[1:])), *own]
     if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
         return [(kernel.mask, (*kernel.batch, kernel.rows, kernel.columns))]
     return []
@@ -161,7 +162,10 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
         return replace(kernel, stores=stores, tail=_rewritten_tail(kernel, visit))
     if isinstance(kernel, SortKernel):
         return replace(kernel, key=visit(kernel.key, (kernel.items,)))
-    if isinstance(kernel, PoolKernel | ScanKernel | SegmentKernel):
+    if isinstance(kernel, SegmentKernel):
+        value, *keys = (visit(expr, shape) for expr, shape in inputs_of(kernel))
+        return replace(kernel, value=value, key=keys[0] if keys else None, stores=stores)
+    if isinstance(kernel, PoolKernel | ScanKernel):
         (value,) = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, value=value, stores=stores)
     if isinstance(kernel, AttentionKernel) and kernel.mask is not None:
@@ -183,7 +187,7 @@ def fixed_reads(step: Step) -> set[str]:
     if isinstance(step, RecurrentKernel):
         return {load.buffer for load in cell_loads(step)}
     if isinstance(step, SegmentKernel):
-        return {step.starts, step.order}
+        return {step.starts, step.order} - {""}
     if isinstance(step, AuthoredStep):
         return set(step.reads)
     if isinstance(step, TorchCall):
@@ -279,7 +283,7 @@ def step_buffers(step: Step) -> tuple[list[str], list[str]]:
         reads += step.reads
         writes += step.writes
     if isinstance(step, SegmentKernel):
-        reads += [step.starts, step.order]
+        reads += filter(None, [step.starts, step.order])
     if isinstance(step, SortKernel):
         writes += [step.starts, step.order]
     if isinstance(step, RecurrentKernel):

@@ -473,18 +473,25 @@ def _walk(
 
 
 def _sort(machine: Machine, kernel: SortKernel) -> None:
-    key = machine.evaluate(kernel.key, (kernel.items,), {}).long()
-    key = torch.where((key >= 0) & (key < kernel.segments), key, kernel.segments)
-    sorted_key, order = key.sort(stable=True)
-    machine.flat[kernel.order] = order.int()
-    machine.flat[kernel.starts] = torch.searchsorted(sorted_key, torch.arange(kernel.segments + 1)).int()
+    starts, order = _in_order(machine, kernel.key, kernel.items, kernel.segments)
+    machine.flat[kernel.order], machine.flat[kernel.starts] = order.int(), starts.int()
+
+
+def _in_order(machine: Machine, key: Expr, items: int, segments: int) -> tuple[torch.Tensor, torch.Tensor]:
+    found = machine.evaluate(key, (items,), {}).long()
+    known, order = torch.where((found >= 0) & (found < segments), found, segments).sort(stable=True)
+    return torch.searchsorted(known, torch.arange(segments + 1)), order
 
 
 def _segments(machine: Machine, kernel: SegmentKernel) -> None:
     """Segment by segment."""
     dtype, inner = torch_dtype(kernel.dtype), kernel.shape[1:]
     value = machine.evaluate(kernel.value, (kernel.items, *inner), {}).to(dtype)
-    starts, order = machine.flat[kernel.starts].tolist(), machine.flat[kernel.order].long()
+    if kernel.key is not None:
+        first, order = _in_order(machine, kernel.key, kernel.items, kernel.shape[0])
+    else:
+        first, order = machine.flat[kernel.starts], machine.flat[kernel.order].long()
+    starts = first.tolist()
     joins: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "sum": lambda x: x.sum(0, dtype=dtype),
         "prod": lambda x: x.prod(0, dtype=dtype),

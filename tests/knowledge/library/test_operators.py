@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from tests.knowledge.library.lowering import check
 
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.device import TargetName
 from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.kernels import MapKernel, SegmentKernel, SortKernel
 
@@ -167,7 +169,7 @@ MANY: dict[str, Case] = {  # more indices than each element could ask
     "rows added": (lambda a, i, b: a.index_add(0, i, b, alpha=0.5), [x(300, 20), MANY_ROWS, x(900, 20)]),
     "rows added across": (
         lambda a, i, b: a.t().index_add(1, i, b.t()[:, ::2]),
-        [x(300, 20), MANY_ROWS[::2], x(900, 20)],
+        [x(300, 20), MANY_ROWS, x(1800, 20)],
     ),
     "planes added": (lambda a, i, b: a.index_add(1, i, b) * 2, [x(3, 300, 7), MANY_ROWS, x(3, 900, 7)]),
     "half rows added": (lambda a, i, b: a.index_add(0, i, b), [x(300, 20).half(), MANY_ROWS, x(900, 20).half()]),
@@ -196,22 +198,23 @@ MANY: dict[str, Case] = {  # more indices than each element could ask
     "one value added": (_put, [x(30, 40, 6), torch.randint(0, 30, (90, 1)), torch.randint(0, 40, (1, 30)), x(1)]),
     "counts": (lambda i: torch.zeros(9000, dtype=torch.int64).index_add(0, i, torch.ones_like(i)), [MANY_ROWS]),
     "messages": (_messages, [x(300, 20), torch.randint(0, 300, (2, 900)), x(900)]),
-    "softmax": (lambda s, i: _softmax_of_segments(s.repeat(9), i.repeat(9)), [x(900), MANY_ROWS]),
+    "softmax": (lambda s, i: _softmax_of_segments(s.repeat(16), i.repeat(16)), [x(900), MANY_ROWS]),
     "by 32 bits": (lambda a, i, b: a.index_add(0, i, b), [x(300, 20), MANY_ROWS.int(), x(900, 20)]),
 }
 
 
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", MANY)
-def test_writing_through_many_indices(name: str) -> None:
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+def test_writing_through_many_indices(name: str, target: TargetName) -> None:
     model, inputs = MANY[name]
-    planned = check(model, *inputs)
+    planned = check(model, *inputs, recipe=Recipe(target))
     assert any(isinstance(step, SegmentKernel) for step in planned.steps)
 
 
 def test_writes_through_the_same_indices_share_a_sort() -> None:
     model, inputs = MANY["softmax"]
-    planned = check(model, *inputs)
+    planned = check(model, *inputs, recipe=Recipe("cuda"))
     assert sum(isinstance(step, SortKernel) for step in planned.steps) == 1
 
 
@@ -229,7 +232,7 @@ class _Graph(torch.nn.Module):
 
 
 def test_edges_that_belong_to_the_model_are_sorted_once() -> None:
-    planned = check(_Graph(), x(300, 20), x(900))
+    planned = check(_Graph(), x(300, 20), x(900), recipe=Recipe("cuda"))
     assert [type(step) for step in planned.steps] == [SortKernel, SegmentKernel]
     assert is_prepared(planned.steps[0], planned.buffers)
 

@@ -11,6 +11,7 @@ import math
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.device import Device
+from foundry.knowledge.library.cpu.rows.direct import COMBINE, neutral_of, print_direct
 from foundry.knowledge.library.cpu.space import (
     Space,
     Tuning,
@@ -27,7 +28,6 @@ from foundry.knowledge.library.cpu.space import (
 from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel, SegmentKernel
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
 
-_COMBINE = {"sum": "a + b", "prod": "a * b", "max": "math::maximum(a, b)", "min": "math::minimum(a, b)", "last": "b"}
 _TILES = (16, 32, 64, 128, 256)
 _WIDEST_WHOLE = 128  # lanes that are one tile whatever their number
 _TASKS_OF_A_THREAD = 16
@@ -41,6 +41,8 @@ def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: d
     `choices` may hold "tile" (neighbouring elements of an item that are accumulated together), "schedule" ("dynamic" or
     "static") and "threads". A value that is not legal for this kernel gives way to the default.
     """
+    if kernel.key is not None:
+        return print_direct(kernel, plan, device, choices)
     return _SegmentPrinter(kernel, plan, device, Tuning(choices)).print_kernel()
 
 
@@ -129,11 +131,16 @@ class _SegmentPrinter:
                 f"const int width = tile + {self._tile} < {self._lanes} ? {self._tile} : (int)({self._lanes} - tile);"
             )
         inline = "__attribute__((always_inline))"
-        add = [width, "(void)tile;", f"for (int l = 0; l < width; ++l) held[l] = {self._neutral()};", *self._items()]
+        add = [
+            width,
+            "(void)tile;",
+            f"for (int l = 0; l < width; ++l) held[l] = {neutral_of(self._kernel.op, held)};",
+            *self._items(),
+        ]
         finish = [width, "(void)tile, (void)count;", "#pragma omp simd", "for (int l = 0; l < width; ++l) {"]
         finish += [indent([f"const {self._type} acc = ({self._type})held[l];", "(void)acc;", *self._stores()], 1), "}"]
         given = f"const int64_t segment, const int64_t count{tile}, const {held}* held"
-        combine = f"{{ (void)a; return {_COMBINE[self._kernel.op]}; }}"
+        combine = f"{{ (void)a; return {COMBINE[self._kernel.op]}; }}"
         return [
             f"const auto combine = [](const {held} a, const {held} b) {inline} -> {held} {combine};",
             f"const auto add = [=](int64_t first, const int64_t last{tile}, {held}* __restrict held) {inline} {{",
@@ -143,11 +150,6 @@ class _SegmentPrinter:
             indent(finish, 1),
             "};",
         ]
-
-    def _neutral(self) -> str:
-        neutral = {"sum": "0", "prod": "1", "last": "0"}.get(self._kernel.op)
-        end = "lowest" if self._kernel.op == "max" else "highest"
-        return f"({self._held}){neutral}" if neutral else f"{end}<{self._held}>()"
 
     def _items(self) -> list[str]:
         """Statements that take in the items at [first, last) of the order."""

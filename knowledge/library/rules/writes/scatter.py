@@ -1,7 +1,7 @@
 """Writes through indices: index_add, index_put, scatter, scatter_reduce and their kin.
 
 Where indices are few, each element of the result asks all of them whether they name it: one kernel, which others may
-join. Where they are many, what is written is sorted by the element that it is written to (`segments.py`).
+join. Where they are many, the items are taken in one by one, or sorted by where they are written (`segments.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from foundry.knowledge.library.rules.resample import along
 from foundry.knowledge.library.rules.writes.segments import front, items_of_elements, items_of_indices, write_segments
 from foundry.knowledge.opgraph import Op, Ref
 
-# Of all elements to all indices: beyond, one sort is quicker.
-MOST_QUESTIONS, FEW_INDICES = {"cpu": 1 << 16, "cuda": 1 << 22}, {"cpu": 8, "cuda": 64}
+# Of all elements to all indices: beyond, items are taken in or sorted. On the CPU 16 rows of 64 numbers into 1000 rows
+# take 0.69 ms by asking and 0.02 so, 1000 numbers into 16 take 0.009 ms either way.
+MOST_QUESTIONS, FEW_INDICES = {"cpu": 1 << 13, "cuda": 1 << 22}, {"cpu": 1, "cuda": 64}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""Writes through many indices: what is written is sorted by the element that it is written to, in one counting sort,
-and each element reads its own share. Writes through the same indices share the sort.
+"""Writes through many indices. On the CPU items are taken in as they come, into a table of all that may be written;
+where that is too large, and in CUDA, they are first sorted by what they are written to, in one sort that all writes
+through the same indices share, and each element reads its own share.
 
 An item names one place along some neighbouring dimensions of the target; what it brings has the others.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from foundry.knowledge.library.ir import views
 from foundry.knowledge.library.ir.kernels import (
@@ -36,7 +38,17 @@ from foundry.knowledge.library.rules.builder import (
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
 _MOST = (1 << 31) - 1  # of items and of segments: the sort counts in int32
-_REDUCTION = {"sum": "sum", "mean": "sum", "prod": "prod", "amax": "max", "amin": "min", "last": "last"}
+# Of tables that the CPU fills without a sort: 100,000 items of 64 numbers in 10,000 segments take 0.8 ms so and 4.7
+# sorted, 100,000 numbers in 200,000 segments 0.14 and 0.82, 10 items of 64 numbers in 100,000 segments 2.6 and 1.1.
+_MOST_TABLE_BYTES, _SEGMENTS_OF_AN_ITEM = 1 << 28, 8
+_REDUCTION: dict[str, Literal["sum", "prod", "max", "min", "last"]] = {
+    "sum": "sum",
+    "mean": "sum",
+    "prod": "prod",
+    "amax": "max",
+    "amin": "min",
+    "last": "last",
+}
 _JOIN = {"sum": "add", "mean": "add", "prod": "mul", "amax": "maximum", "amin": "minimum"}
 
 
@@ -154,7 +166,9 @@ def write_segments(
     own = cast(builder.reshape(builder.permute(target, [*items.axes, *rest], op), shape, op).expr, dtype)
     value = cast(items.value, dtype)
     value = value if factor == 1 else scalar("mul", value, factor)
-    starts, order = _sorted(builder, op, items.key, items.count, shape[0])
+    key, starts, order = (items.key if _is_direct(builder, items, shape) else None), "", ""
+    if key is None:
+        starts, order = _sorted(builder, op, items.key, items.count, shape[0])
     joined = _joined(kind, keeps, Named("acc", dtype), own)
     result = builder.buffer(op.outputs[0].name, target.shape, target.dtype)
     assert isinstance(result.expr, Load)
@@ -162,7 +176,9 @@ def write_segments(
     view = View(0, (steps[items.axes[-1]], *(steps[d] for d in rest)))
     store = Store(result.expr.buffer, view, cast(joined, target.dtype))
     name, reduction = f"k_{store.buffer}", _REDUCTION[kind]
-    builder.emit(SegmentKernel(name, items.count, shape, reduction, value, starts, order, (store,), dtype, (op.name,)))  # type: ignore[arg-type]
+    stores, ops = (store,), (op.name,)
+    kernel = SegmentKernel(name, items.count, shape, reduction, value, starts, order, stores, dtype, ops, key)
+    builder.emit(kernel)
     builder.tensors[op.outputs[0].name] = result
 
 
@@ -176,6 +192,14 @@ def _joined(kind: str, keeps: bool, acc: Expr, own: Expr) -> Expr:
     if keeps and kind != "last":
         return found
     return apply("where", scalar_bool("gt", number, 0), found, own, dtype=dtype)
+
+
+def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
+    """Whether items are taken in as they come, into a table of all segments: on the CPU, unless the table is very
+    large, or much larger than what is written into it."""
+    inner = math.prod(shape[1:])
+    is_small = shape[0] * min(inner, _SEGMENTS_OF_AN_ITEM) <= _SEGMENTS_OF_AN_ITEM * items.count
+    return builder.target == "cpu" and is_small and 8 * shape[0] * inner <= _MOST_TABLE_BYTES
 
 
 def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,9 +54,17 @@ def test_sort_leaves_keys_outside_out(cpu_kernel: Harness) -> None:
 
 
 def reduced(
-    cpu_kernel: Harness, op: str, value: torch.Tensor, index: torch.Tensor, segments: int, **choices: Choice
+    cpu_kernel: Harness,
+    op: str,
+    value: torch.Tensor,
+    index: torch.Tensor,
+    segments: int,
+    *,
+    is_direct: bool,
+    **choices: Choice,
 ) -> tuple[torch.Tensor, str]:
-    """What the kernel makes of items that lie along the first of `value`'s dimensions, whatever their strides."""
+    """What the kernel makes of items that lie along the first of `value`'s dimensions, whatever their strides: in
+    order, or as they come."""
     dtype: DType = str(value.dtype).removeprefix("torch.")  # type: ignore[assignment]
     inner = tuple(value.shape[1:])
     starts, order = in_order(index, segments)
@@ -68,7 +77,9 @@ def reduced(
     store = Store("y", View(0, found.stride()), acc)
     shape = (segments, *inner)
     kernel = SegmentKernel("segments", len(value), shape, op, load, "starts", "order", (store,), wide)  # type: ignore[arg-type]
-    inputs = {"x": value, "starts": starts, "order": order}
+    if is_direct:
+        kernel = replace(kernel, starts="", order="", key=Load("k", View(0, (1,)), "int64"))
+    inputs = {"x": value, **({"k": index} if is_direct else {"starts": starts, "order": order})}
     printed = cpu_kernel.run(kernel, print_segments, inputs, {"y": found}, choices)
     return found, printed.functions
 
@@ -84,20 +95,23 @@ def truth(op: str, value: torch.Tensor, index: torch.Tensor, segments: int) -> t
 @pytest.mark.parametrize("op", sorted(TORCH))
 @pytest.mark.parametrize("kind", ["even", "skewed"])
 @pytest.mark.parametrize("inner", [(), (33,), (3, 130)])
-def test_reductions(cpu_kernel: Harness, op: str, kind: str, inner: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_reductions(cpu_kernel: Harness, op: str, kind: str, inner: tuple[int, ...], is_direct: bool) -> None:
     value = torch.rand(9001, *inner, generator=torch.Generator().manual_seed(3)) * 0.02 + 0.99
     index = drawn(kind, 9001, 70)
-    found, text = reduced(cpu_kernel, op, value, index, 70, threads=2, **({"tile": 32} if inner else {}))
+    choices: dict[str, Choice] = {"threads": 2, **({"parts": 2} if is_direct else {"tile": 32} if inner else {})}
+    found, text = reduced(cpu_kernel, op, value, index, 70, is_direct=is_direct, **choices)
     torch.testing.assert_close(found.double(), truth(op, value, index, 70), rtol=3e-7, atol=0)
-    assert "longest" in text or len(inner) == 2
+    assert is_direct or "longest" in text or len(inner) == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32])
 @pytest.mark.parametrize("op", ["sum", "max"])
-def test_types(cpu_kernel: Harness, dtype: torch.dtype, op: str) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_types(cpu_kernel: Harness, dtype: torch.dtype, op: str, is_direct: bool) -> None:
     value = (torch.randn(3000, 17, generator=torch.Generator().manual_seed(4)) * 9).abs().to(dtype)
     index = drawn("skewed", 3000, 11)
-    found, _ = reduced(cpu_kernel, op, value, index, 9 + 2)
+    found, _ = reduced(cpu_kernel, op, value, index, 11, is_direct=is_direct)
     wanted = truth(op, value, index, 11)
     if dtype in (torch.int64, torch.int32) and op == "max":
         wanted = torch.where(torch.bincount(index, minlength=11).view(-1, 1) > 0, wanted, torch.iinfo(dtype).min)
@@ -106,24 +120,27 @@ def test_types(cpu_kernel: Harness, dtype: torch.dtype, op: str) -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_items_across_memory(cpu_kernel: Harness, turned: bool) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_items_across_memory(cpu_kernel: Harness, turned: bool, is_direct: bool) -> None:
     value = torch.randn(5, 600, 40, generator=torch.Generator().manual_seed(5)).transpose(0, 1)
     value = value.transpose(1, 2) if turned else value[:, :, ::2]
     index = drawn("even", 600, 23)
-    found, _ = reduced(cpu_kernel, "sum", value, index, 23)
+    found, _ = reduced(cpu_kernel, "sum", value, index, 23, is_direct=is_direct)
     torch.testing.assert_close(found.double(), truth("sum", value, index, 23), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
-def test_a_nan_wins(cpu_kernel: Harness, op: str) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_nan_wins(cpu_kernel: Harness, op: str, is_direct: bool) -> None:
     value = torch.randn(50, 4)
     value[7], value[31, 2] = torch.nan, torch.nan
     index = drawn("even", 50, 12)
-    found, _ = reduced(cpu_kernel, op, value, index, 12)
+    found, _ = reduced(cpu_kernel, op, value, index, 12, is_direct=is_direct)
     torch.testing.assert_close(found.double(), truth(op, value, index, 12), equal_nan=True)
 
 
-def test_the_last_item_and_the_number_of_items(cpu_kernel: Harness) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_the_last_item_and_the_number_of_items(cpu_kernel: Harness, is_direct: bool) -> None:
     value, index = torch.randn(500, 6), drawn("even", 500, 60)
     starts, order = in_order(index, 60)
     found, counted = torch.empty(60, 6), torch.empty(60, 6, dtype=torch.int64)
@@ -135,7 +152,10 @@ def test_the_last_item_and_the_number_of_items(cpu_kernel: Harness) -> None:
     kernel = SegmentKernel("segments", 500, (60, 6), "last", load, "starts", "order", stores, "float32")
     own = torch.randn(60, 6)
     inputs = {"x": value, "own": own, "starts": starts, "order": order}
-    cpu_kernel.run(kernel, print_segments, inputs, {"y": found, "n": counted})
+    if is_direct:
+        kernel = replace(kernel, starts="", order="", key=Load("k", View(0, (1,)), "int64"))
+        inputs = {"x": value, "own": own, "k": index}
+    cpu_kernel.run(kernel, print_segments, inputs, {"y": found, "n": counted}, {"parts": 2} if is_direct else {})
     wanted = own.clone()
     for item, segment in enumerate(index.tolist()):
         wanted[segment] = value[item]
@@ -143,10 +163,17 @@ def test_the_last_item_and_the_number_of_items(cpu_kernel: Harness) -> None:
     assert torch.equal(counted[:, 3], torch.bincount(index, minlength=60))
 
 
-def test_every_call_gives_the_same_bits(cpu_kernel: Harness) -> None:
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_every_call_gives_the_same_bits(cpu_kernel: Harness, is_direct: bool) -> None:
     value, index = torch.randn(30_000), drawn("skewed", 30_000, 40)
-    first, _ = reduced(cpu_kernel, "sum", value, index, 40, threads=2)
+    first, _ = reduced(cpu_kernel, "sum", value, index, 40, is_direct=is_direct, threads=2)
     before = first.clone()
     for _ in range(20):
         cpu_kernel.entry()
         assert torch.equal(first, before)
+
+
+def test_keys_outside_are_in_no_segment(cpu_kernel: Harness) -> None:
+    index = torch.tensor([3, -1, 0, 4, 3, 1 << 40, 0])
+    found, _ = reduced(cpu_kernel, "sum", torch.arange(7.0), index, 4, is_direct=True)
+    assert found.tolist() == [8.0, 0.0, 0.0, 4.0]
