@@ -205,6 +205,8 @@ template <int N, class T> DEVICE void write_vec(T* to, const Vec<T, N>& value) {
 
 // A state starts as the identity, takes elements one by one (`add`) or K at a time (`chunk`), and merges with another
 // state of the same row. All merges are symmetric, so that every thread of a butterfly ends with the same bits.
+// A constructor writes the identity, no initialiser of a member: of an array of arrays nvcc 13.0 gives only the first row
+// what members are initialised with, and zeros to the others.
 
 template <class T> DEVICE_MEMBER constexpr T lowest() {
     if constexpr (math::is_floating<T>::value) return -(T)__builtin_huge_val();
@@ -218,7 +220,8 @@ template <class T> DEVICE_MEMBER constexpr T highest() {
 }
 
 template <class T> struct Sum {  // chunks are summed plainly and merged with the rounding error kept (Knuth's two-sum)
-    T value = 0, error = 0;
+    T value, error;
+    DEVICE_MEMBER Sum() : value(0), error(0) {}
     DEVICE_MEMBER void add(T x) { value += x; }
     template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
         Sum other;
@@ -239,7 +242,8 @@ template <class T> struct Sum {  // chunks are summed plainly and merged with th
 };
 
 template <class T> struct Prod {
-    T value = 1;
+    T value;
+    DEVICE_MEMBER Prod() : value(1) {}
     DEVICE_MEMBER void add(T x) { value *= x; }
     template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
 #pragma unroll
@@ -250,7 +254,8 @@ template <class T> struct Prod {
 };
 
 template <class T, bool MAXIMUM> struct Extreme {
-    T value = MAXIMUM ? lowest<T>() : highest<T>();
+    T value;
+    DEVICE_MEMBER Extreme() : value(MAXIMUM ? lowest<T>() : highest<T>()) {}
     DEVICE_MEMBER void add(T x) { value = MAXIMUM ? math::maximum(x, value) : math::minimum(x, value); }
     template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
 #pragma unroll
@@ -261,8 +266,9 @@ template <class T, bool MAXIMUM> struct Extreme {
 };
 
 template <class T, bool MAXIMUM> struct Arg {  // the first of equal ones; NaN wins
-    T value = MAXIMUM ? lowest<T>() : highest<T>();
-    int index = 0x7fffffff;
+    T value;
+    int index;
+    DEVICE_MEMBER Arg() : value(MAXIMUM ? lowest<T>() : highest<T>()), index(0x7fffffff) {}
     DEVICE_MEMBER void add(T x, int at) {
         const bool better = MAXIMUM ? x > value : x < value;
         const bool equal = x == value || (x != x && value != value);
@@ -273,7 +279,8 @@ template <class T, bool MAXIMUM> struct Arg {  // the first of equal ones; NaN w
 };
 
 template <bool ALL> struct Truth {
-    int value = ALL;
+    int value;
+    DEVICE_MEMBER Truth() : value(ALL) {}
     template <class T> DEVICE_MEMBER void add(T x) { value = ALL ? value & (x != (T)0) : value | (x != (T)0); }
     template <class T, int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
 #pragma unroll
@@ -285,7 +292,8 @@ template <bool ALL> struct Truth {
 
 // Mean and sum of squared deviations: two passes inside a chunk, Chan, Golub and LeVeque (1979) between chunks.
 template <class T> struct Moments {
-    T count = 0, mean = 0, m2 = 0;
+    T count, mean, m2;
+    DEVICE_MEMBER Moments() : count(0), mean(0), m2(0) {}
     template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
         Moments other;
 #pragma unroll
@@ -312,7 +320,8 @@ template <class T> struct Moments {
 
 // max(x) and sum(exp(x - max)) in one pass (Milakov and Gimelshein 2018).
 template <class T> struct SoftmaxState {
-    T maximum = -(T)FOUNDRY_INF, sum = 0;
+    T maximum, sum;
+    DEVICE_MEMBER SoftmaxState() : maximum(-(T)FOUNDRY_INF), sum(0) {}
     template <int K> DEVICE_MEMBER void chunk(const T (&x)[K]) {
         T highest = maximum;
 #pragma unroll

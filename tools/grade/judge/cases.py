@@ -54,11 +54,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class UpdatedBuffer:
-    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own error."""
+    """One tensor of the model that forward updates: what it must be after the call, and PyTorch's own errors."""
 
     name: str
     expected: Expected
     ieee: OutputError
+    tf32: OutputError
     spec: TensorSpec
 
 
@@ -254,14 +255,13 @@ class Case:
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
         exact = self._find_exact(distribution, ieee, note)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
+        under_tf32 = updated if tf32 is None else self._read_updated(self._model)
         if distribution.may_be_unstable:
-            ieee = [
-                worst_of(*pair) for pair in zip(ieee, self._errors_when_nudged(kind, placed, expected), strict=True)
-            ]
+            ieee = list(map(worst_of, ieee, self._errors_when_nudged(kind, placed, expected)))
         if distribution == AS_GIVEN and tf32 is not None:
             self._uses_tf32 = any(one.norm > 2.0 * other.norm for one, other in zip(tf32, ieee, strict=True))
         specs = [_contiguous(item) for item in eager]
-        buffers = () if distribution.is_stress else self._buffers(exact_updated, updated)
+        buffers = () if distribution.is_stress else self._buffers(exact_updated, updated, under_tf32)
         packed = bundle.pack(placed, self._device)  # last: shared memory that a refusal would leave open
         bundle.give_back()
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact)
@@ -353,14 +353,14 @@ class Case:
         """The state without counters that nothing reads; a candidate may leave them out."""
         return {key: tensor for key, tensor in state.items() if key not in self._counters}
 
-    def _buffers(self, exact: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
+    def _buffers(self, *runs: list[torch.Tensor]) -> tuple[UpdatedBuffer, ...]:
+        """From what runs in float64, in IEEE arithmetic and with TF32 have left."""
         keys = list(self._without_counters(self._states["seeded"]))
         found: list[UpdatedBuffer] = []
-        for index, truth, tensor in zip(self._mutable or [], exact, own, strict=True):
-            expected = self._expect(truth, tensor)
-            found.append(
-                UpdatedBuffer(keys[index], expected, comparison.measure(tensor, expected), _contiguous(tensor))
-            )
+        for index, truth, *owns in zip(self._mutable or [], *runs, strict=True):
+            expected = self._expect(truth, owns[0])
+            ieee, tf32 = (comparison.measure(own, expected) for own in owns)
+            found.append(UpdatedBuffer(keys[index], expected, ieee, tf32, _contiguous(owns[0])))
         return tuple(found)
 
     def _errors_when_nudged(self, kind: Parameters, inputs: Any, expected: list[Expected]) -> list[OutputError]:
