@@ -144,6 +144,26 @@ def test_a_kernel_beside_its_rivals_on_a_gpu(grader: Grader) -> None:
     assert foreign is not None and not foreign.correct and "is not within 0.001" in foreign.evidence
 
 
+def test_running_statistics_of_a_product_may_have_its_error(tmp_path: Path) -> None:
+    task, device = tmp_path / "norm.py", gpu()
+    task.write_text(
+        "import torch\nclass Model(torch.nn.Module):\n  def __init__(self):\n    super().__init__()\n"
+        "    self.linear, self.norm = torch.nn.Linear(1024, 512), torch.nn.BatchNorm1d(512)\n"
+        "  def forward(self, x):\n    return torch.relu(self.norm(self.linear(x)))\n"
+        "def get_inputs():\n  return [torch.randn(2048, 1024)]\n"
+    )
+    assert device is not None
+    made = Grader(read_task(task), device, tmp_path, seed=3, zygote=Zygote.start(threads=4))
+    try:
+        baseline, same = made.baseline(), task.read_text().replace("class Model(", "class ModelNew(")
+        verdict = made.verify(same, BUILT, "screen", baseline)
+        assert verdict.correct and verdict.accuracy_class == "tf32", verdict.evidence
+        half = same.replace("self.linear(x)", "self.linear.bfloat16()(x.bfloat16()).float()")
+        assert made.verify(half, BUILT, "screen", baseline).outcome in ("inaccurate", "wrong_result")
+    finally:
+        made.close()
+
+
 def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
     source = TASK.replace("torch.randn(4096, 1024)", "torch.randn(1 << 18, 1024)").replace("self.linear(x)", "x * 2")
     (tmp_path / "large.py").write_text(source)
