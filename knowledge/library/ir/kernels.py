@@ -386,7 +386,8 @@ class SortKernel:
 @dataclass(frozen=True)
 class SegmentKernel:
     """acc[segment, inner...] = `op` of `value` over the items of each segment: as a SortKernel has put them in order,
-    or with `key`, over (items,), as they come, and without `starts` and `order`.
+    or with `key`, over (items,), as they come, and without `starts` and `order`. Without
+    `order` alone the items are in order as they are.
 
     `value` is over (items, *inner); stores over `shape` = (segments, *inner) with Named("acc"), the operation's neutral
     element (of "last": anything) where a segment has no items, and Named("count"), their number as int64. "last" is the

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, View
+from typing import Literal
+
+from foundry.knowledge.library.ir.kernels import Expr, Gather, Iota, Load, Named, SegmentKernel, Store, View
 from foundry.knowledge.library.rules.builder import (
     Builder,
     Tensor,
@@ -15,12 +17,14 @@ from foundry.knowledge.library.rules.builder import (
     const,
     flag,
     integer,
+    number,
     promote,
     rule,
     scalar,
 )
 from foundry.knowledge.library.rules.reduce import Rows, is_read
-from foundry.knowledge.opgraph import Op
+from foundry.knowledge.library.rules.resample import along, between
+from foundry.knowledge.opgraph import DType, Op
 
 MOST_QUESTIONS = 1 << 31  # of all values to all boundaries
 
@@ -39,30 +43,91 @@ def _rows_of(builder: Builder, op: Op) -> None:
 
 @rule("embedding_bag")
 def _embedding_bag(builder: Builder, op: Op) -> None:
-    """Rows of a table joined in bags of one size: offsets that count in equal steps, as bags in two dimensions have."""
+    """Rows of a table joined in bags: of one size, where offsets count in equal steps, as bags in two dimensions have,
+    by a row kernel; else by segments that are in order as they are."""
     table, index, offsets = (builder.tensor(item) for item in op.args[:3])
-    kind = integer(op, 4, "mode", 0)
-    scale, bags = builder.optional(op, 6, "per_sample_weights"), offsets.numel
-    size = index.numel // max(bags, 1)
-    if offsets.expr != Iota(View(0, (size,)), offsets.dtype) or size * bags != index.numel:
-        raise Unsupported("bags of several sizes")
-    if flag(op, 7, "include_last_offset") or argument(op, 8, "padding_idx") is not None:
-        raise Unsupported("bags with a last offset, or with padding")
     if any(is_read(builder, op, output) for output in range(1, len(op.outputs))):
         raise Unsupported("where bags begin and end")
-    _, load = builder.ensure_load(table, op)
+    size = index.numel // max(offsets.numel, 1)
+    is_even = offsets.expr == Iota(View(0, (size,)), offsets.dtype) and size * offsets.numel == index.numel
+    if is_even and not flag(op, 7, "include_last_offset") and argument(op, 8, "padding_idx") is None:
+        _even_bags(builder, op, table, index, offsets.numel)
+    else:
+        _bags(builder, op, table, index, offsets)
+
+
+def _even_bags(builder: Builder, op: Op, table: Tensor, index: Tensor, bags: int) -> None:
+    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
+    size = index.numel // bags
     rows = Rows(builder, op, (bags, size, table.shape[1]), [1])
     named = rows.see(builder.reshape(index, (bags, size, 1), op), "int64")
-    step, along_row = load.view.strides
-    found: Expr = Gather(
-        load.buffer, View(load.view.offset, (0, along_row, 0)), named, step, table.shape[0], load.dtype
-    )
-    found = cast(found, compute_dtype(table.dtype))
+    found = _row_of(builder, op, table, named, 3)
     if scale is not None:
         found = apply("mul", found, rows.see(builder.reshape(scale, (bags, size, 1), op)))
     joined = rows.reduce("bag", "max" if kind == 2 else "sum", found)
     rows.emit_row(scalar("div", joined, float(size)) if kind == 1 else joined)
     rows.finish()
+
+
+def _row_of(builder: Builder, op: Op, table: Tensor, named: Expr, rank: int) -> Expr:
+    """Over `rank` dimensions, of which the second is along a row, the row of a table that an index names."""
+    _, load = builder.ensure_load(table, op)
+    step, along_row = load.view.strides
+    view = View(load.view.offset, (0, along_row, 0)[:rank])
+    return cast(Gather(load.buffer, view, named, step, table.shape[0], load.dtype), compute_dtype(table.dtype))
+
+
+def _bags(builder: Builder, op: Op, table: Tensor, index: Tensor, offsets: Tensor) -> None:
+    """Bags of several sizes: each begins where its offset says and ends where the next one begins."""
+    kind, scale = integer(op, 4, "mode", 0), builder.optional(op, 6, "per_sample_weights")
+    padding, items, width = argument(op, 8, "padding_idx"), index.numel, table.shape[1]
+    bags = offsets.numel - flag(op, 7, "include_last_offset")
+    if not items or not bags or not width or items >= 1 << 31 or (padding is not None and kind != 0):
+        raise Unsupported("bags of nothing, or whose padding does not count")
+    dtype, full = compute_dtype(table.dtype), (items, width)
+    named = cast(builder.expand(builder.reshape(index, (items, 1), op), full, op).expr, "int64")
+    value = _row_of(builder, op, table, named, 2)
+    if scale is not None:
+        value = apply("mul", value, cast(builder.expand(builder.reshape(scale, (items, 1), op), full, op).expr, dtype))
+    if padding is not None:
+        is_padding = apply("eq", named, const(number(op, 8, "padding_idx") % table.shape[0], "int64"), dtype="bool")
+        value = apply("where", is_padding, const(0.0, dtype), value, dtype=dtype)
+    starts = _begins(builder, op, offsets, bags, items)
+    result = builder.buffer(op.outputs[0].name, (bags, width), op.outputs[0].spec.dtype)
+    assert isinstance(result.expr, Load)
+    store = Store(result.expr.buffer, result.expr.view, cast(_joined(kind, dtype), result.dtype))
+    reduction: Literal["max", "sum"] = "max" if kind == 2 else "sum"
+    name = f"k_{store.buffer}"
+    kernel = SegmentKernel(name, items, (bags, width), reduction, value, starts, "", (store,), dtype, (op.name,))
+    builder.emit(kernel)
+    builder.tensors[op.outputs[0].name] = result
+
+
+def _joined(kind: int, dtype: DType) -> Expr:
+    """What a bag gives: the sum, the mean or the largest of its rows; zeros if it has none."""
+    acc, count = Named("acc", dtype), Named("count", "int64")
+    if kind == 0:
+        return acc
+    if kind == 1:
+        return apply("div", acc, cast(apply("maximum", count, const(1, "int64")), dtype))
+    some = apply("gt", count, const(0, "int64"), dtype="bool")
+    return apply("where", some, acc, const(0.0, dtype), dtype=dtype)
+
+
+def _begins(builder: Builder, op: Op, offsets: Tensor, bags: int, items: int) -> str:
+    """The buffer with where each bag begins, and with where the last one ends."""
+    if offsets.numel > bags:
+        found = cast(offsets.expr, "int64")
+    else:
+        _, load = builder.ensure_load(offsets, op)
+        place, view = along(1, 0), View(load.view.offset, (0,))
+        inside = between(place, 0, bags - 1)
+        given = cast(Gather(load.buffer, view, inside, load.view.strides[0], bags, load.dtype), "int64")
+        is_one = apply("lt", place, const(bags, "int64"), dtype="bool")
+        found = apply("where", is_one, given, const(items, "int64"), dtype="int64")
+    starts = builder.store(f"{op.name}_starts", (bags + 1,), between(found, 0, items), "int32", op)
+    assert isinstance(starts.expr, Load)
+    return starts.expr.buffer
 
 
 @rule("index")

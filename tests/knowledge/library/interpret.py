@@ -490,7 +490,8 @@ def _segments(machine: Machine, kernel: SegmentKernel) -> None:
     if kernel.key is not None:
         first, order = _in_order(machine, kernel.key, kernel.items, kernel.shape[0])
     else:
-        first, order = machine.flat[kernel.starts], machine.flat[kernel.order].long()
+        first = machine.flat[kernel.starts]
+        order = machine.flat[kernel.order].long() if kernel.order else torch.arange(kernel.items)
     starts = first.tolist()
     joins: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "sum": lambda x: x.sum(0, dtype=dtype),

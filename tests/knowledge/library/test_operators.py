@@ -245,11 +245,28 @@ def test_an_empty_list_of_indices_changes_nothing() -> None:
 
 
 NAMES, NAMED = torch.tensor([[0, 6, 2], [1, 4, 0], [5, 5, 5], [3, 1, 6]]), x(4, 3)
+ENDS = torch.tensor([0, 3, 3, 4, 12])  # bags of several sizes, some of none
+
+
+def _bagged(mode: str, **options: Any) -> Callable[..., torch.Tensor]:
+    return lambda i, w, o: F.embedding_bag(i, w, o, mode=mode, **options)
+
+
 BAGS: dict[str, Case] = {
     "sums": (lambda i, w: F.embedding_bag(i, w, mode="sum") + 1, [NAMES, x(7, 5)]),
     "weighed": (lambda i, w, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s), [NAMES, x(7, 16), NAMED]),
     "means": (lambda i, w: F.embedding_bag(i, w.t(), mode="mean"), [NAMES, x(5, 7)]),
     "largest": (lambda i, w: F.embedding_bag(i, w, mode="max") * 2, [NAMES, x(7, 5)]),
+    "several sizes": (_bagged("sum"), [NAMES.view(-1), x(7, 5), ENDS]),
+    "several sizes, means": (_bagged("mean"), [NAMES.view(-1).int(), x(5, 7).t(), ENDS.int()]),
+    "several sizes, largest": (_bagged("max"), [NAMES.view(-1), x(7, 5).half(), ENDS]),
+    "several sizes, last offset": (_bagged("mean", include_last_offset=True), [NAMES.view(-1), x(7, 16), ENDS]),
+    "several sizes, weighed": (
+        lambda i, w, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s),
+        [NAMES.view(-1), x(7, 4), ENDS, NAMED.view(-1)],
+    ),
+    "with padding": (_bagged("sum", padding_idx=5), [NAMES.view(-1), x(7, 5), ENDS]),
+    "of one size with padding": (lambda i, w: F.embedding_bag(i, w, mode="sum", padding_idx=-2), [NAMES, x(7, 5)]),
 }
 
 

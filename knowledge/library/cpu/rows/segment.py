@@ -87,7 +87,7 @@ class _SegmentPrinter:
     def print_kernel(self) -> PrintedKernel:
         kernel = self._kernel
         declared, passed = parameters(self._values, kernel.stores, self._plan)
-        own = [kernel.starts, kernel.order]
+        own = [name for name in (kernel.starts, kernel.order) if name]
         declared = ", ".join(filter(None, [declared, *(f"const int32_t* __restrict b_{name}" for name in own)]))
         passed = ", ".join(filter(None, [passed, *(f"b_{name}" for name in own), "workspace" if self._long else ""]))
         declared += ", char* workspace" if self._long else ""
@@ -158,12 +158,12 @@ class _SegmentPrinter:
         known = invariants([value], lambda view: self._space.strides(view)[-1] != 0) if self._lanes > 1 else []
         before, held = hoist(known, offset, {}, [], "h")
         emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, known=held, prefix="v")
-        text = emitter.value(value)
+        text, order = emitter.value(value), f"b_{self._kernel.order}"
         step = [*emitter.lines, f"held[l] = combine(held[l], ({self._held})({text}));"]
         return [
             *(["if (first < last) first = last - 1;"] if self._kernel.op == "last" else []),
             "for (; first < last; ++first) {",
-            f"  const int64_t item = b_{self._kernel.order}[first];",
+            f"  const int64_t item = {order}[first];" if self._kernel.order else "  const int64_t item = first;",
             "  (void)item;",
             indent(before, 1),
             "  #pragma omp simd",

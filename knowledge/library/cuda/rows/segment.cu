@@ -20,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
             T x[V][4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                const @INDEX@ item = order[at + k * ROWS];
+                const @INDEX@ item = @ITEM_OF_ROUND@;
 @VALUE@
             }
 #pragma unroll
@@ -29,7 +29,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
         for (; at < last; at += ROWS) {
             T x[V][1];
             constexpr int k = 0;
-            const @INDEX@ item = order[at];
+            const @INDEX@ item = @ITEM@;
 @VALUE@
 #pragma unroll
             for (int j = 0; j < V; ++j) mine[j].add(x[j][0]);

@@ -192,6 +192,8 @@ class _Segments:
             "TURNS": self.turns,
             "COLUMNS": self.columns,
             "PARTS": self.parts,
+            "ITEM": "order[at]" if kernel.order else "at",
+            "ITEM_OF_ROUND": "order[at + k * ROWS]" if kernel.order else "at + k * ROWS",
             "COLUMN": indent(self._column()),
             "SHARE": indent(self._share(), 2),
         }
@@ -216,7 +218,8 @@ class _Segments:
 
     def _kernels(self, values: dict[str, object], name: str) -> tuple[list[str], list[Launch]]:
         """The texts and launches: of all segments, or of their parts and then of what joins these."""
-        kernel, own = self.kernel, "const int* __restrict__ starts, const int* __restrict__ order"
+        kernel = self.kernel
+        own = f"const int* __restrict__ starts{', const int* __restrict__ order' if kernel.order else ''}"
         read = leaves([kernel.value])
         after = leaves(store.value for store in kernel.stores)
         together = self.parts == 1
@@ -231,7 +234,7 @@ class _Segments:
         texts = [_filled("segment.cu", filled)]
         blocks = math.ceil(self.tasks / (_THREADS // (self.lanes * self.rows)))
         grid, block = (blocks, self.parts, 1), (_THREADS, 1, 1)
-        made = [Launch(name, grid, block, (*arguments, kernel.starts, kernel.order, *memory))]
+        made = [Launch(name, grid, block, (*arguments, kernel.starts, *filter(None, [kernel.order]), *memory))]
         if not together:
             reads, writes = buffers_of(after, kernel.stores)
             signature, arguments = parameters(self.plan, reads, writes)
