@@ -63,11 +63,15 @@ Pattern = Literal[
     "few bits",
     "no structure",
     "ordered",
+    "largest at a stride",
     "close together",
 ]
 GENTLER_SCALES, GENTLER_EXPONENTS = (1.5, 1.1), (2, 1)
 _KEEPS_RANGE: frozenset[Pattern] = frozenset(
-    ("", "constant", "few changed", "other masks", "other numbers", "other indices", "ordered", "close together")
+    (
+        *("", "constant", "few changed", "other masks", "other numbers", "other indices"),
+        *("ordered", "largest at a stride", "close together"),
+    )
 )
 
 
@@ -176,6 +180,7 @@ DISTRIBUTIONS = (
     RANDOMISED,
     Distribution("few parameters changed", parameters="few changed"),
     Distribution("few more parameters changed", parameters="few more"),
+    Distribution("few parameters changed again", parameters="few changed"),  # others of those of the constructor
     Distribution("few bits", parameters="few bits", pattern="few bits"),
     Distribution("large parameters", parameters="large"),
     Distribution("other buffers", parameters="other buffers"),
@@ -194,6 +199,7 @@ DISTRIBUTIONS = (
     Distribution("constant", pattern="constant", is_stress=True),
     Distribution("close together", pattern="close together", is_stress=True),
     Distribution("ordered", pattern="ordered", is_stress=True),
+    Distribution("largest at a stride", pattern="largest at a stride", is_stress=True),
     Distribution("sparse", pattern="sparse", is_stress=True),
     Distribution("one-hot rows", pattern="one-hot rows", is_stress=True),
     Distribution("few directions", pattern="few directions", is_stress=True),

@@ -60,6 +60,10 @@ def test_each_pattern_is_what_it_says() -> None:
     assert torch.equal(drawn("positive"), GIVEN.abs()) and torch.equal(drawn("negative"), -GIVEN.abs())
     ordered = drawn("ordered")
     assert torch.equal(ordered, GIVEN.sort(dim=-1).values)
+    strided = drawn("largest at a stride")
+    assert torch.equal(strided.sort(dim=-1).values, ordered) and not torch.equal(strided, GIVEN)
+    places = strided[0].topk(32).indices
+    assert len({int(place) % 2 for place in places}) == 1, "every second of 64 columns"
     near = drawn("close together")
     assert float((near - 1).abs().max()) < 0.01 and len(set(near.flatten().tolist())) > 1000
     special = drawn("non-finite")
@@ -198,6 +202,17 @@ def test_what_pytorch_does_not_round_nobody_may_round(tmp_path: Path) -> None:
             trial = case.trial(BY_NAME[name], 1)
             assert trial.exact == (True, False) and limit_of(trial.ieee[0], trial, 0) == OutputError(0.0, 0.0)
             assert limit_of(trial.ieee[1], trial, 1).norm > 0
+
+
+def test_float64_may_be_rounded_although_the_truth_is_made_with_the_same_roundings(tmp_path: Path) -> None:
+    model = "class Model(nn.Module):\n    def forward(self, x):\n        return (x.double() @ x.double().t()).sum(1)\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    with torch.no_grad():
+        trial = case.trial(BY_NAME["as given"], 1)
+    assert trial.ieee[0] == OutputError(0.0, 0.0) and limit_of(trial.ieee[0], trial, 0).norm > 1e-16
+    case.close()
 
 
 def test_a_later_case_knows_what_forward_updates(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ SMALLEST = 16  # elements of an input that gets infinities
 ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
 OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
+STRIDED = 32  # of a row's largest elements, at least, lie at a stride
 CLOSE = 2.0**-10  # of the size of an input whose elements lie close together
 NEAR = 8  # integers that agree lie within this part of the largest
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
@@ -212,6 +213,8 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return torch.full_like(value, _typical(value, limited=limited))
     if pattern == "ordered":
         return value.sort(dim=-1).values if value.dim() else value
+    if pattern == "largest at a stride":
+        return _at_a_stride(value, generator)
     if pattern == "close together":
         middle = _typical(value, limited=limited)
         return middle + (value - middle) * CLOSE
@@ -292,6 +295,19 @@ def _few_directions(value: torch.Tensor) -> torch.Tensor:
     size = _size(matrix)
     factor = _size(value) / size if size > 0 else 0.0
     return (matrix * factor + value * OFF_DIRECTION).to(value.dtype)
+
+
+def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Each row's elements at other places: the largest so many columns apart that vectors, or threads, which take the
+    columns in turns leave all of them to one lane."""
+    width = value.shape[-1] if value.dim() else 1
+    stride = 1 << max(0, (width // STRIDED).bit_length() - 1)
+    columns = torch.arange(width, device=value.device)
+    first = int(_whole(0, stride, (1,), generator))
+    places = ((columns - first) % stride * width + columns).argsort()
+    changed = torch.empty_like(value)
+    changed[..., places] = value.sort(dim=-1, descending=True).values
+    return changed
 
 
 def _few_changed(
