@@ -9,15 +9,28 @@ from foundry.knowledge import syntax
 from foundry.knowledge.errors import TaskError
 
 
-def module_constants(tree: ast.Module) -> dict[str, ast.Assign | ast.AnnAssign]:
-    """Top-level `NAME = expression` statements by name, the last one winning as in Python."""
-    found: dict[str, ast.Assign | ast.AnnAssign] = {}
+def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
+    """The expressions of top-level `NAME = expression` statements, and of `A, B = one, other`, by name; the last one wins
+    as in Python."""
+    found: dict[str, ast.expr] = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            found[node.targets[0].id] = node
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found[node.target.id] = node
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            found |= _named(node.targets[0], node.value)
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            found |= _named(node.target, node.value)
     return found
+
+
+def _named(target: ast.expr, value: ast.expr) -> dict[str, ast.expr]:
+    if isinstance(target, ast.Name):
+        return {target.id: value}
+    if not isinstance(target, ast.Tuple | ast.List) or not isinstance(value, ast.Tuple | ast.List):
+        return {}
+    if len(target.elts) != len(value.elts) or any(
+        isinstance(item, ast.Starred) for item in (*target.elts, *value.elts)
+    ):
+        return {}
+    return {name: own for pair in zip(target.elts, value.elts, strict=True) for name, own in _named(*pair).items()}
 
 
 def overridden_source(source: str, overrides: Mapping[str, int]) -> str:
@@ -30,9 +43,9 @@ def overridden_source(source: str, overrides: Mapping[str, int]) -> str:
         return source
     constants = module_constants(syntax.parse(source))
     lines = source.encode("utf-8").splitlines(keepends=True)  # AST columns count bytes
-    for name, value in sorted(overrides.items(), key=lambda item: -_line_of(constants, item[0])):
-        expression = constants[name].value
-        assert expression is not None and expression.end_lineno is not None and expression.end_col_offset is not None
+    for name, value in sorted(overrides.items(), key=lambda item: _place_of(constants, item[0]), reverse=True):
+        expression = constants[name]
+        assert expression.end_lineno is not None and expression.end_col_offset is not None
         first, last = expression.lineno - 1, expression.end_lineno - 1
         tail = lines[last][expression.end_col_offset :]
         lines[first] = lines[first][: expression.col_offset] + str(int(value)).encode() + tail
@@ -41,10 +54,10 @@ def overridden_source(source: str, overrides: Mapping[str, int]) -> str:
     return b"".join(lines).decode("utf-8")
 
 
-def _line_of(constants: dict[str, ast.Assign | ast.AnnAssign], name: str) -> int:
+def _place_of(constants: dict[str, ast.expr], name: str) -> tuple[int, int]:
     if name not in constants:
         raise TaskError(
             f"{name} is overridden but is not a module constant of the task",
             f"add `{name} = ...` at the top of the file and use it in get_inputs",
         )
-    return constants[name].lineno
+    return constants[name].lineno, constants[name].col_offset

@@ -80,7 +80,9 @@ def test_on_a_gpu_many_calls_are_queued_before_one_is_looked_at(monkeypatch: pyt
         done.append(1)
         return [torch.ones(2)]
 
-    timed_calls.call_in_a_row(call, 100e-9, lambda: next(ticks), [])
+    held = list[float]()
+    timed_calls.call_in_a_row(call, 150e-9, lambda: next(ticks), [], held.append)
+    assert len(held) >= 4 and min(held) > 0, "whoever queues several calls keeps the GPU busy meanwhile"
     between = [later - earlier for earlier, later in itertools.pairwise(looks)]
     assert between[:4] == [2, 4, 8, 16] and set(between[4:]) == {timed_calls.QUEUED_CALLS}
     del done[:], looks[:]

@@ -156,6 +156,16 @@ def test_overriding_several_line_expressions_and_non_ascii_text() -> None:
     assert changed.count("\n") == text.count("\n")
 
 
+def test_constants_that_are_set_together_are_constants_too() -> None:
+    text = "ROWS, (HEADS, WIDTH) = 768, (4, 2048)\nSIZE = ROWS * HEADS + WIDTH\n"
+    namespace: dict[str, object] = {}
+    exec(overridden_source(text, {"ROWS": 777, "WIDTH": 1}), namespace)
+    assert (namespace["ROWS"], namespace["HEADS"], namespace["SIZE"]) == (777, 4, 777 * 4 + 1)
+    for unsure in ("ROWS, HEADS = sizes()\n", "ROWS, *HEADS = 1, 2, 3\n", "ROWS = HEADS = 4\n"):
+        with pytest.raises(TaskError, match="not a module constant"):
+            overridden_source(unsure, {"ROWS": 2})
+
+
 def test_overriding_what_is_not_a_constant() -> None:
     with pytest.raises(TaskError, match="COLUMNS is overridden but is not a module constant"):
         overridden_source(TASK, {"COLUMNS": 2})

@@ -269,8 +269,8 @@ class Runner:
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
             spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
-            call, seconds = partial(self._call_plainly, slot, waits=False), message["awake"]
-            work = partial(timed_calls.call_in_a_row, call, seconds, self._clock, spared)
+            call, hold = partial(self._call_plainly, slot, waits=False), gpu_kernels().hold if spared else float
+            work = partial(timed_calls.call_in_a_row, call, message["awake"], self._clock, spared, hold)
             tensors = guarded("crash", work, self._where, self._device)
         else:
             state.reset()

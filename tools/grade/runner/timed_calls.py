@@ -18,7 +18,8 @@ CHANGEABLE = tuple(getattr(torch, name) for name in CHANGEABLE_NAMES)
 LINE_BYTES = 64
 MAX_PAD_LINES = 1024
 QUEUED_CALLS = 32  # on a GPU, before anybody looks
-LONGEST_TURN = 0.1  # of the time for all: from then on no more calls are queued at once
+HELD, MOST_HELD_MS = 1.5, 50.0  # times what queueing took the last time
+LONGEST_TURN = 0.25  # of the time for all: from then on no more calls are queued at once
 
 Clock = Callable[[], int]
 
@@ -70,23 +71,30 @@ def elements(tensors: Sequence[torch.Tensor], places: Sequence[Sequence[int]]) -
 
 
 def call_in_a_row(
-    call: Callable[[], list[torch.Tensor]], seconds: float, clock: Clock, spared: Sequence[torch.Tensor] | None = None
+    call: Callable[[], list[torch.Tensor]],
+    seconds: float,
+    clock: Clock,
+    spared: Sequence[torch.Tensor] | None = None,
+    hold: Callable[[float], object] = float,
 ) -> list[torch.Tensor]:
     """Calls for so long without a pause, at least once; the first outputs that differ by a bit from those of the first
     call, or the last ones. Threads that race give a wrong answer now and then. With `spared`, which is left alone, the
     outputs of each call are overwritten before the next: whoever leaves the last answer in its place shows. Then not
-    every answer is looked at, because a look waits for the GPU: of calls that are queued one behind the other the
-    kernels follow each other within microseconds, whoever else uses the device."""
+    every answer is looked at, because a look waits for the GPU. Calls between two looks are queued while the GPU is
+    kept busy (`hold`, for so many ms), so that kernels follow each other within microseconds, however slow the host."""
     kept = [] if spared is None else [*spared, *find_kept(call)]
-    stop, queued = clock() + int(1e9 * seconds), 1
+    stop, queued, queueing_ns = clock() + int(1e9 * seconds), 1, 0.0
     outputs = call()
     first = [tensor.clone() for tensor in outputs]
     while (turn := clock()) < stop:
+        if queued > 1:
+            hold(min(MOST_HELD_MS, 1e-6 * HELD * queueing_ns * queued))
         for _ in range(queued):
             if spared is not None:
                 overwrite(outputs, kept)
                 del outputs
             outputs = call()
+        queueing_ns = (clock() - turn) / queued
         if not all(map(torch.equal, outputs, first)):
             break
         if spared is not None and clock() - turn < LONGEST_TURN * 1e9 * seconds:
