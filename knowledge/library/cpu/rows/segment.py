@@ -16,6 +16,7 @@ from foundry.knowledge.library.cpu.space import (
     Space,
     Tuning,
     choose_threads,
+    distinct,
     hoist,
     indent,
     invariants,
@@ -25,9 +26,11 @@ from foundry.knowledge.library.cpu.space import (
     traffic,
     views_of,
 )
-from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel, SegmentKernel
+from foundry.knowledge.library.ir.kernels import Gather, Load, Plan, PrintedKernel, SegmentKernel, View
 from foundry.knowledge.library.ir.scalar import CPU_DIALECT, Emitter, loader
+from foundry.knowledge.opgraph import ITEM_BYTES
 
+_LINE_BYTES = 64
 _TILES = (16, 32, 64, 128, 256)
 _WIDEST_WHOLE = 128  # lanes that are one tile whatever their number
 _TASKS_OF_A_THREAD = 16
@@ -38,8 +41,9 @@ _SHORTEST_LONG = 2048  # items of a segment that is worth cutting
 def print_segments(kernel: SegmentKernel, plan: Plan, device: Device, choices: dict[str, Choice]) -> PrintedKernel:
     """C++ of a SegmentKernel.
 
-    `choices` may hold "tile" (neighbouring elements of an item that are accumulated together), "schedule" ("dynamic" or
-    "static") and "threads". A value that is not legal for this kernel gives way to the default.
+    `choices` may hold "tile" (neighbouring elements of an item that are accumulated together), "ahead" (items that are
+    asked for before they are read), "schedule" ("dynamic" or "static") and "threads". A value that is not legal for
+    this kernel gives way to the default.
     """
     if kernel.key is not None:
         return print_direct(kernel, plan, device, choices)
@@ -60,6 +64,9 @@ class _SegmentPrinter:
         self._outer = inner[:-1] if is_wide else inner
         self._lanes = inner[-1] if is_wide else 1
         self._tile = self._choose_tile() if is_wide else 1
+        wide = self._lanes > 1 and kernel.op != "last" and bool(self._sought())
+        meaning = "items that are asked for before they are read; 0 none"
+        self._ahead = tuning.number("ahead", (0, 4, 8, 16), 8, "memory", meaning) if wide else 0
         self._order = tuning.text("schedule", ("dynamic", "static"), "dynamic", "parallel", "who takes which segments")
         self._threads = choose_threads(tuning, device, traffic(self._values, kernel.stores, plan))
         self._tiles = -(-self._lanes // self._tile)
@@ -163,6 +170,7 @@ class _SegmentPrinter:
         return [
             *(["if (first < last) first = last - 1;"] if self._kernel.op == "last" else []),
             "for (; first < last; ++first) {",
+            indent(self._prefetches(), 1),
             f"  const int64_t item = {order}[first];" if self._kernel.order else "  const int64_t item = first;",
             "  (void)item;",
             indent(before, 1),
@@ -172,6 +180,37 @@ class _SegmentPrinter:
             "  }",
             "}",
         ]
+
+    def _sought(self) -> list[Load | Gather]:
+        """What is read of each item as a run of neighbours whose place is known from the item alone."""
+
+        def moves(view: View) -> bool:
+            return self._space.strides(view)[-1] != 0
+
+        found = [node for node in distinct([self._kernel.value]) if isinstance(node, Load | Gather)]
+        fixed = [n for n in found if isinstance(n, Load) or not any(map(moves, views_of([n.index])))]
+        return [node for node in fixed if self._space.strides(node.view)[-1] == 1]
+
+    def _prefetches(self) -> list[str]:
+        """Statements that ask for what a later item reads, of this segment or of the next one: rows that lie anywhere
+        in memory are waited for otherwise."""
+        sought = self._sought() if self._ahead else []
+        if not sought:
+            return []
+        offset = self._space.offset(["next", *self._at, "tile"])
+        emitter = Emitter(CPU_DIALECT, loader(CPU_DIALECT, offset), {}, prefix="p")
+        asked: list[str] = []
+        for node in sought:
+            place = f"b_{node.buffer} + {offset(node.view)}"
+            if isinstance(node, Gather):
+                place += f" + math::wrap_index({emitter.value(node.index)}, {node.bound}) * {node.step}"
+            line = _LINE_BYTES // ITEM_BYTES[node.dtype]
+            asked.append(f"for (int l = 0; l < width; l += {line}) __builtin_prefetch({place} + l);")
+        place = f"first + {self._ahead}"
+        known = f"b_{self._kernel.order}[{place}]" if self._kernel.order else place
+        body = [f"const int64_t next = {known};", *emitter.lines, *asked]
+        end = f"b_{self._kernel.starts}[{self._kernel.shape[0]}]"
+        return [f"if ({place} < {end}) {{", indent(body, 1), "}"]
 
     def _stores(self) -> list[str]:
         offset = self._space.offset(self._indices("segment"))

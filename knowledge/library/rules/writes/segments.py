@@ -38,9 +38,10 @@ from foundry.knowledge.library.rules.builder import (
 from foundry.knowledge.opgraph import Op, contiguous_strides
 
 _MOST = (1 << 31) - 1  # of items and of segments: the sort counts in int32
-# Of tables that the CPU fills without a sort: 100,000 items of 64 numbers in 10,000 segments take 0.8 ms so and 4.7
-# sorted, 100,000 numbers in 200,000 segments 0.14 and 0.82, 10 items of 64 numbers in 100,000 segments 2.6 and 1.1.
-_MOST_TABLE_BYTES, _SEGMENTS_OF_AN_ITEM = 1 << 28, 8
+# Of tables that the CPU fills without a sort. 100,000 items of 64 numbers in 10,000 segments (5 MB) take 0.83 ms so and
+# 0.94 sorted, 125,000 in 25,000 (12 MB) 1.9 and 1.2; 3,000,000 numbers in as many segments (22 MB) 15 and 33. 100,000
+# numbers in 200,000 segments take 0.14 and 0.82, 10 items of 64 numbers in 100,000 segments 2.6 and 1.1.
+_WIDE, _MOST_WIDE_BYTES, _MOST_BYTES = 8, 1 << 23, 1 << 28
 _REDUCTION: dict[str, Literal["sum", "prod", "max", "min", "last"]] = {
     "sum": "sum",
     "mean": "sum",
@@ -198,8 +199,9 @@ def _is_direct(builder: Builder, items: Items, shape: tuple[int, ...]) -> bool:
     """Whether items are taken in as they come, into a table of all segments: on the CPU, unless the table is very
     large, or much larger than what is written into it."""
     inner = math.prod(shape[1:])
-    is_small = shape[0] * min(inner, _SEGMENTS_OF_AN_ITEM) <= _SEGMENTS_OF_AN_ITEM * items.count
-    return builder.target == "cpu" and is_small and 8 * shape[0] * inner <= _MOST_TABLE_BYTES
+    is_filled = shape[0] * min(inner, _WIDE) <= _WIDE * items.count
+    most = _MOST_BYTES if inner < _WIDE else _MOST_WIDE_BYTES
+    return builder.target == "cpu" and is_filled and 8 * shape[0] * inner <= most
 
 
 def _sorted(builder: Builder, op: Op, key: Expr, count: int, segments: int) -> tuple[str, str]:

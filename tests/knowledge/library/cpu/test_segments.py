@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,7 +12,17 @@ import torch
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cpu.rows.segment import print_segments
 from foundry.knowledge.library.cpu.rows.sort import print_sort
-from foundry.knowledge.library.ir.kernels import Apply, Expr, Load, Named, SegmentKernel, SortKernel, Store, View
+from foundry.knowledge.library.ir.kernels import (
+    Apply,
+    Expr,
+    Gather,
+    Load,
+    Named,
+    SegmentKernel,
+    SortKernel,
+    Store,
+    View,
+)
 from foundry.knowledge.opgraph import DType
 
 Harness = Any
@@ -127,6 +138,21 @@ def test_items_across_memory(cpu_kernel: Harness, turned: bool, is_direct: bool)
     index = drawn("even", 600, 23)
     found, _ = reduced(cpu_kernel, "sum", value, index, 23, is_direct=is_direct)
     torch.testing.assert_close(found.double(), truth("sum", value, index, 23), rtol=1e-6, atol=1e-6)
+
+
+def test_rows_of_a_table_that_items_name_are_asked_for_early(cpu_kernel: Harness) -> None:
+    """Also by items that name rows from the end, and in segments in the order of memory."""
+    table, index = torch.randn(90, 48), torch.randint(-90, 90, (500,))
+    starts = torch.tensor([0, 3, 3, 250, 500]).int()
+    row = Gather("t", View(0, (0, 1)), Load("i", View(0, (1, 0)), "int64"), 48, 90, "float32")
+    store = Store("y", View(0, (48, 1)), Named("acc", "float32"))
+    kernel = SegmentKernel("segments", 500, (4, 48), "sum", row, "starts", "", (store,), "float32")
+    found = torch.empty(4, 48)
+    inputs = {"t": table, "i": index, "starts": starts}
+    printed = cpu_kernel.run(kernel, print_segments, inputs, {"y": found}, {"ahead": 4})
+    assert "__builtin_prefetch" in printed.functions
+    wanted = [table.double()[index[begin:end]].sum(0) for begin, end in pairwise(starts.tolist())]
+    torch.testing.assert_close(found.double(), torch.stack(wanted), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", ["max", "min"])
