@@ -10,8 +10,8 @@ from foundry.knowledge.errors import TaskError
 
 
 def module_constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """The expressions of top-level `NAME = expression` statements, and of `A, B = one, other`, by name; the last one wins
-    as in Python."""
+    """The expressions of top-level `NAME = expression` statements, and of `A, B = one, other`, by name; the last one
+    wins as in Python."""
     found: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:

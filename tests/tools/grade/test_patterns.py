@@ -204,8 +204,10 @@ def test_what_pytorch_does_not_round_nobody_may_round(tmp_path: Path) -> None:
             assert limit_of(trial.ieee[1], trial, 1).norm > 0
 
 
-def test_float64_may_be_rounded_although_the_truth_is_made_with_the_same_roundings(tmp_path: Path) -> None:
-    model = "class Model(nn.Module):\n    def forward(self, x):\n        return (x.double() @ x.double().t()).sum(1)\n"
+@pytest.mark.parametrize("wide", ["double", "float"])
+def test_a_truth_made_with_the_same_roundings_does_not_forbid_others(tmp_path: Path, wide: str) -> None:
+    lines = f"x = x.{wide}()\n        return (x @ x.t()).sum(1)"
+    model = f"class Model(nn.Module):\n    def forward(self, x):\n        {lines}\n"
     made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
     (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
     (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)

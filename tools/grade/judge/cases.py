@@ -253,7 +253,7 @@ class Case:
                 for item, usual in zip(expected, self._usual, strict=False)
             ]
         ieee = [comparison.measure(output, item) for output, item in zip(eager, expected, strict=True)]
-        exact = (False,) * len(eager) if note else self._find_exact(distribution, eager, ieee)
+        exact = self._find_exact(distribution, ieee, eager if note else truth, eager)
         tf32 = self._tf32_errors(kind, placed, expected, list(zip(eager, ieee, strict=True)))
         under_tf32 = updated if tf32 is None else self._read_updated(self._model)
         if distribution.may_be_unstable:
@@ -266,13 +266,13 @@ class Case:
         bundle.give_back()
         return Trial(distribution, seed, packed, expected, ieee, tf32, specs, note, buffers, exact)
 
-    def _find_exact(self, drawn: Distribution, eager: list[torch.Tensor], own: list[OutputError]) -> tuple[bool, ...]:
-        """Which outputs PyTorch does not round, neither here nor on the inputs as given. Of float64 nobody can tell."""
-        none = OutputError(0.0, 0.0)
-        found = [error == none and item.dtype != torch.float64 for item, error in zip(eager, own, strict=True)]
+    def _find_exact(self, drawn: Distribution, own: list[OutputError], *runs: list[torch.Tensor]) -> tuple[bool, ...]:
+        """Which outputs PyTorch does not round, here or on the inputs as given; only a wider truth tells."""
+        tells = [wide.dtype != item.dtype or not item.is_floating_point() for wide, item in zip(*runs, strict=True)]
+        found = [can_tell and error == OutputError(0.0, 0.0) for can_tell, error in zip(tells, own, strict=True)]
         if drawn == AS_GIVEN:
             self._is_exact = found
-        return tuple(map(all, zip(found, self._is_exact, strict=False))) or tuple(False for _ in found)
+        return tuple(map(all, zip(found, self._is_exact, strict=False))) or (False,) * len(found)
 
     def other_parameters(self, before: Parameters, now: Parameters) -> dict[str, torch.Tensor]:
         """Parameters and buffers of kind `before`, as last drawn, that differ from those of kind `now`."""
