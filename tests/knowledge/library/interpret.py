@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from tests.knowledge.library.interpret_segments import reduce_segments, sort_items
 from torch.nn import functional
 
 from foundry.knowledge.library.ir.access import tail_outer
@@ -216,9 +217,9 @@ def execute(machine: Machine, step: object) -> None:
     elif isinstance(step, RecurrentKernel):
         _recurrent(machine, step)
     elif isinstance(step, SortKernel):
-        _sort(machine, step)
+        sort_items(machine, step)
     elif isinstance(step, SegmentKernel):
-        _segments(machine, step)
+        reduce_segments(machine, step)
     else:
         assert isinstance(step, TorchCall)
         _call(machine, step)
@@ -470,48 +471,6 @@ def _walk(
             h = (given[step] + own).tanh() if kernel.cell == "rnn_tanh" else (given[step] + own).relu()
         found[step] = h
     return torch.stack(found), h, c
-
-
-def _sort(machine: Machine, kernel: SortKernel) -> None:
-    starts, order = _in_order(machine, kernel.key, kernel.items, kernel.segments)
-    machine.flat[kernel.order], machine.flat[kernel.starts] = order.int(), starts.int()
-
-
-def _in_order(machine: Machine, key: Expr, items: int, segments: int) -> tuple[torch.Tensor, torch.Tensor]:
-    found = machine.evaluate(key, (items,), {}).long()
-    known, order = torch.where((found >= 0) & (found < segments), found, segments).sort(stable=True)
-    return torch.searchsorted(known, torch.arange(segments + 1)), order
-
-
-def _segments(machine: Machine, kernel: SegmentKernel) -> None:
-    """Segment by segment."""
-    dtype, inner = torch_dtype(kernel.dtype), kernel.shape[1:]
-    value = machine.evaluate(kernel.value, (kernel.items, *inner), {}).to(dtype)
-    if kernel.key is not None:
-        first, order = _in_order(machine, kernel.key, kernel.items, kernel.shape[0])
-    else:
-        first = machine.flat[kernel.starts]
-        order = machine.flat[kernel.order].long() if kernel.order else torch.arange(kernel.items)
-    starts = first.tolist()
-    joins: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "sum": lambda x: x.sum(0, dtype=dtype),
-        "prod": lambda x: x.prod(0, dtype=dtype),
-        "max": lambda x: x.amax(0),
-        "min": lambda x: x.amin(0),
-        "last": lambda x: x[-1],
-    }
-    info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
-    ends = (-math.inf, math.inf) if dtype.is_floating_point else (info.min, info.max)
-    empty = {"sum": 0, "prod": 1, "max": ends[0], "min": ends[1], "last": 0}[kernel.op]
-    acc = torch.full(kernel.shape, empty, dtype=dtype)
-    count = torch.zeros((kernel.shape[0], *(1 for _ in inner)), dtype=torch.int64)
-    for segment in range(kernel.shape[0]):
-        own = order[starts[segment] : starts[segment + 1]]
-        count[segment] = own.numel()
-        if own.numel():
-            acc[segment] = joins[kernel.op](value[own])
-    for store in kernel.stores:
-        machine.store(store, kernel.shape, {"acc": acc, "count": count})
 
 
 def _call(machine: Machine, call: TorchCall) -> None:
