@@ -269,7 +269,7 @@ class Runner:
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
             operators: list[Any] = []
             spared = [*slot.tensors, *state.tensors] if self._device.type == "cuda" else None
-            call, hold = partial(self._call_plainly, slot, waits=False), float if spared is None else gpu_kernels().hold
+            call, hold = partial(self._call_plainly, slot, waits=False), None if spared is None else gpu_kernels().hold
             work = partial(timed_calls.call_in_a_row, call, message["awake"], self._clock, spared, hold)
             tensors = guarded("crash", work, self._where, self._device)
         else:

@@ -75,7 +75,7 @@ def call_in_a_row(
     seconds: float,
     clock: Clock,
     spared: Sequence[torch.Tensor] | None = None,
-    hold: Callable[[float], object] = float,
+    hold: Callable[[float], object] | None = None,
 ) -> list[torch.Tensor]:
     """Calls for so long without a pause, at least once; the first outputs that differ by a bit from those of the first
     call, or the last ones. Threads that race give a wrong answer now and then. With `spared`, which is left alone, the
@@ -87,7 +87,7 @@ def call_in_a_row(
     outputs = call()
     first = [tensor.clone() for tensor in outputs]
     while (turn := clock()) < stop:
-        if queued > 1:
+        if hold is not None and queued > 1:
             hold(min(MOST_HELD_MS, 1e-6 * HELD * queueing_ns * queued))
         for _ in range(queued):
             if spared is not None:
