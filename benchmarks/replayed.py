@@ -311,7 +311,9 @@ class RecordedParts(Parts):
         if self._store is None:
             return None
         journal = LessonJournal(self._store / "journal.sqlite")
-        return QuietStore(journal, NoIndex()) if "credits" in request.without else ExperienceStore(journal, ScanIndex())
+        return (
+            QuietStore(journal, NoIndex()) if "credits" in request.left_out else ExperienceStore(journal, ScanIndex())
+        )
 
 
 @dataclass

@@ -336,7 +336,7 @@ def first_reports(state: RunState, services: Services) -> IslandReport:
     for name in state.get("seeds", []):
         evaluation = services.evaluation(name, "screen")
         value = merit([evaluation])
-        cell = cell_of(evaluation.coordinates, services.request.without)
+        cell = cell_of(evaluation.coordinates)
         population[name] = (cell, value)
         if evaluation.coordinates is not None and value >= CORRECT:
             archive, _ = insert(archive, name, cell, value)
@@ -362,7 +362,7 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
     start = first_reports(state, services)
     inputs = []
     usual, added = services.request.island_count, state.get("added", [])
-    off = services.request.without
+    off = services.request.left_out  # each step looks again (`select`)
     for number, strand in itertools.product(range(usual + len(added)), range(strands)):
         begun = IslandReport({**start, "generation": 1 + strand - strands})
         earlier = state.get("islands", {}).get(report_key(number, strand), begun)
@@ -372,7 +372,8 @@ def island_inputs(state: RunState, services: Services) -> list[IslandState]:
                 run=str(services.run.path),
                 island=number,
                 strand=strand,
-                role=earlier["orders"]["role"] or _added_role(number - usual, added) or role_of(number, round_, off),
+                role=role_of(number, round_, off),
+                own_role=_added_role(number - usual, added),
                 round=round_,
                 generation=earlier["generation"],
                 step=step_name(number, earlier["generation"]),

@@ -82,7 +82,10 @@ def solve(
     switched_on: Annotated[
         str,
         typer.Option(
-            "--with", metavar="gradients,migration,credits", help="Parts of the search that are off by default."
+            "--with",
+            metavar="PART,...",
+            help="Parts of the search that are off by default: gradients, migration, credits; without a model also "
+            "archive and roles.",
         ),
     ] = "",
     store: StoreOption = None,
@@ -138,7 +141,7 @@ def solve(
         prompts=_choose_prompts(prompts, has_model=bool(models), learns=learn),
         ask=ask,
         tape=tape,
-        without=leave_out(switched_on),
+        switched_on=switch_on(switched_on),
     )
     request = request if compiled else replace(request, rivals=())
     if models and not as_json and (file := find_file(Path.cwd())):
@@ -150,12 +153,11 @@ def solve(
     conclude(summary, request.task, as_json, min_speedup)
 
 
-def leave_out(switched_on: str) -> tuple[Mechanism, ...]:
-    """The parts of the search that are off by default, but for those that the user wants ("gradients,credits")."""
-    from foundry.graph.run.request import OFF
+def switch_on(names: str) -> tuple[Mechanism, ...]:
+    """The parts of the search that the user wants although they are off by default ("gradients,credits")."""
+    from foundry.graph.run.request import FOR_MODELS, OFF
 
-    wanted = [choose("--with", name.strip(), OFF) for name in switched_on.split(",") if name.strip()]
-    return tuple(name for name in OFF if name not in wanted)
+    return tuple(choose("--with", name.strip(), (*OFF, *FOR_MODELS)) for name in names.split(",") if name.strip())
 
 
 def _choose_prompts(flag: str | None, *, has_model: bool, learns: bool) -> PromptMode:

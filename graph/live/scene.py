@@ -91,7 +91,7 @@ class Scene:
     tokens: int = 0
     dollars: float = 0.0
     round: int = 0
-    roles: dict[int, str] = field(default_factory=dict)  # those that users gave
+    roles: dict[int, str] = field(default_factory=dict)  # those with which the round did not begin
     history: History = field(default_factory=History)
     last_at: float = 0.0
 
@@ -115,7 +115,8 @@ class Scene:
         return 60.0 * len(recent) / max(now - since, 5.0)
 
     def role(self, island: int) -> str:
-        return self.roles.get(island) or role_of(island, self.round)
+        """ "any" prefers nothing."""
+        return self.roles.get(island) or role_of(island, self.round, self.request.left_out)
 
     def _take_root(self, event: Event) -> None:
         if event.kind == "node" and event.ended is None:
@@ -124,6 +125,7 @@ class Scene:
             self.phase = f"{self.phase.split(':')[0]}: {event.name}"
         elif event.kind == "note" and (event.name == "regroup" or event.data.get("again")):
             self.round += event.name != "regroup"
+            self.roles.clear()  # those that users gave are told again
             for island in self.islands.values():
                 island.ended = ""
         if event.kind == "tool" and event.name == "baseline" and event.ended is not None:

@@ -18,7 +18,7 @@ NARROWEST = 19  # columns of an island; more islands take a second row, many a l
 BARS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"
 HEAT = ("blue", "cyan", "green", "yellow", "red")
-SHORT_ROLES = {"parameters": "params", "algorithm": "algo"}
+SHORT_ROLES = {"parameters": "params", "algorithm": "algo", "any": ""}  # the last prefers nothing
 DIM, BOLD, GOOD = Style(dim=True), Style(bold=True), Style(color="green")
 
 
@@ -116,7 +116,7 @@ def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
     gain = f" {island.best:.2f}x" if island.best else ""
     star = "*" if scene.best_island == island.number else ""
     role = scene.role(island.number)
-    name = (f"{island.number} {SHORT_ROLES.get(role, role)}", BOLD)
+    name = (f"{island.number} {SHORT_ROLES.get(role, role)}".rstrip(), BOLD)
     head = Text.assemble(name, f" g{island.generation}", (gain + star, GOOD))
     if island.ended:
         return [head, *(Text(line, DIM) for line in _wrap(island.ended, width, 3))]
@@ -127,7 +127,8 @@ def _island_block(scene: Scene, island: IslandScene, width: int) -> list[Text]:
 
 def _island_line(scene: Scene, island: IslandScene, width: int) -> Text:
     gain = f"{island.best:.2f}x" if island.best else "-"
-    head = f"{island.number:>2} {scene.role(island.number):<10} g{island.generation:<4} {gain:>7}  "
+    role = scene.role(island.number).replace("any", "")
+    head = f"{island.number:>2} {role:<10} g{island.generation:<4} {gain:>7}  "
     line = Text.assemble((head, BOLD), (_doing(island), "yellow"), (f"  {make_printable(island.reason)}", DIM))
     line.truncate(width, overflow="ellipsis")
     return line

@@ -17,7 +17,7 @@ from foundry.graph.report.activity import (
 )
 from foundry.graph.report.candidates import CandidateFacts, Measured, candidate_facts, read_measured
 from foundry.graph.run.events import EventLog
-from foundry.graph.run.request import ROLES
+from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import RunDirectory
 from foundry.graph.run.summary import Summary, summarise
 from foundry.graph.views.ending import ending_lines
@@ -72,7 +72,7 @@ class RunFacts:
     directives: list[DirectiveFacts]
     experts: list[ExpertFacts]
     models: list[str]  # what each brought and cost, in words
-    roles: list[str]
+    roles: list[str]  # in the first round, of each island; "any" prefers nothing
 
 
 def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
@@ -109,7 +109,7 @@ def run_facts(run: RunDirectory, *, code: bool = True) -> RunFacts:
         directive_facts(run, candidates, began),
         expert_facts(events, candidates),
         [record.words for record in summary.models],
-        [ROLES[island % len(ROLES)] for island in range(request.island_count)],
+        [role_of(island, 0, request.left_out) for island in range(request.island_count)],
     )
 
 

@@ -2,6 +2,7 @@
 // The page of a run.
 
 const find = (id) => page.data.candidates.find((one) => one.id === id);
+const inRole = (role) => (role && role !== "any" ? ` (${role})` : ""); // "any" prefers nothing
 
 function openCandidate(one) {
   const parent = one.parents.map(find).find(Boolean);
@@ -61,7 +62,7 @@ function verdictSection(facts) {
       ["of the roofline floor", known(summary.fraction_of_floor) ? percent(summary.fraction_of_floor) : ""],
       ["accuracy class", summary.accuracy_class], ["labels", summary.labels.join(", ")],
       ["ended", summary.ending], ["asks", summary.question], ["notes", summary.notes.join("; ")],
-      ["islands", Object.entries(summary.islands).map(([island, why]) => `${island} (${facts.roles[island] ?? ""}): ${why}`).join("; ")],
+      ["islands", Object.entries(summary.islands).map(([island, why]) => `${island}${inRole(facts.roles[island])}: ${why}`).join("; ")],
     ]),
   );
 }

@@ -21,6 +21,10 @@ Mechanism = Literal["archive", "gradients", "roles", "migration", "profiler", "e
 PromptMode = Literal["shipped", "frozen", "evolve"]  # frozen: variants that have earned their place, as they are
 # Off unless asked for: on recorded landscapes no use of them shows (README, "Search: what each part of it brings").
 OFF: tuple[Mechanism, ...] = ("gradients", "migration", "credits")
+# No use of these shows either where the playbook thinks; a model is shown the best kernels of other cells and told its
+# island's role. So they are off while no model thinks.
+FOR_MODELS: tuple[Mechanism, ...] = ("archive", "roles")
+NEEDS: dict[Mechanism, Mechanism] = {"gradients": "archive"}  # a gradient is one between the archive's cells
 EffortName = Literal["bench", "quick", "standard", "deep"]
 ROLES: tuple[Role, ...] = ("fusion", "memory", "parameters", "algorithm")
 
@@ -147,7 +151,8 @@ class SolveRequest:
     rivals: tuple[RivalName, ...] = ("eager", "compile")  # timed in turns with the winner
     foreign: ForeignName | None = None  # another benchmark's rules, by which the winner is judged too
     gpus: int = 1  # of those that this process sees; the islands share them
-    without: tuple[Mechanism, ...] = OFF
+    without: tuple[Mechanism, ...] | None = None  # exactly these; None: what shows no use for who thinks (`left_out`)
+    switched_on: tuple[Mechanism, ...] = ()  # though they are off by default
     in_flight: int | None = None  # steps that each island takes at a time; a run's own request says how many
     prompts: PromptMode = "shipped"  # where a model thinks: their advice evolves only on request
     ask: bool = False  # a person is asked before a paid model starts, the budget grows, the winner is exported
@@ -166,6 +171,14 @@ class SolveRequest:
             value = getattr(limits, name)
             if value is not None and not value > 0:
                 raise UsageError(f"the limit {name}={value} lets nothing happen", "give a positive number")
+
+    @property
+    def left_out(self) -> tuple[Mechanism, ...]:
+        """The parts of the search that this run does without while these models think."""
+        if self.without is not None:
+            return self.without
+        wanted = {*self.switched_on, *(NEEDS[name] for name in self.switched_on if name in NEEDS)}
+        return tuple(name for name in (*OFF, *(() if self.models else FOR_MODELS)) if name not in wanted)
 
     @property
     def plan(self) -> Effort:

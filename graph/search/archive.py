@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from typing_extensions import TypedDict
 
-from foundry.graph.run.request import Mechanism
 from foundry.knowledge.candidate import Coordinates
 
 Gain = Literal["new cell", "better elite", ""]
@@ -22,11 +20,12 @@ class Elite(TypedDict):
 
 ONE_CELL = "000"
 Archive = dict[str, Elite]  # cell name -> elite
+Population = dict[str, tuple[str, float]]  # candidate -> cell and merit
 
 
-def cell_of(coordinates: Coordinates | None, without: Sequence[Mechanism] = ()) -> str:
-    """`"120"`: d_mem, d_algo, d_sync. All share one cell in a run without archive."""
-    if coordinates is None or "archive" in without:
+def cell_of(coordinates: Coordinates | None) -> str:
+    """`"120"`: d_mem, d_algo, d_sync."""
+    if coordinates is None:
         return ONE_CELL
     return f"{coordinates.d_mem}{coordinates.d_algo}{coordinates.d_sync}"
 
@@ -42,10 +41,20 @@ def insert(archive: Archive, candidate: str, cell: str, value: float) -> tuple[A
     return archive, ""
 
 
+def rank_elites(archive: Archive) -> list[Elite]:
+    """The best first; ties go to the older candidate."""
+    return sorted(archive.values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"])))
+
+
 def best(archive: Archive) -> Elite | None:
-    """The elite of highest merit; ties go to the older candidate."""
-    ranked = sorted(archive.values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"])))
-    return ranked[0] if ranked else None
+    return next(iter(rank_elites(archive)), None)
+
+
+def without_cells(archive: Archive, population: Population) -> tuple[Archive, Population]:
+    """What a step without archive sees: everyone in one cell, of which the best is the elite. The cells are filled all
+    the same, for a model that thinks later on and for those who watch."""
+    elite = best(archive)
+    return {ONE_CELL: elite} if elite else {}, {name: (ONE_CELL, value) for name, (_, value) in population.items()}
 
 
 def candidate_number(candidate: str) -> int:

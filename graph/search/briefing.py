@@ -10,11 +10,11 @@ from foundry.agents.brief import Attempt, Brief, Example
 from foundry.agents.words.standing import FIRST
 from foundry.graph.run.run_directory import Mark
 from foundry.graph.run.services import Recalled, Services
-from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of
+from foundry.graph.search.archive import ONE_CELL, candidate_number, cell_of, rank_elites, without_cells
 from foundry.graph.search.gradients import hints
 from foundry.graph.search.known import known_kernels
 from foundry.graph.search.lessons import query
-from foundry.graph.search.state import IslandState, step_name
+from foundry.graph.search.state import IslandState, left_out_of, step_name
 from foundry.knowledge.candidate import REFERENCE, Evaluation, Resources
 from foundry.knowledge.errors import CannotLower
 from foundry.knowledge.library.lowered import Lowered
@@ -73,17 +73,18 @@ async def look_closer(brief: Brief, services: Services) -> Brief:
 async def _build_brief(state: IslandState, services: Services) -> Brief:
     stages = state["outside"]["stages"]
     parent = services.evaluation(state["parent"], stages.get(state["parent"]))
-    if "profiler" in services.request.without:
+    if "profiler" in services.request.left_out:
         parent = replace(parent, profile=None, build=replace(parent.build, resources=Resources()))
     lowered: Lowered | None = None
     if parent.candidate.recipe is not None:
         with contextlib.suppress(CannotLower):
             lowered = await services.lower(parent.candidate.recipe)
     graphs = await services.graphs()
-    elites = sorted(
-        state["archive"].values(), key=lambda elite: (-elite["merit"], candidate_number(elite["candidate"]))
-    )
-    cell = state["population"][state["parent"]][0] if state["parent"] in state["population"] else ONE_CELL
+    archive, population = state["archive"], state["population"]
+    if "archive" in left_out_of(state["outside"], services):
+        archive, population = without_cells(archive, population)
+    elites = rank_elites(archive)
+    cell = population[state["parent"]][0] if state["parent"] in population else ONE_CELL
     idle = state.get("idle", 0)
     elites_shown = tuple(
         services.evaluation(elite["candidate"], stages.get(elite["candidate"])) for elite in elites[:SHOWN_ELITES]
@@ -104,9 +105,9 @@ async def _build_brief(state: IslandState, services: Services) -> Brief:
         lowered=lowered,
         diagnosis=None,
         directives=tuple(item for item in services.directives() if item.id in state["directives"]),
-        hints=hints(cell, state["transitions"], state["archive"]),
+        hints=hints(cell, state["transitions"], archive),
         stagnant_generations=idle if idle >= services.effort.stagnation else 0,
-        credits_choose="credits" not in services.request.without,
+        credits_choose="credits" not in services.request.left_out,
         known=await known_kernels(Mark(*state["outside"]["mark"]), services),
         elites=elites_shown,
         records=_records([parent, *elites_shown, *(item.evaluation for item in examples)], state, services),

@@ -20,7 +20,7 @@ from foundry.graph.run.run_directory import Decision
 from foundry.graph.run.services import Services
 from foundry.graph.run.thinking import choose_model, wait_for_model
 from foundry.graph.search.briefing import brief_for
-from foundry.graph.search.orders import USER, users_proposal
+from foundry.graph.search.orders import USER, begin_again, users_proposal
 from foundry.graph.search.state import IslandState, Stop, Update
 from foundry.graph.search.toolbox import Kernel, answer_all, answered, tools_of
 from foundry.graph.search.tuning import with_numbers
@@ -150,8 +150,8 @@ async def _pass_on(state: IslandState, services: Services, answer: ExpertAnswer)
 
 async def write(state: IslandState, services: Services) -> Update:
     """Turns what the expert at work proposed into a candidate's file and claims its evaluation. A file that was claimed
-    before, or cannot be written, is a miss."""
-    missed: Update = {"misses": state.get("misses", 0) + 1, "broken": ""}
+    before, or cannot be written, is a miss; a user's order where to begin then holds for the next step too."""
+    missed: Update = {"misses": state.get("misses", 0) + 1, "broken": "", "orders": begin_again(state)}
     brief, step = await brief_for(state, services), state["step"]
     proposal = _recorded(state, services, state["turns"]).proposal
     assert proposal is not None
@@ -189,7 +189,7 @@ async def write(state: IslandState, services: Services) -> Update:
     )
     services.flight.tell((state["island"], state["strand"]), step, state["parent"], candidate.id)
     if services.run.add_decision(Decision(step, state["island"], candidate, state["diagnosis"], proposal)):
-        services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal))
+        services.log.note("proposal", proposal.expert, **_proposal_facts(candidate, proposal, state.get("ordered", 0)))
     return {"candidate": candidate.id, "text": candidate.source, "misses": 0}
 
 
@@ -218,13 +218,13 @@ def _digests(proposal: Proposal, recipe: Recipe | None, text: str) -> list[str]:
     return list(dict.fromkeys([*recipes, text]))
 
 
-def _proposal_facts(candidate: Candidate, proposal: Proposal) -> dict[str, Any]:
+def _proposal_facts(candidate: Candidate, proposal: Proposal, ordered: int) -> dict[str, Any]:
     return {
         "candidate": candidate.id,
         "parent": proposal.parent,
         "moves": [move.key for move in proposal.moves],
         "rationale": proposal.rationale,
         "expected": proposal.expected,
-        "cites": list(proposal.cites),
+        "cites": [*proposal.cites, *([f"d{ordered}"] if ordered else [])],
         "brain": proposal.brain,
     }

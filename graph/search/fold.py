@@ -32,7 +32,7 @@ def fold(state: IslandState, results: Findings, services: Services) -> tuple[Upd
     """The picture with these results, and what each of them gained."""
     population, archive, transitions = dict(state["population"]), state["archive"], state["transitions"]
     best, idle = state.get("best", 0.0), state.get("idle", 0)
-    without, gains = services.request.without, dict[str, Gain]()
+    gradients, gains = {"gradients", "archive"}.isdisjoint(services.request.left_out), dict[str, Gain]()
     for name, stage in results["found"]:
         records = services.records(name, stage)
         candidate, value = records[-1].candidate, merit(records)
@@ -43,11 +43,11 @@ def fold(state: IslandState, results: Findings, services: Services) -> tuple[Upd
         if coordinates is None or value < CORRECT:
             population[name], gains[name] = (before[0], value), ""
         else:
-            cell = cell_of(coordinates, without)
+            cell = cell_of(coordinates)
             archive, gains[name] = insert(archive, name, cell, value)
             population[name] = (cell, value)
             transition: Transition = (before[0], cell, before[1], value)
-            transitions = [] if "gradients" in without else remember(transitions, transition)
+            transitions = remember(transitions, transition) if gradients else []
         population = keep_best(population)
     update: Update = {"population": population, "archive": archive, "transitions": transitions}
     return {**update, "best": best, "idle": idle, "folded": results["upto"]}, gains

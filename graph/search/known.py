@@ -38,7 +38,7 @@ def structures(recipes: Iterable[Recipe]) -> list[Recipe]:
 async def known_kernels(mark: Mark, services: Services) -> tuple[Known, ...]:
     """What the run had measured when the mark was taken, in the order of the candidates' ids, and what earlier runs
     measured of kernels like these."""
-    if "estimates" in services.request.without:
+    if "estimates" in services.request.left_out:
         return ()
     history = services.recorded or services.run
     stages = history.measured(mark)

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from typing_extensions import TypedDict
 
 from foundry.agents.directives import ISLAND_ORDERS
 from foundry.agents.explanation import explain
-from foundry.agents.models.models import PLAYBOOK
+from foundry.agents.models.models import PLAYBOOK, models_for
 from foundry.graph.run.inbox import in_force
+from foundry.graph.run.request import Mechanism
 from foundry.graph.search.known import structures
 from foundry.knowledge.candidate import REFERENCE
 from foundry.knowledge.errors import CannotLower
@@ -20,6 +22,7 @@ from foundry.knowledge.thought import Directive, Proposal, Role
 
 if TYPE_CHECKING:
     from foundry.graph.run.services import Services
+    from foundry.graph.search.state import IslandState
     from foundry.knowledge.library.lowered import Lowered
     from foundry.knowledge.opgraph import OpGraph
 
@@ -73,6 +76,25 @@ def _take_back(orders: UserOrders, directive: Directive | None) -> None:
         orders["frozen"] = [*dict.fromkeys([*orders["frozen"], candidate])]
     elif directive.verb == "role":
         orders["role"] = None
+
+
+def wanted_model(said: Sequence[Directive]) -> str:
+    """Who thinks from now on, if the user said so, else ""."""
+    names = [str(item.command["name"]) for item in said if item.verb == "model" and item.island is None]
+    return names[-1] if names else ""
+
+
+def find_left_out(said: Sequence[Directive], services: Services) -> list[Mechanism]:
+    """The parts of the search that a step does without which begins with these words to the run: it depends on who
+    thinks in it."""
+    request, wanted = services.request, wanted_model(said)
+    return [*(replace(request, models=models_for(request.models, wanted)) if wanted else request).left_out]
+
+
+def begin_again(state: IslandState) -> UserOrders:
+    """The orders after a step that gave no candidate: where the user said where it begins, so does the next."""
+    orders, ordered = state["orders"], state.get("ordered", 0)
+    return {**orders, "starts": [(ordered, state["parent"]), *orders["starts"]]} if ordered else orders
 
 
 def added_islands(directives: Sequence[Directive]) -> list[str]:

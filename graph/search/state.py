@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # whose schema LangGraph's server can show on Python 3.11
 
+from foundry.graph.run.request import Mechanism
 from foundry.graph.search.archive import Archive
 from foundry.graph.search.gradients import Transition
 from foundry.graph.search.orders import UserOrders
 from foundry.knowledge.candidate import Stage
 from foundry.knowledge.thought import Diagnosis, ExpertName, Role
+
+if TYPE_CHECKING:
+    from foundry.graph.run.services import Services
 
 Wants = Literal["", "write", "tools"]  # after an expert's thought; "": the next expert is asked
 Update = dict[str, Any]  # what a node changes of its state
@@ -47,6 +52,7 @@ class Outside(TypedDict):
     stages: dict[str, Stage]  # the highest at which each candidate that the step may show was recorded
     results: Findings  # of the island's other strands, since this one looked last
     thinking: list[tuple[str, str]]  # other strands' steps that have no candidate yet, with their parents
+    left_out: NotRequired[list[Mechanism]]  # parts of the search that the step does without; runs of before lack it
 
 
 class IslandReport(TypedDict, total=False):
@@ -101,6 +107,7 @@ class IslandState(IslandReport, total=False):
 
     run: str
     role: Role
+    own_role: NotRequired[Role | None]  # with which users added the island; runs of before lack it
     best: float  # highest merit in this round
     idle: int  # generations since `best` rose
     misses: int  # steps in a row that gave no candidate
@@ -112,6 +119,7 @@ class IslandState(IslandReport, total=False):
     outside: Outside  # from select
     parent: str  # from select
     given: int  # from select: the directive with the user's file that this step evaluates, or 0
+    ordered: NotRequired[int]  # from select: the directive that said where this step begins, or 0
     diagnosis: Diagnosis | None  # from diagnose
     experts: list[ExpertName]  # from diagnose: those still to be asked, the one at work first
     wants: Wants  # from the expert at work
@@ -122,6 +130,11 @@ class IslandState(IslandReport, total=False):
     outcome: str  # why the candidate's tests ended early, "" when it passed them
     proven: bool  # the full protocol was spent on it
     islands: Annotated[dict[str, IslandReport], merge_reports]
+
+
+def left_out_of(outside: Outside, services: Services) -> Sequence[Mechanism]:
+    """What a step does without; of a run of before only the request says it."""
+    return outside.get("left_out", services.request.left_out)
 
 
 def report_key(island: int, strand: int) -> str:

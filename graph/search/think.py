@@ -12,15 +12,24 @@ from foundry.graph.run.budget import Place
 from foundry.graph.run.inbox import find_wanted_state
 from foundry.graph.run.request import role_of
 from foundry.graph.run.services import Services
-from foundry.graph.search.archive import cell_of, insert
+from foundry.graph.search.archive import cell_of, insert, without_cells
 from foundry.graph.search.briefing import add_diagnosis, brief_for, look_closer
 from foundry.graph.search.fold import find_results, fold, keep_best
 from foundry.graph.search.gradients import choose_parent
 from foundry.graph.search.lessons import counted, lessons
 from foundry.graph.search.measure import examine_step
 from foundry.graph.search.migration import PROBABILITY, Migrant, choose, list_migrants, publish
-from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, heed
-from foundry.graph.search.state import Findings, IslandReport, IslandState, Outside, Stop, Update, step_name
+from foundry.graph.search.orders import UserOrders, acknowledge, added_islands, find_left_out, heed, wanted_model
+from foundry.graph.search.state import (
+    Findings,
+    IslandReport,
+    IslandState,
+    Outside,
+    Stop,
+    Update,
+    left_out_of,
+    step_name,
+)
 from foundry.knowledge.candidate import REFERENCE, Candidate, Evaluation, Stage
 from foundry.knowledge.library.moves import name_kernel
 from foundry.knowledge.merit import CORRECT, Estimate, merit
@@ -77,7 +86,8 @@ async def select(state: IslandState, services: Services) -> Update:
     known = services.directives()
     said = [item for item in known if item.id in outside["to_run"]]
     fresh = [item for item in known if item.id in {*outside["directives"], *outside["to_run"]}]
-    _change_model(said, services)
+    if not services.journal.replaying and (wanted := wanted_model(said)):
+        services.use_models(wanted)  # a replay finds what they thought in its recording
     await acknowledge(state["island"], state["population"], services, step, fresh)
     orders = heed(state["orders"], said, known)
     withdrawn = {item.command["directive"] for item in said if item.verb == "withdraw"}
@@ -89,36 +99,28 @@ async def select(state: IslandState, services: Services) -> Update:
         "directives": [item for item in (*state["directives"], *outside["directives"]) if item not in withdrawn],
         "inbox_after": outside["seen"],
         "orders": orders,
-        "role": _role(state, orders, generation, services),
+        "role": _role(state, orders, outside, services),
     }
     stop = outside["stop"] or _own_stop(state, services)
     if stop:
         services.flight.leave(place)
         return {**update, "stop": stop}
-    update = {**update, **_choose_parent(state, orders, step, outside["stages"], services)}
+    update = {**update, **_choose_parent(state, orders, step, outside, services)}
     services.flight.tell(place, step, update.get("parent", ""))
     return update
 
 
-def _role(state: IslandState, orders: UserOrders, generation: int, services: Services) -> Role:
-    """The role that a user gave the island, else the round's; what is not the round's is told."""
-    usual = role_of(state["island"], state.get("round", 0), services.request.without)
-    role = orders["role"] or (usual if state["orders"]["role"] else state["role"])
-    if role != state["role"] or (generation == 1 and role != usual):
+def _role(state: IslandState, orders: UserOrders, outside: Outside, services: Services) -> Role:
+    """The role that a user gave the island, else the round's; what the round did not begin with is told."""
+    usual = role_of(state["island"], state.get("round", 0), left_out_of(outside, services))
+    own = state.get("own_role", None if state["orders"]["role"] else state["role"])  # a run of before: the latter
+    role = orders["role"] or own or usual
+    if role != state["role"]:
         services.log.note_once("note", "role", role=role)
     return role
 
 
-def _change_model(said: Sequence[Directive], services: Services) -> None:
-    """Who thinks from now on, if the user said so; a replay finds what they thought in its recording."""
-    names = [str(item.command["name"]) for item in said if item.verb == "model" and item.island is None]
-    if names and not services.journal.replaying:
-        services.use_models(names[-1])
-
-
-def _choose_parent(
-    state: IslandState, orders: UserOrders, step: str, stages: Mapping[str, Stage], services: Services
-) -> Update:
+def _choose_parent(state: IslandState, orders: UserOrders, step: str, outside: Outside, services: Services) -> Update:
     """Begins the step: with a user's file, from where a user wants it, with a repair, or from a drawn parent."""
     fresh: Update = {
         "diagnosis": None,
@@ -131,6 +133,7 @@ def _choose_parent(
         "outcome": "",
         "proven": False,
         "given": 0,
+        "ordered": 0,
     }
     population = state["population"]
     if orders["tries"]:
@@ -138,11 +141,11 @@ def _choose_parent(
         best = max(population, key=lambda name: population[name][1])
         return {**fresh, "given": number, "parent": best, "orders": {**orders, "tries": rest}}
     if orders["starts"]:
-        (_, name), *later = orders["starts"]
+        (number, name), *later = orders["starts"]
         place = population.get(name) or _place_of(name, services)
         dry = [other for other in state["dry"] if other != name]
         known = {"population": {**population, name: place}, "dry": dry, "orders": {**orders, "starts": later}}
-        return {**fresh, **known, "parent": name}
+        return {**fresh, **known, "ordered": number, "parent": name}
     if state.get("broken"):
         return {**fresh, "parent": state["broken"]}
     closed = {*state["dry"], *orders["frozen"]}
@@ -152,8 +155,11 @@ def _choose_parent(
         correct.pop(REFERENCE, None)  # it was only there until a kernel of its own runs
     if not open_parents:
         return {"stop": Stop(kind="exhausted", text="exhausted: every move from every candidate here has been tried")}
-    stream, estimates = services.stream(f"{step}:select"), _estimates(correct, stages, services)
-    parent = choose_parent(correct or open_parents, estimates, state["transitions"], state["archive"], stream)
+    stream, estimates = services.stream(f"{step}:select"), _estimates(correct, outside["stages"], services)
+    archive, candidates = state["archive"], correct or open_parents
+    if "archive" in left_out_of(outside, services):
+        archive, candidates = without_cells(archive, candidates)
+    parent = choose_parent(candidates, estimates, state["transitions"], archive, stream)
     return {**fresh, "parent": parent}
 
 
@@ -178,17 +184,19 @@ def _look_around(state: IslandState, step: str, services: Services) -> Outside:
     fresh = (name for name, _ in results["found"])
     shown = dict.fromkeys([*state["population"], *elites, *fresh, *([state["broken"]] if state["broken"] else [])])
     reserved = services.flight.reserved(but=place)
+    to_run = [item for item in directives if item.to == "run" and _is_ours(item, island, step, services)]
     return Outside(
         stop=find_ordered_stop(services, reserved) or _find_island_s_stop(state, services),
         seen=max([state["inbox_after"], *(item.id for item in directives)]),
         directives=[item.id for item in directives if item.to != "run" and item.island in (None, island)],
-        to_run=[item.id for item in directives if item.to == "run" and _is_ours(item, island, step, services)],
+        to_run=[item.id for item in to_run],
         tried=services.run.tried()[0],
         rivals=services.measure.knows_rivals,
         mark=list(services.run.mark()),
         stages=services.run.stages(list(shown)),
         results=results,
         thinking=[(item.step, item.parent) for item in services.flight.thinking(but=place)],
+        left_out=find_left_out(to_run, services),
     )
 
 
@@ -361,7 +369,7 @@ async def migrate(state: IslandState, services: Services) -> Update:
         if elite["candidate"] == name:
             publish(services.run.database, Migrant(name, state["island"], elite["merit"], cell))
     stream = services.stream(f"{step}:migrate")
-    if "migration" in services.request.without:
+    if "migration" in services.request.left_out:
         return {"idle": idle}
     if idle < services.effort.stagnation or stream.random() >= PROBABILITY:
         return {"idle": idle}

@@ -98,9 +98,10 @@ class History:
         return f"taken by {_names(readers)} in {', '.join(dict.fromkeys(item.step for item in readers))}"
 
     def _follows(self, step: Step, directive: Directive, readers: list[Acknowledgement]) -> bool:
-        if directive.verb == "from":  # the step that begins there, by whoever it was proposed
-            return step.parent == directive.command["candidate"] and step.step in {item.step for item in readers}
-        return f"d{directive.id}" in step.cites
+        if f"d{directive.id}" in step.cites:
+            return True
+        is_start = directive.verb == "from" and step.parent == directive.command["candidate"]
+        return is_start and step.step in {item.step for item in readers}  # of a run whose steps do not cite it yet
 
 
 def _names(readers: list[Acknowledgement]) -> str:

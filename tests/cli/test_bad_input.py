@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.waiting import until
 
-from foundry.graph.commands.solve import leave_out
+from foundry.agents.models.models import Models, one_model
+from foundry.graph.commands.solve import switch_on
+from foundry.graph.run.request import SolveRequest
 
 from .conftest import TOY, Cli, Solved, rows, working_below
 
@@ -182,12 +184,19 @@ def test_an_endpoint_without_a_model(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left_out"),
+    ("said", "has_model", "left_out"),
     [
-        ("", ("gradients", "migration", "credits")),
-        ("migration", ("gradients", "credits")),
-        ("credits, gradients, migration", ()),
+        ("", True, ("gradients", "migration", "credits")),
+        ("", False, ("gradients", "migration", "credits", "archive", "roles")),
+        ("migration", True, ("gradients", "credits")),
+        ("migration,roles", False, ("gradients", "credits", "archive")),
+        ("gradients", False, ("migration", "credits", "roles")),  # they lie between the archive's cells
+        ("roles", True, ("gradients", "migration", "credits")),
+        ("credits, gradients, migration, archive, roles", False, ()),
     ],
 )
-def test_parts_of_the_search_that_are_off_are_switched_on_by_name(said: str, left_out: tuple[str, ...]) -> None:
-    assert leave_out(said) == left_out
+def test_parts_of_the_search_that_are_off_are_switched_on_by_name(
+    said: str, has_model: bool, left_out: tuple[str, ...]
+) -> None:
+    models = one_model("gpt-5.4") if has_model else Models()
+    assert SolveRequest("toy.py", models=models, switched_on=switch_on(said)).left_out == left_out

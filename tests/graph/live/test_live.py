@@ -44,7 +44,7 @@ def picture(path: Path, below: Below | None = None, width: int = 80, height: int
 async def test_a_screen_holds_islands_budget_curve_and_archive(
     make_request: Callable[..., SolveRequest], parts: Any
 ) -> None:
-    summary = await solve(make_request(12, islands=8), parts=parts())
+    summary = await solve(make_request(12, islands=8, switched_on=("roles",)), parts=parts())
     for width, height in ((80, 24), (60, 16), (120, 40)):
         lines = picture(Path(summary.run), width=width, height=height)
         assert len(lines) == height and all(len(line) <= width for line in lines)
@@ -187,7 +187,7 @@ def test_a_terminal_shows_a_run_that_another_process_works_on(
     terminal: Terminal, make_request: Callable[..., SolveRequest], tmp_path: Path
 ) -> None:
     """Watch it, talk to it, see what came of the words, leave it alone."""
-    request = make_request(400, islands=4, effort="deep")
+    request = make_request(400, islands=4, effort="deep", switched_on=("roles",))
     conftest = Path(__file__).parents[1] / "conftest.py"
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD, str(conftest), encode(request), str(tmp_path / "log")], cwd=ROOT
