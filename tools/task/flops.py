@@ -128,6 +128,8 @@ def _contraction_flops(
         return _einsum_flops(arguments, inputs)
     if kind == "convolution" or kind.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose")):
         return _convolution_flops(kind, arguments, inputs, outputs)
+    if kind == "cdist":
+        return 3 * out * inputs[0][-1]  # subtract, multiply, add
     if "scaled_dot_product" in kind:
         query, key, value = inputs[0], inputs[1], inputs[2]
         pairs = math.prod(query[:-1]) * key[-2]

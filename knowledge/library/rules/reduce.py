@@ -336,3 +336,19 @@ def _pairwise_distance(builder: Builder, op: Op) -> None:
     difference = scalar("add", apply("sub", rows.see(first), rows.see(second)), eps)
     rows.emit_row(p_norm(rows, difference, power))
     rows.finish()
+
+
+@rule("cdist")
+def _cdist(builder: Builder, op: Op) -> None:
+    """Every row of one matrix from every row of another, by differences in each of PyTorch's compute_modes: what a
+    product of the two gives for squares loses small distances between large numbers."""
+    first, second = builder.tensor_at(op, 0, "x1"), builder.tensor_at(op, 1, "x2")
+    batch, own, other = broadcast(first.shape[:-2], second.shape[:-2]), first.shape[-2], second.shape[-2]
+    features = first.shape[-1]
+    if not features:
+        raise Unsupported("the distance of nothing")
+    left = builder.reshape(first, (*first.shape[:-1], 1, features), op)
+    right = builder.reshape(second, (*second.shape[:-2], 1, *second.shape[-2:]), op)
+    rows = Rows(builder, op, (*batch, own, other, features), [-1])
+    rows.emit_row(p_norm(rows, apply("sub", rows.see(left), rows.see(right)), number(op, 2, "p", 2.0)))
+    rows.finish()

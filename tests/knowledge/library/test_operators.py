@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.knowledge.library.lowering import check
+from tests.knowledge.library.interpret import run
+from tests.knowledge.library.lowering import check, graph_of
 
 from foundry.knowledge.candidate import Recipe
 from foundry.knowledge.device import TargetName
 from foundry.knowledge.library.ir.access import is_prepared
 from foundry.knowledge.library.ir.kernels import MapKernel, SegmentKernel, SortKernel
+from foundry.knowledge.library.plan import plan
 
 Case = tuple[Callable[..., Any], list[torch.Tensor]]
 
@@ -314,6 +316,49 @@ ORDERED: dict[str, Case] = {
 def test_elements_in_order(name: str) -> None:
     model, inputs = ORDERED[name]
     check(model, *inputs)
+
+
+BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"
+
+
+def _distances(power: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    return lambda a, b: torch.cdist(a, b, power)
+
+
+DISTANCES: dict[str, Case] = {
+    "points": (lambda a, b: torch.exp(-torch.cdist(a, b)), [x(2, 7, 3), x(2, 5, 3)]),
+    "of many features": (_distances(2.0), [x(7, 65), x(9, 65)]),
+    "among themselves": (lambda a: torch.cdist(a * 2, a * 2, compute_mode=BY_DIFFERENCES), [x(30, 5)]),
+    "of one cloud and many": (_distances(2.0), [x(7, 3), x(4, 1, 5, 3)]),
+    "of columns": (lambda a, b: torch.cdist(a.mT, b.mT), [x(2, 3, 7), x(2, 3, 5)]),
+    "of absolute differences": (_distances(1.0), [x(7, 4), x(5, 4)]),
+    "of the largest difference": (_distances(math.inf), [x(7, 4), x(5, 4)]),
+    "of unequal elements": (_distances(0.0), [torch.randint(0, 2, (7, 4)).float(), torch.ones(5, 4)]),
+    "of cubes": (_distances(3.0), [x(7, 4), x(5, 4)]),
+    "with NaN": (_distances(2.0), [_with_nan(4, 3), x(5, 3)]),
+    "nearest": (lambda a, b: torch.cdist(a, b).min(-1), [x(7, 3), x(9, 3)]),
+    "of doubles": (_distances(2.0), [x(7, 3).double(), x(5, 3).double()]),
+}
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_distances_of_all_pairs(name: str) -> None:
+    model, inputs = DISTANCES[name]
+    check(model, *inputs)
+
+
+def test_distances_of_near_points_far_away_are_those_of_doubles() -> None:
+    """PyTorch takes a product of matrices there, and finds points that lie apart from themselves."""
+    near = x(40, 3) + 100
+    planned = plan(graph_of(lambda a: torch.cdist(a, a), near), Recipe("cpu"))
+    (found,), _ = run(planned, [near], {})
+    torch.testing.assert_close(found, torch.cdist(near.double(), near.double(), compute_mode=BY_DIFFERENCES).float())
+    assert not found.diagonal().any()
+
+
+def test_what_is_made_of_a_distance_is_made_where_it_is_found() -> None:
+    planned = check(lambda a, b: torch.exp(-torch.cdist(a, b).square() / 0.3), x(40, 3), x(50, 3), steps=1)
+    assert all(buffer.numel <= 2000 for buffer in planned.buffers.values())
 
 
 CELLS: dict[str, tuple[Any, list[torch.Tensor]]] = {
