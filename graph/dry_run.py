@@ -28,6 +28,7 @@ from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.opgraph import OperatorRun, OpGraph
 from foundry.knowledge.task import Task
 from foundry.knowledge.thought import Diagnosis, ExpertName
+from foundry.tools.audit.acts.provenance import refused_plan
 
 PLACEHOLDER_MS = 1.0  # of eager, and of the kernel half of it, where nothing is timed
 
@@ -119,9 +120,10 @@ def first_brief(
 def _first_kernel(task: Task, graphs: Sequence[OpGraph], device: Device, library: Library) -> Lowered | None:
     try:
         recipes = library.seeds(graphs[0], device) if graphs else ()
-        return library.lower(graphs, recipes[0], task_source=task.source, device=device) if recipes else None
+        found = library.lower(graphs, recipes[0], task_source=task.source, device=device) if recipes else None
     except CannotLower:
         return None
+    return None if found and refused_plan(found.left, graphs[0], task.options.policy) else found
 
 
 def _parent(lowered: Lowered | None, device: Device) -> Evaluation:

@@ -7,14 +7,12 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 from foundry.agents.models.models import PLAYBOOK
 from foundry.graph.asking import ask_for_budget, ask_for_export, ask_for_model
 from foundry.graph.evolution.rewriting import gather_evidence, rewrite, teach
-from foundry.graph.run.inbox import in_force
+from foundry.graph.first import FEWEST_SEEDS, as_asked, first_texts
 from foundry.graph.run.instructions import split_instructions
 from foundry.graph.run.request import role_of
 from foundry.graph.run.run_directory import FURTHER, Decision
@@ -22,7 +20,7 @@ from foundry.graph.run.services import Services
 from foundry.graph.search.archive import ONE_CELL, Archive, cell_of, insert
 from foundry.graph.search.experts import claim_evaluation
 from foundry.graph.search.final import finish_run, hold_contest, prove_finalists
-from foundry.graph.search.lessons import lessons, localise, query, winners
+from foundry.graph.search.lessons import lessons, query
 from foundry.graph.search.orders import added_islands, answer_untaken, no_orders
 from foundry.graph.search.state import IslandReport, IslandState, RunState, Stop, Update, report_key, step_name
 from foundry.graph.search.think import evaluation_facts, find_ordered_stop
@@ -37,19 +35,16 @@ from foundry.knowledge.candidate import (
     Timing,
     Verdict,
 )
-from foundry.knowledge.errors import CannotLower, TellsNothing, UsageError
+from foundry.knowledge.errors import CannotLower, TellsNothing
 from foundry.knowledge.experience.record import SEED
 from foundry.knowledge.merit import CORRECT, merit
 from foundry.knowledge.roofline import floors
 from foundry.knowledge.thought import Role
 
-RECALLED_SEEDS = 2
 SEEDS_AT_ONCE = 2
 SHORTEST_MINUTES = 0.5  # of a search that has time for torch.compile beside it
-FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
 LONG_MINUTES = 12.0  # a process for a model ends after 15
 
-FirstText = tuple[str, Recipe | None, str]  # with its reason
 STRICT = (
     "strict refuses kernels that are compiled for the task's shapes, as all of the library's are: what is found "
     "here can be accepted only when it is a start file's or a chat model's"
@@ -122,7 +117,7 @@ async def _build_ahead(services: Services) -> None:
         return
     with contextlib.suppress(CannotLower):  # the seeds say so
         recipes = services.library.seeds(graphs[0], services.device)[:FEWEST_SEEDS]
-        texts = [(await services.lower(_as_asked(recipe, services))).source for recipe in recipes]
+        texts = [(await services.lower_to_try(as_asked(recipe, services))).source for recipe in recipes]
         await asyncio.gather(*map(machine.build, texts))
 
 
@@ -139,7 +134,7 @@ async def recall(state: RunState, services: Services) -> Update:
 async def seed(state: RunState, services: Services) -> Update:
     """Writes and evaluates the first candidates. The safest is evaluated first and alone, so that there is a proven one
     early; while none is correct, the library's further ones follow one by one."""
-    asked, further, problem = await _first_texts(services, state.get("lowerable", False))
+    asked, further, problem = await first_texts(services, state.get("lowerable", False))
     if problem:
         services.log.note_once("note", "cannot lower", reason=problem)
     if services.task.options.policy == "strict" and any(recipe for _, recipe, _ in asked):
@@ -194,76 +189,6 @@ def _time_rivals(services: Services) -> None:
 
 def _is_correct(services: Services, decision: Decision) -> bool:
     return merit([services.evaluation(decision.candidate.id, "screen")]) >= CORRECT
-
-
-async def _first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:
-    """(first texts, further ones for where none of these is correct, why the library has none or "").
-
-    The order: winners of earlier runs, which were proven on this graph and device; the library's safest; the user's
-    starting kernel; the rest of the library's.
-    """
-    library: list[FirstText] = []
-    problem, count = "", services.effort.seeds
-    if lowerable:
-        graphs = await services.graphs()
-        try:
-            recipes = await _in_order(services.library.seeds(graphs[0], services.device), services)
-            if count == 1 and len(recipes) > 1 and recipes[1].rewrites:  # they may leave little of the work
-                count = 2
-            for recipe in recipes[: max(count, FEWEST_SEEDS)]:
-                lowered = await services.lower(_as_asked(recipe, services))
-                library.append((lowered.source, lowered.recipe, "library"))
-        except CannotLower as error:
-            problem = "" if library else f"the kernel library cannot write this task: {error}"
-    start = services.task.options.start
-    users: list[FirstText] = [(_read_start(start, services), None, "user")] if start else []
-    recalled = await _recall_winners(services) if await services.graphs() else []
-    return [*recalled, *library[:1], *users, *library[1:count]], library[count:], problem
-
-
-async def _in_order(recipes: Sequence[Recipe], services: Services) -> list[Recipe]:
-    """Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another precision than
-    the fastest comes first there."""
-    is_ieee = services.device.present and (await services.measure.baseline()).is_ieee
-    return sorted(recipes, key=lambda recipe: is_ieee and not recipe.names_precision)
-
-
-async def _recall_winners(services: Services) -> list[FirstText]:
-    """Recipes that won an earlier run on this graph and device, with kernels named as in this capture."""
-    graphs = await services.graphs()
-    answer = await services.recall("recall", query(graphs[0], services.device), k=24)
-    found: list[FirstText] = []
-    for hit in winners(answer.hits, graphs[0], services.device, RECALLED_SEEDS):
-        recipe = hit.record.recipe
-        if recipe is None:
-            continue
-        try:
-            recipe = _as_asked(recipe, services)
-            bare = await services.lower(replace(recipe, choices={}))
-            lowered = await services.lower(localise(recipe, bare.kernels))
-        except CannotLower as error:
-            services.log.note_once("note", "recalled recipe does not fit", record=hit.record.id, reason=str(error))
-            continue
-        found.append((lowered.source, lowered.recipe, f"recalled x{hit.record.id}"))
-    return found
-
-
-def _read_start(start: str, services: Services) -> str:
-    path = Path(services.task.path).parent / start
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the starting kernel {path}: {error}") from error
-
-
-def _as_asked(recipe: Recipe, services: Services) -> Recipe:
-    """The recipe under the task's policy, without the rewrites that the user does not want."""
-    said = {
-        str(item.command.get("name", "")): item.verb for item in in_force(services.directives()) if item.island is None
-    }
-    unwanted = [name for name, verb in said.items() if verb == "drop"]
-    kept = tuple(name for name in recipe.rewrites if not any(word in name for word in unwanted))
-    return replace(recipe, rewrites=kept, ieee_only=services.task.options.policy == "strict")
 
 
 def _claim(services: Services, number: int, text: str, recipe: Recipe | None, why: str) -> Decision | None:

@@ -52,3 +52,7 @@ class NotComparable(FoundryError):
 
 class CannotLower(Exception):
     """The kernel library has no template for this graph or recipe; the search goes on without it."""
+
+
+class LeavesToTorch(CannotLower):
+    """What the library could write would have PyTorch do more of the work than the policy allows."""

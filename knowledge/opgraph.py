@@ -159,6 +159,10 @@ class OpGraph:
         found.update({value.name: value for op in self.ops for value in op.outputs})
         return found
 
+    def moved_bytes(self, op: Op) -> int:
+        """What eager moves for one of its operators: all operands and results, each once."""
+        return sum(self.values[name].spec.nbytes for name in op.reads) + sum(v.spec.nbytes for v in op.outputs)
+
     @cached_property
     def producers(self) -> dict[str, Op]:
         return {value.name: op for op in self.ops for value in op.outputs}

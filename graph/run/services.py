@@ -18,7 +18,7 @@ from foundry.graph.run.run_directory import MIXED, STAGES, RunDirectory
 from foundry.knowledge.candidate import Candidate, Evaluation, Recipe, Stage
 from foundry.knowledge.codec import encode
 from foundry.knowledge.device import Device
-from foundry.knowledge.errors import UsageError
+from foundry.knowledge.errors import LeavesToTorch, UsageError
 from foundry.knowledge.experience.record import Credit, ExperienceRecord, Hit, Known, Query
 from foundry.knowledge.library.lowered import Lowered
 from foundry.knowledge.merit import Estimate, estimate_of
@@ -148,6 +148,16 @@ class Services:
             self._lowered[recipe.digest] = known
             self._lowered[known.recipe.digest] = known
         return known
+
+    async def lower_to_try(self, recipe: Recipe) -> Lowered:
+        """The candidate of a recipe that is to be evaluated. Raises CannotLower, also where it would leave more of the
+        work to PyTorch than the policy allows."""
+        from foundry.tools.audit.acts.provenance import refused_plan
+
+        lowered, graphs = await self.lower(recipe), await self.graphs()
+        if refused := refused_plan(lowered.left, graphs[0], self.task.options.policy):
+            raise LeavesToTorch(refused)
+        return lowered
 
     def evaluation(self, candidate: str, stage: Stage | None = None) -> Evaluation:
         """A candidate's record; a replay finds those that it has not reached itself in the recorded run."""

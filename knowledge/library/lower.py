@@ -13,7 +13,7 @@ from foundry.knowledge.library.file.assemble import Entry
 from foundry.knowledge.library.ir.access import is_prepared, tail_of
 from foundry.knowledge.library.ir.cost import compulsory_bytes, flops, traffic_bytes
 from foundry.knowledge.library.ir.kernels import AttentionKernel, Kernel, KernelSummary, Plan, PrintedKernel, TorchCall
-from foundry.knowledge.library.lowered import Lowered, Outline
+from foundry.knowledge.library.lowered import LeftWork, Lowered, Outline
 from foundry.knowledge.library.plan import plan
 from foundry.knowledge.library.printers import module_file, print_kernel
 from foundry.knowledge.library.rules import pointwise, shape
@@ -51,7 +51,8 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
     first = printed[0]
     pairs = first.kernel_pairs()
     if not pairs:
-        raise CannotLower("every operator would be a call of PyTorch")
+        kinds = dict.fromkeys(item.kind for item in _left_work(first.plan, graphs[0]))
+        raise CannotLower(f"it has no kernel for {', '.join(kinds) or 'any operator'}, and nothing else is computed")
     entries = [Entry(item.plan, item.kernels) for item in printed]
     source = module_file(task_source, entries, device, overrides=graphs[0].overrides)
     found = outline_of(recipe, first)
@@ -72,7 +73,16 @@ def lower(graphs: Sequence[OpGraph], recipe: Recipe, *, task_source: str, device
         ),
         flops=(first.plan.graph or graphs[0]).flops or sum(summary.flops for summary in found.kernels),
         traffic_bytes=compulsory_bytes(first.plan),
+        left=_left_work(first.plan, graphs[0]),
     )
+
+
+def _left_work(planned: Plan, captured: OpGraph) -> tuple[LeftWork, ...]:
+    """What a plan leaves to PyTorch in every call."""
+    graph = planned.graph or captured
+    calls = [step for step in planned.steps if isinstance(step, TorchCall) and not is_prepared(step, planned.buffers)]
+    names = {name for step in calls for name in step.ops}
+    return tuple(LeftWork(op.kind, op.flops, graph.moved_bytes(op)) for op in graph.ops if op.name in names)
 
 
 def outline_of(recipe: Recipe, printed: Printed) -> Outline:

@@ -19,6 +19,15 @@ def plan_name(symbol: str) -> str:
 
 
 @dataclass(frozen=True)
+class LeftWork:
+    """An operator that a candidate leaves to PyTorch in every call, and what it computes and moves there."""
+
+    kind: str
+    flops: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
 class Lowered:
     """`recipe` is complete (defaults filled in), `source` the self-contained ModelNew file."""
 
@@ -33,6 +42,7 @@ class Lowered:
     coordinates: Coordinates
     flops: int  # of the graph as rewritten
     traffic_bytes: int  # compulsory traffic of the graph as rewritten
+    left: tuple[LeftWork, ...] = ()  # to PyTorch
 
     @property
     def structure(self) -> str:

@@ -29,5 +29,13 @@ COPIES = frozenset(
         "new_full lift_fresh_copy"
     )
 )
+# What PyTorch makes of views and copies alone: its dispatcher sees those instead.
+OF_VIEWS = frozenset(
+    words(
+        "meshgrid pixel_shuffle pixel_unshuffle channel_shuffle flatten unflatten expand_as view_as reshape_as movedim "
+        "moveaxis swapaxes swapdims mT numpy_T adjoint broadcast_to broadcast_tensors tensor_split unsafe_split "
+        "unsafe_chunk to type_as dropout feature_dropout alpha_dropout feature_alpha_dropout copy positive"
+    )
+)
 
 OWN = "own::"  # before the name of an operator that the candidate registered and that was looked into

@@ -6,15 +6,13 @@ Names and obfuscation do not matter here, because PyTorch's dispatcher sees each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foundry.knowledge.candidate import Gate
+from foundry.knowledge.library.lowered import LeftWork
 from foundry.knowledge.opgraph import OpGraph
 from foundry.knowledge.task import Policy
-from foundry.tools.task.operators import COPIES, FREE, OWN
-
-if TYPE_CHECKING:
-    pass
+from foundry.tools.task.operators import COPIES, FREE, OF_VIEWS, OWN
 
 # PyTorch may do this much of the reference's FLOPs and bytes beside allocation, views and copies.
 LARGEST_SHARE = 0.02
@@ -89,13 +87,22 @@ def _done(op_log: Sequence[dict[str, Any]]) -> float:
 
 def graph_work(graph: OpGraph) -> float:
     """FLOPs plus the bytes that eager moves, operator by operator: the same measure as an op log's."""
-    values = graph.values
-    total = 0.0
-    for op in graph.ops:
-        if op.kind not in FREE | COPIES:
-            total += op.flops + sum(values[name].spec.nbytes for name in op.reads)
-            total += sum(value.spec.nbytes for value in op.outputs)
-    return total
+    return float(sum(op.flops + graph.moved_bytes(op) for op in graph.ops if op.kind not in FREE | COPIES))
+
+
+def refused_plan(left: Sequence[LeftWork], graph: OpGraph, policy: Policy) -> str:
+    """Why the gate "provenance" would refuse a kernel of the library's that leaves so much to PyTorch, in words, or "".
+
+    It is known before the kernel is built, and in doubt says nothing: within such an operator PyTorch may run others,
+    which move more, but for those of views and copies not less."""
+    computing = [item for item in left if item.kind not in FREE | COPIES | OF_VIEWS]
+    whole = graph_work(graph)
+    share = sum(item.flops + item.moved_bytes for item in computing) / whole if whole else 0.0
+    if policy == "open" or share <= LARGEST_SHARE:
+        return ""
+    kinds = ", ".join(dict.fromkeys(item.kind for item in computing))
+    most = f"policy {policy} allows {100 * LARGEST_SHARE:g} %"
+    return f"it has no kernel for {kinds}, so that PyTorch would do {100 * share:.2g} % of the work; {most}"
 
 
 def kind_of(row: dict[str, Any]) -> str:

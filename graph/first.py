@@ -1,0 +1,109 @@
+"""The texts that a search begins with: winners of earlier runs, the library's, the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from foundry.agents.models.models import PLAYBOOK
+from foundry.graph.run.inbox import in_force
+from foundry.graph.run.services import Services
+from foundry.graph.search.lessons import localise, query, winners
+from foundry.knowledge.candidate import Recipe
+from foundry.knowledge.errors import CannotLower, LeavesToTorch, UsageError
+
+RECALLED_SEEDS = 2
+FEWEST_SEEDS = 3  # that may be evaluated where the first ones are wrong
+
+FirstText = tuple[str, Recipe | None, str]  # with its reason
+
+
+async def first_texts(services: Services, lowerable: bool) -> tuple[list[FirstText], list[FirstText], str]:
+    """(first texts, further ones for where none of these is correct, why the library has none or "").
+
+    The order: winners of earlier runs, which were proven on this graph and device; the library's safest; the user's
+    starting kernel; the rest of the library's.
+    """
+    library: list[FirstText] = []
+    problem, count = "", services.effort.seeds
+    if lowerable:
+        count, library, problem = await _library_texts(services)
+    start = services.task.options.start
+    users: list[FirstText] = [(_read_start(start, services), None, "user")] if start else []
+    recalled = await _recall_winners(services) if await services.graphs() else []
+    return [*recalled, *library[:1], *users, *library[1:count]], library[count:], problem
+
+
+async def _library_texts(services: Services) -> tuple[int, list[FirstText], str]:
+    """(how many are first texts, these and further ones, why there is none or "")."""
+    library: list[FirstText] = []
+    count, refused, graphs = services.effort.seeds, None, await services.graphs()
+    try:
+        recipes = await _in_order(services.library.seeds(graphs[0], services.device), services)
+    except CannotLower as error:
+        return count, [], _no_first(error, services)
+    if count == 1 and len(recipes) > 1 and recipes[1].rewrites:  # they may leave little of the work
+        count = 2
+    for recipe in recipes:
+        if len(library) == max(count, FEWEST_SEEDS):
+            break
+        try:
+            lowered = await services.lower_to_try(as_asked(recipe, services))
+        except CannotLower as error:
+            refused = refused or error
+        else:
+            library.append((lowered.source, lowered.recipe, "library"))
+    return count, library, _no_first(refused, services) if refused and not library else ""
+
+
+def _no_first(error: CannotLower, services: Services) -> str:
+    """Why the library has no first candidate, and what the user can do."""
+    ways = [] if services.brain.name != PLAYBOOK else ["a chat model may write one (--model NAME)"]
+    ways += ["--policy open lets PyTorch do its part"] if isinstance(error, LeavesToTorch) else []
+    return "; ".join([f"the kernel library cannot write this task: {error}", *ways])
+
+
+async def _in_order(recipes: Sequence[Recipe], services: Services) -> list[Recipe]:
+    """Where PyTorch computes in IEEE arithmetic, TF32 is too far from the truth: what asks for another precision than
+    the fastest comes first there."""
+    is_ieee = services.device.present and (await services.measure.baseline()).is_ieee
+    return sorted(recipes, key=lambda recipe: is_ieee and not recipe.names_precision)
+
+
+async def _recall_winners(services: Services) -> list[FirstText]:
+    """Recipes that won an earlier run on this graph and device, with kernels named as in this capture."""
+    graphs = await services.graphs()
+    answer = await services.recall("recall", query(graphs[0], services.device), k=24)
+    found: list[FirstText] = []
+    for hit in winners(answer.hits, graphs[0], services.device, RECALLED_SEEDS):
+        recipe = hit.record.recipe
+        if recipe is None:
+            continue
+        try:
+            recipe = as_asked(recipe, services)
+            bare = await services.lower(replace(recipe, choices={}))
+            lowered = await services.lower_to_try(localise(recipe, bare.kernels))
+        except CannotLower as error:
+            services.log.note_once("note", "recalled recipe does not fit", record=hit.record.id, reason=str(error))
+            continue
+        found.append((lowered.source, lowered.recipe, f"recalled x{hit.record.id}"))
+    return found
+
+
+def _read_start(start: str, services: Services) -> str:
+    path = Path(services.task.path).parent / start
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the starting kernel {path}: {error}") from error
+
+
+def as_asked(recipe: Recipe, services: Services) -> Recipe:
+    """The recipe under the task's policy, without the rewrites that the user does not want."""
+    said = {
+        str(item.command.get("name", "")): item.verb for item in in_force(services.directives()) if item.island is None
+    }
+    unwanted = [name for name, verb in said.items() if verb == "drop"]
+    kept = tuple(name for name in recipe.rewrites if not any(word in name for word in unwanted))
+    return replace(recipe, rewrites=kept, ieee_only=services.task.options.policy == "strict")
