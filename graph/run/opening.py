@@ -268,7 +268,7 @@ async def open_services(
     def open_brain(wanted: SolveRequest) -> Brain:
         return parts.brain(wanted, ledger.thinking, hear)
 
-    refused = request.models and run.get("brain") == PLAYBOOK  # by the user, when they were asked
+    refused = request.models and run.get("brain") == PLAYBOOK  # by the user, in a run of before, which keeps the model
     services = Services(
         request=request,
         run=run,

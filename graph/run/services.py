@@ -111,9 +111,12 @@ class Services:
     _lowered: dict[str, Lowered] = field(default_factory=dict)
 
     def refuse_model(self) -> None:
-        """The user does not want the model after all: the playbook thinks, also when the run is resumed."""
+        """The user does not want the model after all: the playbook thinks, without what is of use to models alone, also
+        when the run is resumed."""
+        self.request = replace(self.request, models=Models())
+        self.brain = self.open_brain(self.request)
+        self.run.set("request", encode(self.request))
         self.run.set("brain", PLAYBOOK)
-        self.brain = self.open_brain(replace(self.request, models=Models()))
 
     def use_models(self, name: str) -> None:
         """Lets another model think, or the playbook, also when the run is resumed."""
