@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from foundry.agents.chat.options import EFFORTS, MOST_CALLS, MOST_PARALLEL, ChatOptions
+from foundry.agents.chat.options import EFFORTS, MOST_CALLS, MOST_PARALLEL, ChatOptions, TapeOptions
 from foundry.agents.ledger import LEAST_ANSWER_TOKENS
 
 DEFAULT = ChatOptions()
@@ -90,6 +91,47 @@ PromptsFlag = Annotated[
 AskMissingFlag = Annotated[bool, typer.Option("--ask-missing", help="With --replay: ask the model what it lacks.")]
 
 
-def absolute(file: Path | None) -> str | None:
-    """Kept with the request: a run may be resumed from another folder."""
+@dataclass(frozen=True)
+class ModelFlags:
+    """What the user said of the chat model."""
+
+    model: ModelFlag = None
+    base_url: BaseUrlFlag = None
+    provider: ProviderFlag = None
+    api_key_env: KeyFlag = None
+    price: PriceFlag = None
+    answer_tokens: AnswerTokensFlag = None
+    request_s: RequestSecondsFlag = None
+    parallel: ParallelFlag = None
+    temperature: TemperatureFlag = None
+    reasoning_effort: ReasoningFlag = None
+    tool_calls: ToolCallsFlag = None
+    prompts: PromptsFlag = None
+    record: RecordFlag = None
+    recording: ReplayFlag = None
+    ask_missing: AskMissingFlag = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What was said of the model itself, by the names of `foundry.toml`."""
+        return {
+            "base_url": self.base_url,
+            "provider": self.provider,
+            "api_key_env": self.api_key_env,
+            "price": self.price,
+            "answer_tokens": self.answer_tokens,
+            "request_seconds": self.request_s,
+            "parallel_calls": self.parallel,
+            "temperature": self.temperature,
+            "reasoning_effort": self.reasoning_effort,
+            "tool_calls": self.tool_calls,
+        }
+
+    @property
+    def tape(self) -> TapeOptions:
+        """Where requests are recorded and answered from; absolute, for a run may be resumed from another folder."""
+        return TapeOptions(_absolute(self.record), _absolute(self.recording), self.ask_missing)
+
+
+def _absolute(file: Path | None) -> str | None:
     return str(file.absolute()) if file else None

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from foundry.agents.chat.options import MOST_IN_FLIGHT
-from foundry.graph.commands import model_flags
+from foundry.graph.commands.grouped import grouped
+from foundry.graph.commands.model_flags import ModelFlags
 from foundry.graph.commands.options import (
     JsonOption,
     PlainOption,
     RunArgument,
     RunsOption,
-    StoreOption,
     TargetOption,
     choose_policy,
     choose_target,
 )
+from foundry.graph.commands.search_flags import SearchFlags
 from foundry.knowledge.errors import UsageError
 from foundry.tools.command_line import choose, one_line_errors, print_json
 
@@ -38,58 +38,14 @@ if TYPE_CHECKING:
 
 
 @one_line_errors
+@grouped
 def solve(
     task: Annotated[Path, typer.Argument(help="A KernelBench-style file: Model, get_inputs, get_init_inputs.")],
+    *,
     target: TargetOption = "auto",
     effort: Annotated[str, typer.Option(help="bench (a minute), quick (3 minutes), standard or deep.")] = "quick",
-    model: model_flags.ModelFlag = None,
-    base_url: model_flags.BaseUrlFlag = None,
-    provider: model_flags.ProviderFlag = None,
-    api_key_env: model_flags.KeyFlag = None,
-    price: model_flags.PriceFlag = None,
-    answer_tokens: model_flags.AnswerTokensFlag = None,
-    request_s: model_flags.RequestSecondsFlag = None,
-    parallel: model_flags.ParallelFlag = None,
-    temperature: model_flags.TemperatureFlag = None,
-    reasoning_effort: model_flags.ReasoningFlag = None,
-    tool_calls: model_flags.ToolCallsFlag = None,
-    prompts: model_flags.PromptsFlag = None,
-    record: model_flags.RecordFlag = None,
-    recording: model_flags.ReplayFlag = None,
-    ask_missing: model_flags.AskMissingFlag = False,
-    seed: Annotated[int, typer.Option(help="Random seed: a run's decisions replay for it.")] = 0,
-    islands: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Populations that search side by side; default: the effort's.")
-    ] = None,
-    in_flight: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST_IN_FLIGHT, help="Steps of an island at a time; default: 1, or what keeps models busy."
-        ),
-    ] = None,
-    evaluations: Annotated[int | None, typer.Option(min=1, help="Budget: candidates to evaluate.")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Budget: minutes of search.")] = None,
-    finalists: Annotated[int | None, typer.Option(min=1, help="Proven at the end; default: the effort's.")] = None,
-    tokens: Annotated[int | None, typer.Option(min=1, help="Budget: model tokens.")] = None,
-    dollars: Annotated[float | None, typer.Option(min=0.0, help="Budget: model cost; its price must be known.")] = None,
-    calls: Annotated[int | None, typer.Option(min=1, help="Budget: requests to models.")] = None,
-    target_speedup: Annotated[float | None, typer.Option(min=0.0, help="Stop when proven this fast.")] = None,
-    min_speedup: Annotated[float, typer.Option(min=0.0, help="Exit 1 below this proven speedup.")] = 0.0,
-    scale: Annotated[int | None, typer.Option(min=1, help="Sets the task's SCALE: about N times the work.")] = None,
-    policy: Annotated[str | None, typer.Option(help="fair, open or strict; default: the task's.")] = None,
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Time torch.compile too.")] = True,
-    gpus: Annotated[str, typer.Option(metavar="all|N|0,1", help="Which GPUs the islands share; default: one.")] = "",
-    switched_on: Annotated[
-        str,
-        typer.Option(
-            "--with",
-            metavar="PART,...",
-            help="Parts of the search that are off by default: gradients, migration, credits; without a model also "
-            "archive and roles.",
-        ),
-    ] = "",
-    store: StoreOption = None,
-    learn: Annotated[bool, typer.Option("--learn/--no-learn", help="Read and write the experience store.")] = True,
+    chat: ModelFlags,
+    search: SearchFlags,
     ask: Annotated[
         bool, typer.Option("--ask", help="Ask before a paid model starts, the budget grows, the winner is exported.")
     ] = False,
@@ -105,52 +61,49 @@ def solve(
 
     To tell the experts what to do or to avoid: foundry agent chat last "@tiling avoid unroll 8" while it works, or
     instructions = "..." in a TOML file beside the task (README, "A task")."""
-    from foundry.agents.chat.options import TapeOptions
-    from foundry.agents.models.settings import find_file, read_in_flight, read_models
-    from foundry.graph.run.request import EFFORTS, RunLimits, SolveRequest
-    from foundry.tools.machine.device import see_gpus
+    from foundry.agents.models.settings import find_file
 
-    models = read_models(
-        model,
-        {
-            "base_url": base_url,
-            "provider": provider,
-            "api_key_env": api_key_env,
-            "price": price,
-            "answer_tokens": answer_tokens,
-            "request_seconds": request_s,
-            "parallel_calls": parallel,
-            "temperature": temperature,
-            "reasoning_effort": reasoning_effort,
-            "tool_calls": tool_calls,
-        },
-    )
-    machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
-    limits = RunLimits(evaluations, minutes, tokens, dollars, target_speedup, calls)
-    tape = TapeOptions(model_flags.absolute(record), model_flags.absolute(recording), ask_missing)
-    if tape != TapeOptions() and not models:
-        raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
-    request = SolveRequest(
-        *(str(task), machine, plan, seed, islands, limits, scale, choose_policy(policy), models),
-        in_flight=read_in_flight(in_flight),
-        store=store,
-        learn=learn,
-        runs=str(runs),
-        finalists=finalists,
-        gpus=see_gpus(gpus),
-        prompts=_choose_prompts(prompts, has_model=bool(models), learns=learn),
-        ask=ask,
-        tape=tape,
-        switched_on=switch_on(switched_on),
-    )
-    request = request if compiled else replace(request, rivals=())
-    if models and not as_json and (file := find_file(Path.cwd())):
+    request = replace(_read_request(str(task), target, effort, chat, search), ask=ask, runs=str(runs))
+    if request.models and not as_json and (file := find_file(Path.cwd())):
         typer.echo(f"models: as {file} says, where no flag and no variable says otherwise")
     if dry:
         _show_dry_run(request, as_json)
         return
     summary = drive(lambda *given: _solve(request, *given), request, as_json, plain, True if yes else None)
-    conclude(summary, request.task, as_json, min_speedup)
+    conclude(summary, request.task, as_json, search.min_speedup)
+
+
+def _read_request(task: str, target: str, effort: str, chat: ModelFlags, search: SearchFlags) -> SolveRequest:
+    """What the options ask for; raises UsageError in one line where they contradict each other."""
+    from foundry.agents.chat.options import TapeOptions
+    from foundry.agents.models.settings import read_in_flight, read_models
+    from foundry.graph.run.request import EFFORTS, SolveRequest
+    from foundry.tools.machine.device import see_gpus
+
+    models = read_models(chat.model, chat.options)
+    machine, plan = choose_target(target), choose("--effort", effort, tuple(EFFORTS))
+    if chat.tape != TapeOptions() and not models:
+        raise UsageError("--record and --replay are about a chat model, but none is asked for", "add --model NAME")
+    request = SolveRequest(
+        task,
+        machine,
+        plan,
+        search.seed,
+        search.islands,
+        search.limits,
+        search.scale,
+        choose_policy(search.policy),
+        models,
+        in_flight=read_in_flight(search.in_flight),
+        store=search.store,
+        learn=search.learn,
+        finalists=search.finalists,
+        gpus=see_gpus(search.gpus),
+        prompts=_choose_prompts(chat.prompts, has_model=bool(models), learns=search.learn),
+        tape=chat.tape,
+        switched_on=switch_on(search.switched_on),
+    )
+    return request if search.compiled else replace(request, rivals=())
 
 
 def switch_on(names: str) -> tuple[Mechanism, ...]:
