@@ -42,12 +42,14 @@ def _cpu() -> Mapping[type, Print]:
     from foundry.knowledge.library.cpu.rows.row import print_row
     from foundry.knowledge.library.cpu.rows.scan import print_scan
     from foundry.knowledge.library.cpu.rows.segment import print_segments
+    from foundry.knowledge.library.cpu.rows.select import print_select
     from foundry.knowledge.library.cpu.rows.sort import print_sort
 
     return {
         kernels.MapKernel: print_map,
         kernels.RowKernel: print_row,
         kernels.ScanKernel: print_scan,
+        kernels.SelectKernel: print_select,
         kernels.SortKernel: print_sort,
         kernels.SegmentKernel: print_segments,
         kernels.PoolKernel: print_pool,
@@ -70,12 +72,14 @@ def _cuda() -> Mapping[type, Print]:
     from foundry.knowledge.library.cuda.rows.row import print_row
     from foundry.knowledge.library.cuda.rows.scan import print_scan
     from foundry.knowledge.library.cuda.rows.segment import print_segments
+    from foundry.knowledge.library.cuda.rows.select import print_select
     from foundry.knowledge.library.cuda.rows.sort import print_sort
 
     return {
         kernels.MapKernel: print_map,
         kernels.RowKernel: print_row,
         kernels.ScanKernel: print_scan,
+        kernels.SelectKernel: print_select,
         kernels.SortKernel: print_sort,
         kernels.SegmentKernel: print_segments,
         kernels.PoolKernel: print_pool,

@@ -468,6 +468,11 @@ inline int __float_as_int(float value) {
     std::memcpy(&bits, &value, 4);
     return bits;
 }
+inline long long __double_as_longlong(double value) {
+    long long bits;
+    std::memcpy(&bits, &value, 8);
+    return bits;
+}
 inline float __int_as_float(int bits) {
     float value;
     std::memcpy(&value, &bits, 4);

@@ -24,6 +24,7 @@ from foundry.knowledge.library.ir.kernels import (
     MapKernel,
     PoolKernel,
     RowKernel,
+    SelectKernel,
     Store,
     TorchCall,
     View,
@@ -181,7 +182,8 @@ def _repeats(kernel: MapKernel, store: Store, step: Kernel) -> float:
             factor = math.prod(space) / own
             operand = isinstance(step, GemmKernel) and (expr is step.a or expr is step.b)
             window = isinstance(step, PoolKernel) and expr is step.value and _overlaps(step)
-            most = max(most, factor + (1 if operand or window else 0))
+            again = isinstance(step, SelectKernel) and expr is step.value  # rows are read in several passes
+            most = max(most, factor + (1 if operand or window or again else 0))
     return most
 
 

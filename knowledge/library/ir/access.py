@@ -25,6 +25,7 @@ from foundry.knowledge.library.ir.kernels import (
     RowKernel,
     ScanKernel,
     SegmentKernel,
+    SelectKernel,
     SortKernel,
     Store,
     Tail,
@@ -47,6 +48,8 @@ def store_space(kernel: Kernel) -> Shape:
         return (kernel.batch, kernel.out_channels, *kernel.output_size)
     if isinstance(kernel, PoolKernel):
         return kernel.outer + kernel.output_size
+    if isinstance(kernel, SelectKernel):
+        return (*kernel.outer, kernel.count - kernel.first)
     if isinstance(kernel, AttentionKernel):
         return (*kernel.batch, kernel.rows, kernel.value_head)
     return kernel.shape
@@ -117,6 +120,8 @@ def inputs_of(kernel: Kernel) -> list[tuple[Expr, Shape]]:
         return [(kernel.a, (*kernel.batch, kernel.m, kernel.k)), (kernel.b, (*kernel.batch, kernel.k, kernel.n))]
     if isinstance(kernel, PoolKernel):
         return [(kernel.value, kernel.outer + kernel.input_size)]
+    if isinstance(kernel, SelectKernel):
+        return [(kernel.value, (*kernel.outer, kernel.length))]
     if isinstance(kernel, ScanKernel):
         return [(kernel.value, kernel.shape)]
     if isinstance(kernel, SortKernel):
@@ -165,7 +170,7 @@ def rewritten(kernel: Kernel, visit: Visit) -> Kernel:
     if isinstance(kernel, SegmentKernel):
         value, *keys = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, value=value, key=keys[0] if keys else None, stores=stores)
-    if isinstance(kernel, PoolKernel | ScanKernel):
+    if isinstance(kernel, PoolKernel | ScanKernel | SelectKernel):
         (value,) = (visit(expr, shape) for expr, shape in inputs_of(kernel))
         return replace(kernel, value=value, stores=stores)
     if isinstance(kernel, AttentionKernel) and kernel.mask is not None:

@@ -37,6 +37,7 @@ from foundry.knowledge.library.ir.kernels import (
     RowKernel,
     ScanKernel,
     SegmentKernel,
+    SelectKernel,
     SortKernel,
     TorchCall,
     View,
@@ -70,6 +71,8 @@ def flops(kernel: Kernel) -> int:
         total += len(reductions_of(kernel)) * math.prod(store_space(kernel))
     elif isinstance(kernel, ScanKernel):
         total += math.prod(kernel.shape)
+    elif isinstance(kernel, SelectKernel):  # each element is compared once at least
+        total += math.prod(kernel.outer) * kernel.length
     elif isinstance(kernel, SegmentKernel):
         total += kernel.items * math.prod(kernel.shape[1:])
     elif isinstance(kernel, RecurrentKernel):

@@ -7,116 +7,24 @@ kernel into source text. Nothing here knows a target. All offsets and strides ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from foundry.knowledge.candidate import AuthoredKernel
+from foundry.knowledge.library.ir.exprs import SCALAR_OPS as SCALAR_OPS
+from foundry.knowledge.library.ir.exprs import Apply as Apply
+from foundry.knowledge.library.ir.exprs import Const as Const
+from foundry.knowledge.library.ir.exprs import Expr as Expr
+from foundry.knowledge.library.ir.exprs import Gather as Gather
+from foundry.knowledge.library.ir.exprs import Iota as Iota
+from foundry.knowledge.library.ir.exprs import Load as Load
+from foundry.knowledge.library.ir.exprs import Named as Named
+from foundry.knowledge.library.ir.exprs import View as View
+from foundry.knowledge.library.ir.exprs import walk as walk
 from foundry.knowledge.library.ir.printed import KernelSummary as KernelSummary
 from foundry.knowledge.library.ir.printed import PrintedKernel as PrintedKernel
 from foundry.knowledge.library.ir.printed import Tunable as Tunable
 from foundry.knowledge.opgraph import Argument, DType, OpGraph
-
-
-@dataclass(frozen=True)
-class View:
-    """An affine map from a kernel's iteration point to an element: offset + sum(strides[d] * index[d]).
-
-    `strides` has one entry per iteration dimension of the kernel; 0 broadcasts.
-    """
-
-    offset: int
-    strides: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Load:
-    """buffer[view]"""
-
-    buffer: str
-    view: View
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class Gather:
-    """buffer[view + index * step]: `index` is an integer expression, valid when 0 <= index < bound (negative wraps).
-
-    `fill` is the value for an index outside, None when PyTorch would raise.
-    """
-
-    buffer: str
-    view: View
-    index: Expr
-    step: int
-    bound: int
-    dtype: DType
-    fill: float | None = None
-
-
-@dataclass(frozen=True)
-class Iota:
-    """The integer offset + sum(strides * index): arange, triangular masks, positions, under any view."""
-
-    view: View
-    dtype: DType = "int64"
-
-
-@dataclass(frozen=True)
-class Const:
-    value: float | int | bool
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class Apply:
-    """A scalar operation of SCALAR_OPS. `dtype` is the result's; arguments are cast by explicit "cast" nodes."""
-
-    op: str
-    args: tuple[Expr, ...]
-    dtype: DType
-
-
-@dataclass(frozen=True)
-class Named:
-    """A value computed by the kernel itself: a reduction's result or Let at this row, a scan's running value, the
-    contraction's accumulator ("acc"), a pool's result ("acc")."""
-
-    name: str
-    dtype: DType
-
-
-Expr = Load | Gather | Iota | Const | Apply | Named
-
-# name -> number of arguments. Semantics are PyTorch's for the result dtype (NaN propagates through maximum and
-# minimum; clamp is minimum(maximum(x, lo), hi); where(c, a, b) takes c != 0; gelu is exact erf, gelu_tanh the
-# tanh form; div is true division, floordiv rounds down; remainder has the divisor's sign).
-SCALAR_OPS: dict[str, int] = {
-    **dict.fromkeys(["neg", "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"], 1),
-    **dict.fromkeys(
-        ["sin", "cos", "tan", "tanh", "sigmoid", "erf", "relu", "gelu", "gelu_tanh", "silu", "softplus"], 1
-    ),
-    **dict.fromkeys(["mish", "hardswish", "hardsigmoid", "sign", "floor", "ceil", "round", "trunc", "reciprocal"], 1),
-    **dict.fromkeys(["square", "softsign", "selu", "logical_not", "isnan", "isinf", "cast"], 1),
-    **dict.fromkeys(["order_key", "of_order_key"], 1),  # float32 as the upper half of an int64 that orders it, and back
-    **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
-    **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
-    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2"], 2),
-    **dict.fromkeys(["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"], 2),
-    **dict.fromkeys(["leaky_relu", "elu", "threshold_leq"], 2),  # (x, slope), (x, alpha), (x, lambda)
-    **dict.fromkeys(["where", "fma", "clamp"], 3),
-}
-
-
-def walk(expr: Expr) -> Iterator[Expr]:
-    """Every node of an expression, parents first."""
-    yield expr
-    if isinstance(expr, Apply):
-        for argument in expr.args:
-            yield from walk(argument)
-    elif isinstance(expr, Gather):
-        yield from walk(expr.index)
-
 
 # ---------------------------------------------------------------- kernels
 
@@ -367,6 +275,26 @@ class RecurrentKernel:
 
 
 @dataclass(frozen=True)
+class SelectKernel:
+    """Of each row the elements number `first` to `count` (without it) in order: the smallest first, or the `largest`.
+    NaN is larger than all, and of equal elements the first comes first.
+
+    `value` is over (*outer, length); stores over (*outer, count - first) with Named("acc") and Named("index"), an
+    int64: the element and its place in the row."""
+
+    name: str
+    outer: tuple[int, ...]
+    length: int
+    first: int
+    count: int
+    largest: bool
+    value: Expr
+    stores: tuple[Store, ...]
+    dtype: DType
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SortKernel:
     """Sorts `items` by segment: `key`, an integer expression over (items,), is the segment of each. Fills two buffers
     of int32: `order` with the items of segment 0, then those of segment 1 and so on, each segment's as they come, and
@@ -422,7 +350,7 @@ class AuthoredStep:
     stores: tuple[Store, ...] = ()
 
 
-_LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel
+_LoopNest = MapKernel | RowKernel | ScanKernel | PoolKernel | SelectKernel
 _Scattered = SortKernel | SegmentKernel
 Kernel = _LoopNest | GemmKernel | ConvKernel | AttentionKernel | RecurrentKernel | _Scattered | AuthoredStep
 

@@ -1,7 +1,8 @@
 """Elements in order: the largest few, sorting, medians.
 
-The largest few are found one after the other in one kernel. Where all are wanted, an element's place is the number of
-those that come before it: every element asks every other one, which is quick for rows of a few hundred.
+The largest few are found one after the other in one kernel. Where all are wanted of a short row, an element's place is
+the number of those that come before it: every element asks every other one. Of long rows a kernel of its own selects
+what is wanted and puts only that in order.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 
-from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Gather, Load, Store, View
+from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Gather, Load, Named, SelectKernel, Store, View
 from foundry.knowledge.library.rules.builder import (
     FLOATS,
     Builder,
@@ -30,6 +31,7 @@ from foundry.knowledge.opgraph import DType, Op
 MOST_IN_TURN = 8  # elements found one after the other
 LONGEST_ROW = 1024  # whose elements ask each other
 MOST_QUESTIONS = 1 << 31
+MOST_IN_A_BLOCK = {4: 4096, 8: 2048}  # elements in order by the bytes of one: a block of CUDA holds no more
 
 
 def _both(left: Expr, right: Expr) -> Expr:
@@ -56,7 +58,7 @@ def _topk(builder: Builder, op: Op) -> None:
     if not source.shape or not count:
         raise Unsupported("the largest of nothing")
     if count > MOST_IN_TURN:
-        _sorted(builder, op, source, axis, descending=largest)
+        _in_order(builder, op, source, axis, count, largest=largest)
         return
     rows = Rows(builder, op, source.shape, [axis])
     value = rows.see(source)
@@ -120,14 +122,80 @@ def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -
     return Gather(load.buffer, view, index, steps[axis], source.shape[axis], load.dtype)
 
 
+# ---------------------------------------------------------------- long rows
+
+
+def _is_long(source: Tensor, axis: int) -> bool:
+    """Whether a row's elements are too many to ask each other."""
+    size = source.shape[axis]
+    return size > LONGEST_ROW or source.numel * size > MOST_QUESTIONS
+
+
+def _in_order(builder: Builder, op: Op, source: Tensor, axis: int, count: int, *, largest: bool) -> None:
+    """The first `count` of each row: values, if the operator has them, and indices."""
+    if not source.shape or not _is_long(source, axis):
+        _sorted(builder, op, source, axis, descending=largest)
+        return
+    targets = [_whole_buffer(builder, op, output) for output in range(len(op.outputs))]
+    values = targets[0] if len(targets) > 1 else None
+    _select(builder, op, source, axis, (0, count), (values, targets[-1]), largest=largest)
+
+
+def _select(
+    builder: Builder,
+    op: Op,
+    source: Tensor,
+    axis: int,
+    ranks: tuple[int, int],
+    targets: tuple[Load | None, Load],
+    *,
+    largest: bool,
+) -> None:
+    """A kernel that stores those of each row along `axis` whose place in order is in `ranks`: values and indices in
+    `targets`, laid out with that dimension where it was."""
+    first, count = ranks
+    value = cast(source.expr, compute_dtype(source.dtype))
+    wide = value.dtype in ("float64", "int64")
+    if builder.target == "cuda" and count - first > 1 and count > MOST_IN_A_BLOCK[8 if wide else 4]:
+        raise Unsupported("more elements in order than a block holds")
+    order = [*(dim for dim in range(len(source.shape)) if dim != axis), axis]
+    turned = builder.permute(Tensor(source.shape, value), order, op)
+    found = (Named("acc", value.dtype), Named("index", "int64"))
+    stores = []
+    for target, item in zip(targets, found, strict=True):
+        if target is not None:
+            view = View(target.view.offset, tuple(target.view.strides[dim] for dim in order))
+            stores.append(Store(target.buffer, view, cast(item, target.dtype)))
+    name = f"k_{builder.identifier(op.name)}_select"
+    shape, sides = turned.shape, tuple(stores)
+    builder.emit(
+        SelectKernel(name, shape[:-1], shape[-1], first, count, largest, turned.expr, sides, value.dtype, (op.name,))
+    )
+
+
+def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int) -> tuple[Tensor, Tensor]:
+    """The value and the index, of every row, of the element at one place in order."""
+    shape = (*source.shape[:axis], 1, *source.shape[axis + 1 :])
+    outer = (*source.shape[:axis], *source.shape[axis + 1 :])
+    made = [
+        builder.buffer(f"{op.name}_{tag}", shape, dtype)
+        for tag, dtype in (("value", compute_dtype(source.dtype)), ("at", "int64"))
+    ]
+    loads = [tensor.expr for tensor in made]
+    assert isinstance(loads[0], Load) and isinstance(loads[1], Load)
+    _select(builder, op, source, axis, (rank, rank + 1), (loads[0], loads[1]), largest=False)
+    value, index = (builder.reshape(tensor, outer, op) for tensor in made)
+    return value, index
+
+
 # ---------------------------------------------------------------- the place of every element
 
 
 def _places(builder: Builder, op: Op, source: Tensor, axis: int, *, descending: bool) -> Tensor:
     """For each element the number of those of its row that come before it; of equal ones the first comes first."""
+    if not source.shape:
+        raise Unsupported("a number in order")
     size = source.shape[axis]
-    if not source.shape or size > LONGEST_ROW or source.numel * size > MOST_QUESTIONS:
-        raise Unsupported("rows too long to be sorted")
     rank = len(source.shape)
     rows = Rows(builder, op, (*source.shape, size), [-1])
     order = [*(dim for dim in range(rank) if dim != axis), axis]
@@ -182,7 +250,10 @@ def _sort(builder: Builder, op: Op) -> None:
     dim = given[0] if given else op.kwargs.get("dim", -1)
     descending = given[1] if len(given) > 1 else op.kwargs.get("descending", False)
     assert isinstance(dim, int)
-    _sorted(builder, op, source, source.axis(dim), descending=bool(descending))
+    if not source.shape:
+        raise Unsupported("a number in order")
+    axis = source.axis(dim)
+    _in_order(builder, op, source, axis, source.shape[axis], largest=bool(descending))
 
 
 @rule("median", "kthvalue")
@@ -194,13 +265,17 @@ def _median(builder: Builder, op: Op) -> None:
     axis = source.axis(integer(op, at, "dim", -1))
     size = source.shape[axis]
     wanted = (size - 1) // 2 if op.kind == "median" else integer(op, 1, "k") - 1
-    place = _places(builder, op, source, axis, descending=False)
+    is_long = _is_long(source, axis)
+    if is_long:
+        known = _selected_one(builder, op, source, axis, wanted)
+    else:
+        place = _places(builder, op, source, axis, descending=False)
     rows = Rows(builder, op, source.shape, [axis])
     value, index = rows.see(source), along(len(source.shape), len(source.shape) - 1)
-    hit = _compare("eq", rows.see(place), const(wanted, "int64"))
-    least = const(_ends(value.dtype)[0], value.dtype)
-    found = rows.reduce("value", "max", apply("where", hit, value, least, dtype=value.dtype))
-    where = rows.reduce("at", "sum", apply("where", hit, index, const(0, "int64"), dtype="int64"), "int64")
+    if is_long:
+        found, where = (rows.per_row(tensor) for tensor in known)
+    else:
+        found, where = _at_place(rows, value, index, _compare("eq", rows.see(place), const(wanted, "int64")))
     if op.kind == "median" and value.dtype in FLOATS:  # the first NaN is everybody's median
         none = const(size, "int64")
         first = rows.reduce("unknown", "min", apply("where", _unknown(value), index, none, dtype="int64"), "int64")
@@ -210,3 +285,11 @@ def _median(builder: Builder, op: Op) -> None:
     rows.emit_row(found, 0)
     rows.emit_row(where, 1)
     rows.finish()
+
+
+def _at_place(rows: Rows, value: Expr, index: Expr, hit: Expr) -> tuple[Expr, Expr]:
+    """The value and the index of the one element of each row where `hit` is true."""
+    least = const(_ends(value.dtype)[0], value.dtype)
+    found = rows.reduce("value", "max", apply("where", hit, value, least, dtype=value.dtype))
+    at = apply("where", hit, index, const(0, "int64"), dtype="int64")
+    return found, rows.reduce("at", "sum", at, "int64")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from tests.knowledge.library.interpret_segments import reduce_segments, sort_items
+from tests.knowledge.library.interpret_segments import reduce_segments, select_items, sort_items
 from torch.nn import functional
 
 from foundry.knowledge.library.ir.access import tail_outer
@@ -35,6 +35,7 @@ from foundry.knowledge.library.ir.kernels import (
     RowKernel,
     ScanKernel,
     SegmentKernel,
+    SelectKernel,
     SortKernel,
     Store,
     TorchCall,
@@ -216,6 +217,8 @@ def execute(machine: Machine, step: object) -> None:
         _attention(machine, step)
     elif isinstance(step, RecurrentKernel):
         _recurrent(machine, step)
+    elif isinstance(step, SelectKernel):
+        select_items(machine, step)
     elif isinstance(step, SortKernel):
         sort_items(machine, step)
     elif isinstance(step, SegmentKernel):

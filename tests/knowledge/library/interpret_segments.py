@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from foundry.knowledge.library.ir.kernels import Expr, SegmentKernel, SortKernel
+from foundry.knowledge.library.ir.kernels import Expr, SegmentKernel, SelectKernel, SortKernel
 
 if TYPE_CHECKING:
     from tests.knowledge.library.interpret import Machine
@@ -54,3 +54,12 @@ def reduce_segments(machine: Machine, kernel: SegmentKernel) -> None:
             acc[segment] = joins[kernel.op](value[own])
     for store in kernel.stores:
         machine.store(store, kernel.shape, {"acc": acc, "count": count})
+
+
+def select_items(machine: Machine, kernel: SelectKernel) -> None:
+    """The whole row in order, and of it what is wanted."""
+    value = machine.evaluate(kernel.value, (*kernel.outer, kernel.length), {})
+    known, order = value.sort(dim=-1, descending=kernel.largest, stable=True)
+    named = {"acc": known[..., kernel.first : kernel.count], "index": order[..., kernel.first : kernel.count]}
+    for store in kernel.stores:
+        machine.store(store, (*kernel.outer, kernel.count - kernel.first), named)

@@ -305,6 +305,15 @@ ORDERED: dict[str, Case] = {
     "median": (lambda a: a.median(1), [x(3, 8)]),
     "median with NaN": (lambda a: a.median(1).values, [_with_nan(3, 4)]),
     "third smallest": (lambda a: a.kthvalue(3, 0), [x(7, 3)]),
+    "largest of long rows": (lambda a: a.topk(32), [x(2, 1500)]),
+    "smallest of long columns": (lambda a: (a * 2).topk(20, 0, largest=False), [x(1100, 3)]),
+    "largest of long rows with NaN": (lambda a: a.topk(200).values, [_with_nan(2, 1200)]),
+    "largest halves of long rows": (lambda a: a.topk(9).values.float(), [x(3, 1100).half()]),
+    "sort of long rows": (lambda a: a.sort(dim=-1, stable=True), [_with_nan(2, 1100)]),
+    "argsort of long columns": (lambda a: a.argsort(0, descending=True), [x(1100, 2)]),
+    "median of long rows": (lambda a: a.median(1), [x(3, 1101)]),
+    "median of long rows with NaN": (lambda a: a.median(-1).values, [torch.cat([_with_nan(1, 1100), x(1, 1100)])]),
+    "smallest but some of long columns": (lambda a: a.kthvalue(40, 0), [x(1100, 3)]),
     "running maximum": (lambda a: a.cummax(1), [x(3, 9)]),
     "running maximum with NaN": (lambda a: a.cummax(1), [_with_nan(3, 9)]),
     "running minimum of columns": (lambda a: a.cummin(0), [torch.randint(-5, 5, (9, 3)).float()]),
@@ -337,6 +346,7 @@ DISTANCES: dict[str, Case] = {
     "of cubes": (_distances(3.0), [x(7, 4), x(5, 4)]),
     "with NaN": (_distances(2.0), [_with_nan(4, 3), x(5, 3)]),
     "nearest": (lambda a, b: torch.cdist(a, b).min(-1), [x(7, 3), x(9, 3)]),
+    "many nearest": (lambda a, b: torch.cdist(a, b).topk(32, largest=False).values, [x(5, 3), x(2048, 3)]),
     "of doubles": (_distances(2.0), [x(7, 3).double(), x(5, 3).double()]),
 }
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
+from tests.tools.selftest.conftest import written
 
+from foundry.knowledge.device import Device
 from foundry.knowledge.errors import UsageError
-from foundry.tools.selftest.faults import on_graph
+from foundry.tools.selftest.faults import on_graph, on_kernels
 from foundry.tools.selftest.faults.any_source import faults as source_faults
 from foundry.tools.selftest.faults.fault import FAMILIES, Mutant
 from foundry.tools.selftest.faults.native_text import native_texts
-from foundry.tools.selftest.faults.original import Original
+from foundry.tools.selftest.faults.original import Original, original_of
 from foundry.tools.selftest.planting import library_mutants, source_mutants
+from foundry.tools.task.capture import capture
+from foundry.tools.task.loading import load
 
 FOREIGN = '''import ctypes, torch
 cpp_source = """
@@ -44,6 +49,16 @@ def test_every_mutant_is_another_program_and_says_what_was_planted(original: Ori
         assert mutant.fault.family in FAMILIES and mutant.fault.what and mutant.fault.where
     normalised = {"missing stabilisation"}  # softmax of normalised values cannot overflow
     assert {mutant.fault.family for mutant in mutants} == set(FAMILIES) - normalised
+
+
+def test_what_is_selected_wrongly(tmp_path: Path, device: Device) -> None:
+    source = "import torch\nimport torch.nn as nn\n\n\nclass Model(nn.Module):\n    def forward(self, x):\n"
+    source += "        return x.topk(20).values\n\n\ndef get_inputs():\n    return [torch.randn(3, 1100)]\n"
+    task = written(tmp_path, source)
+    loaded = load(task)
+    known = original_of(task, [capture(loaded.build_model(0), loaded.inputs(0), overrides={})], device)
+    found = {item.fault.what for item in on_kernels.faults(known)}
+    assert {"the smallest elements are taken", "the last of a row's 1100 elements is left out"} <= found
 
 
 def test_families_take_turns_and_the_seed_decides_within_one(original: Original) -> None:

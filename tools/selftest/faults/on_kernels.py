@@ -20,6 +20,7 @@ from foundry.knowledge.library.ir.kernels import (
     RowKernel,
     ScanKernel,
     SegmentKernel,
+    SelectKernel,
     SortKernel,
     Store,
     View,
@@ -56,6 +57,8 @@ def _by_template(kernel: Kernel, plan: Plan) -> Iterator[Found]:
             yield "missing last element", "the last item is in no segment", _change(kernel, items=kernel.items - 1)
         case SegmentKernel():
             yield from _segments(kernel)
+        case SelectKernel():
+            yield from _selections(kernel)
         case GemmKernel():
             yield from _products(kernel)
         case ConvKernel():
@@ -110,6 +113,15 @@ def _segments(kernel: SegmentKernel) -> Iterator[Found]:
     if kernel.op in _OTHER_REDUCTION:
         other = _OTHER_REDUCTION[kernel.op]
         yield "wrong reduction", f"{other} instead of {kernel.op} of segments", _change(kernel, op=other)
+
+
+def _selections(kernel: SelectKernel) -> Iterator[Found]:
+    yield from _shorter(kernel, "outer", kernel.outer)
+    if kernel.length > kernel.count:
+        shorter = _change(kernel, length=kernel.length - 1)
+        yield "missing last element", f"the last of a row's {kernel.length} elements is left out", shorter
+    other = "smallest" if kernel.largest else "largest"
+    yield "wrong reduction", f"the {other} elements are taken", _change(kernel, largest=not kernel.largest)
 
 
 def _products(kernel: GemmKernel) -> Iterator[Found]:

@@ -17,13 +17,13 @@ from foundry.tools.targets.base import first_error
 from foundry.tools.targets.cuda import parse_ptxas
 
 
-def spills_of(cases: Mapping[str, Case], folder: Path) -> dict[str, float]:
+def spills_of(cases: Mapping[str, Case], folder: Path, arch: str = "sm_90a") -> dict[str, float]:
     """Bytes that each kernel spills."""
     printed = {name: print_kernel(case.kernel, case.plan(), H200, case.choices) for name, case in cases.items()}
-    return compile_unit(printed, folder)
+    return compile_unit(printed, folder, arch)
 
 
-def compile_unit(printed: Mapping[str, PrintedKernel], folder: Path) -> dict[str, float]:
+def compile_unit(printed: Mapping[str, PrintedKernel], folder: Path, arch: str = "sm_90a") -> dict[str, float]:
     """Compiles printed kernels as one unit; bytes that each of its functions spills."""
     parts = [SIXTEEN, runtime_header()]
     for name, text in printed.items():
@@ -31,7 +31,7 @@ def compile_unit(printed: Mapping[str, PrintedKernel], folder: Path) -> dict[str
         parts.append(text.functions.replace("foundry_", f"foundry_{name}_"))
     source = folder / "all.cu"
     source.write_text("\n".join(parts))
-    command = ["nvcc", *FLAGS, "-arch=sm_90a", str(source), "-o", str(folder / "all.cubin")]
+    command = ["nvcc", *FLAGS, f"-arch={arch}", str(source), "-o", str(folder / "all.cubin")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, first_error(done.stderr)
     kernels = parse_ptxas(done.stdout + done.stderr)

@@ -1,0 +1,108 @@
+"""Scalar expressions over views of buffers: what the kernels of the intermediate form compute at each point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from foundry.knowledge.opgraph import DType
+
+
+@dataclass(frozen=True)
+class View:
+    """An affine map from a kernel's iteration point to an element: offset + sum(strides[d] * index[d]).
+
+    `strides` has one entry per iteration dimension of the kernel; 0 broadcasts.
+    """
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Load:
+    """buffer[view]"""
+
+    buffer: str
+    view: View
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Gather:
+    """buffer[view + index * step]: `index` is an integer expression, valid when 0 <= index < bound (negative wraps).
+
+    `fill` is the value for an index outside, None when PyTorch would raise.
+    """
+
+    buffer: str
+    view: View
+    index: Expr
+    step: int
+    bound: int
+    dtype: DType
+    fill: float | None = None
+
+
+@dataclass(frozen=True)
+class Iota:
+    """The integer offset + sum(strides * index): arange, triangular masks, positions, under any view."""
+
+    view: View
+    dtype: DType = "int64"
+
+
+@dataclass(frozen=True)
+class Const:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A scalar operation of SCALAR_OPS. `dtype` is the result's; arguments are cast by explicit "cast" nodes."""
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value computed by the kernel itself: a reduction's result or Let at this row, a scan's running value, the
+    contraction's accumulator ("acc"), a pool's result ("acc")."""
+
+    name: str
+    dtype: DType
+
+
+Expr = Load | Gather | Iota | Const | Apply | Named
+
+# name -> number of arguments. Semantics are PyTorch's for the result dtype (NaN propagates through maximum and
+# minimum; clamp is minimum(maximum(x, lo), hi); where(c, a, b) takes c != 0; gelu is exact erf, gelu_tanh the
+# tanh form; div is true division, floordiv rounds down; remainder has the divisor's sign).
+SCALAR_OPS: dict[str, int] = {
+    **dict.fromkeys(["neg", "abs", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt"], 1),
+    **dict.fromkeys(
+        ["sin", "cos", "tan", "tanh", "sigmoid", "erf", "relu", "gelu", "gelu_tanh", "silu", "softplus"], 1
+    ),
+    **dict.fromkeys(["mish", "hardswish", "hardsigmoid", "sign", "floor", "ceil", "round", "trunc", "reciprocal"], 1),
+    **dict.fromkeys(["square", "softsign", "selu", "logical_not", "isnan", "isinf", "cast"], 1),
+    **dict.fromkeys(["order_key", "of_order_key"], 1),  # float32 as the upper half of an int64 that orders it, and back
+    **dict.fromkeys(["asin", "acos", "atan", "sinh", "cosh", "frac", "softplus", "logsigmoid"], 1),
+    **dict.fromkeys(["add", "sub", "mul", "div", "floordiv", "remainder", "fmod", "pow", "maximum", "minimum"], 2),
+    **dict.fromkeys(["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "atan2"], 2),
+    **dict.fromkeys(["bit_and", "bit_or", "bit_xor", "shift_left", "shift_right"], 2),
+    **dict.fromkeys(["leaky_relu", "elu", "threshold_leq"], 2),  # (x, slope), (x, alpha), (x, lambda)
+    **dict.fromkeys(["where", "fma", "clamp"], 3),
+}
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node of an expression, parents first."""
+    yield expr
+    if isinstance(expr, Apply):
+        for argument in expr.args:
+            yield from walk(argument)
+    elif isinstance(expr, Gather):
+        yield from walk(expr.index)
