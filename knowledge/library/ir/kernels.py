@@ -274,10 +274,14 @@ class RecurrentKernel:
     ops: tuple[str, ...] = ()
 
 
+Ties = Literal["first", "as in topk", "as in unsorted topk"]
+
+
 @dataclass(frozen=True)
 class SelectKernel:
     """Of each row the elements number `first` to `count` (without it) in order: the smallest first, or the `largest`.
-    NaN is larger than all, and of equal elements the first comes first.
+    NaN is larger than all. `ties`: of equal elements the "first" comes first; or those come that PyTorch's topk takes
+    on the target, "as in topk", which in CUDA are the same, or "as in unsorted topk", in whose order they are then.
 
     `value` is over (*outer, length); stores over (*outer, count - first) with Named("acc") and Named("index"), an
     int64: the element and its place in the row."""
@@ -292,6 +296,7 @@ class SelectKernel:
     stores: tuple[Store, ...]
     dtype: DType
     ops: tuple[str, ...] = ()
+    ties: Ties = "first"
 
 
 @dataclass(frozen=True)

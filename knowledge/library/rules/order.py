@@ -1,8 +1,8 @@
 """Elements in order: the largest few, sorting, medians.
 
-The largest few are found one after the other in one kernel. Where all are wanted of a short row, an element's place is
-the number of those that come before it: every element asks every other one. Of long rows a kernel of its own selects
-what is wanted and puts only that in order.
+The largest few are found one after the other in one kernel. Otherwise a kernel of its own selects what is wanted of
+each row and puts only that in order. In CUDA short rows need none: an element's place is the number of those that come
+before it, and every element asks every other one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from functools import reduce
 
-from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Gather, Load, Named, SelectKernel, Store, View
+from foundry.knowledge.library.ir.kernels import EmitRow, Expr, Gather, Load, Named, SelectKernel, Store, Ties, View
 from foundry.knowledge.library.rules.builder import (
     FLOATS,
     Builder,
@@ -26,10 +26,10 @@ from foundry.knowledge.library.rules.builder import (
 )
 from foundry.knowledge.library.rules.reduce import Rows
 from foundry.knowledge.library.rules.resample import along
-from foundry.knowledge.opgraph import DType, Op
+from foundry.knowledge.opgraph import DType, Op, Ref
 
-MOST_IN_TURN = 8  # elements found one after the other
-LONGEST_ROW = 1024  # whose elements ask each other
+MOST_IN_TURN = {"cpu": 2, "cuda": 8}  # elements found one after the other
+LONGEST_ROW = {"cpu": 0, "cuda": 1024}  # whose elements ask each other
 MOST_QUESTIONS = 1 << 31
 MOST_IN_A_BLOCK = {4: 4096, 8: 2048}  # elements in order by the bytes of one: a block of CUDA holds no more
 
@@ -57,8 +57,15 @@ def _topk(builder: Builder, op: Op) -> None:
     largest = flag(op, 3, "largest", True)
     if not source.shape or not count:
         raise Unsupported("the largest of nothing")
-    if count > MOST_IN_TURN:
-        _in_order(builder, op, source, axis, count, largest=largest)
+    is_sorted = flag(op, 4, "sorted", True)
+    is_few = count <= MOST_IN_TURN[builder.target]
+    if not is_sorted or _is_known_by_ties(builder, op) or (not is_few and _is_long(builder, source, axis)):
+        both = _whole_buffer(builder, op, 0), _whole_buffer(builder, op, 1)
+        ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
+        _select(builder, op, source, axis, (0, count), both, largest=largest, ties=ties)
+        return
+    if not is_few:
+        _sorted(builder, op, source, axis, descending=largest)
         return
     rows = Rows(builder, op, source.shape, [axis])
     value = rows.see(source)
@@ -83,6 +90,14 @@ def _topk(builder: Builder, op: Op) -> None:
         for target, item in zip(targets, (kept, found[-1]), strict=True):
             rows.stages.append(EmitRow(Store(target.buffer, _slice(target, axis, turn), cast(item, target.dtype))))
     rows.finish()
+
+
+def _is_known_by_ties(builder: Builder, op: Op) -> bool:
+    """Whether it shows which of equal elements are taken, and they are others than the first: on the CPU, where the
+    indices are asked for."""
+    name = op.outputs[1].name
+    returned = [item.ref for item in builder.graph.outputs if isinstance(item, Ref)]
+    return builder.target == "cpu" and (name in returned or any(name in other.reads for other in builder.graph.ops))
 
 
 def _last_if_unknown(value: Expr) -> Expr:
@@ -125,20 +140,10 @@ def _element(builder: Builder, op: Op, source: Tensor, axis: int, index: Expr) -
 # ---------------------------------------------------------------- long rows
 
 
-def _is_long(source: Tensor, axis: int) -> bool:
+def _is_long(builder: Builder, source: Tensor, axis: int) -> bool:
     """Whether a row's elements are too many to ask each other."""
     size = source.shape[axis]
-    return size > LONGEST_ROW or source.numel * size > MOST_QUESTIONS
-
-
-def _in_order(builder: Builder, op: Op, source: Tensor, axis: int, count: int, *, largest: bool) -> None:
-    """The first `count` of each row: values, if the operator has them, and indices."""
-    if not source.shape or not _is_long(source, axis):
-        _sorted(builder, op, source, axis, descending=largest)
-        return
-    targets = [_whole_buffer(builder, op, output) for output in range(len(op.outputs))]
-    values = targets[0] if len(targets) > 1 else None
-    _select(builder, op, source, axis, (0, count), (values, targets[-1]), largest=largest)
+    return size > LONGEST_ROW[builder.target] or source.numel * size > MOST_QUESTIONS
 
 
 def _select(
@@ -150,6 +155,7 @@ def _select(
     targets: tuple[Load | None, Load],
     *,
     largest: bool,
+    ties: Ties = "first",
 ) -> None:
     """A kernel that stores those of each row along `axis` whose place in order is in `ranks`: values and indices in
     `targets`, laid out with that dimension where it was."""
@@ -167,10 +173,9 @@ def _select(
             view = View(target.view.offset, tuple(target.view.strides[dim] for dim in order))
             stores.append(Store(target.buffer, view, cast(item, target.dtype)))
     name = f"k_{builder.identifier(op.name)}_select"
-    shape, sides = turned.shape, tuple(stores)
-    builder.emit(
-        SelectKernel(name, shape[:-1], shape[-1], first, count, largest, turned.expr, sides, value.dtype, (op.name,))
-    )
+    shape, size = turned.shape[:-1], turned.shape[-1]
+    sides, ops = tuple(stores), (op.name,)
+    builder.emit(SelectKernel(name, shape, size, first, count, largest, turned.expr, sides, value.dtype, ops, ties))
 
 
 def _selected_one(builder: Builder, op: Op, source: Tensor, axis: int, rank: int) -> tuple[Tensor, Tensor]:
@@ -253,7 +258,12 @@ def _sort(builder: Builder, op: Op) -> None:
     if not source.shape:
         raise Unsupported("a number in order")
     axis = source.axis(dim)
-    _in_order(builder, op, source, axis, source.shape[axis], largest=bool(descending))
+    if not _is_long(builder, source, axis):
+        _sorted(builder, op, source, axis, descending=bool(descending))
+        return
+    targets = [_whole_buffer(builder, op, output) for output in range(len(op.outputs))]
+    values = targets[0] if len(targets) > 1 else None
+    _select(builder, op, source, axis, (0, source.shape[axis]), (values, targets[-1]), largest=bool(descending))
 
 
 @rule("median", "kthvalue")
@@ -265,7 +275,7 @@ def _median(builder: Builder, op: Op) -> None:
     axis = source.axis(integer(op, at, "dim", -1))
     size = source.shape[axis]
     wanted = (size - 1) // 2 if op.kind == "median" else integer(op, 1, "k") - 1
-    is_long = _is_long(source, axis)
+    is_long = _is_long(builder, source, axis)
     if is_long:
         known = _selected_one(builder, op, source, axis, wanted)
     else:

@@ -59,7 +59,10 @@ def reduce_segments(machine: Machine, kernel: SegmentKernel) -> None:
 def select_items(machine: Machine, kernel: SelectKernel) -> None:
     """The whole row in order, and of it what is wanted."""
     value = machine.evaluate(kernel.value, (*kernel.outer, kernel.length), {})
-    known, order = value.sort(dim=-1, descending=kernel.largest, stable=True)
+    if kernel.ties == "first":
+        known, order = value.sort(dim=-1, descending=kernel.largest, stable=True)
+    else:
+        known, order = value.topk(kernel.count, -1, kernel.largest, kernel.ties == "as in topk")
     named = {"acc": known[..., kernel.first : kernel.count], "index": order[..., kernel.first : kernel.count]}
     for store in kernel.stores:
         machine.store(store, (*kernel.outer, kernel.count - kernel.first), named)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from foundry.knowledge.library.ir.kernels import Apply, Expr, Load, Named, SelectKernel, Store, View
+from foundry.knowledge.library.ir.kernels import Apply, Expr, Load, Named, SelectKernel, Store, Ties, View
 from foundry.knowledge.opgraph import DType
 
 KINDS = ("normal", "ties", "special", "rising", "falling", "near")
@@ -31,7 +31,7 @@ def drawn(kind: str, rows: int, length: int, dtype: DType = "float32") -> torch.
     return found.to(getattr(torch, dtype))
 
 
-def select_kernel(x: torch.Tensor, first: int, count: int, *, largest: bool) -> SelectKernel:
+def select_kernel(x: torch.Tensor, first: int, count: int, *, largest: bool, ties: Ties = "first") -> SelectKernel:
     """Elements `first` to `count` of the rows of `x`, stored in "y" and "at"."""
     rows, length = x.shape
     dtype: DType = str(x.dtype).removeprefix("torch.")  # type: ignore[assignment]
@@ -42,7 +42,7 @@ def select_kernel(x: torch.Tensor, first: int, count: int, *, largest: bool) -> 
         value, acc = Apply("cast", (value,), wide), Apply("cast", (acc,), dtype)
     view = View(0, (count - first, 1))
     stores = (Store("y", view, acc), Store("at", view, Named("index", "int64")))
-    return SelectKernel("select", (rows,), length, first, count, largest, value, stores, wide)
+    return SelectKernel("select", (rows,), length, first, count, largest, value, stores, wide, (), ties)
 
 
 def in_order(x: torch.Tensor, first: int, count: int, *, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -321,10 +321,18 @@ ORDERED: dict[str, Case] = {
 }
 
 
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ORDERED)
-def test_elements_in_order(name: str) -> None:
+def test_elements_in_order(name: str, target: TargetName) -> None:
     model, inputs = ORDERED[name]
-    check(model, *inputs)
+    check(model, *inputs, recipe=Recipe(target))
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 32])
+def test_which_of_equal_elements_are_taken_on_the_cpu(count: int) -> None:
+    """Indices are compared, and a task may be asked with numbers that are all the same."""
+    check(lambda a: a.topk(count, largest=False), torch.zeros(2, 40))
+    check(lambda a: a.softmax(-1).topk(count, sorted=False), torch.zeros(2, 400))
 
 
 BY_DIFFERENCES = "donot_use_mm_for_euclid_dist"

@@ -24,19 +24,16 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     tuning = Tuning(choices)
     values = [kernel.value, *(store.value for store in kernel.stores)]
     threads = choose_threads(tuning, device, traffic(values, kernel.stores, plan))
-    meaning = "entries kept besides those wanted, as a multiple of these: more are thrown away at once, less often"
-    spare = tuning.number("spare", (1, 2, 4, 8), 1, "algorithm", meaning)
-    room = min(kernel.length, kernel.count + max(spare * kernel.count, _SPARE))
+    room, call = _call(kernel, tuning)
     kept = kernel.count - kernel.first
     heads = [f"for (int64_t o{d} = 0; o{d} < {size}; ++o{d})" for d, size in enumerate(kernel.outer)]
     heads = heads or ["for (int64_t only = 0; only < 1; ++only)"]
-    kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
-    sizes = f"{kernel.length}, {kernel.first}, {kernel.count}, {room}"
+    kind = register(kernel.dtype)
     work = [
         f"const auto value = [&](int64_t i) __attribute__((always_inline)) -> {kind} {{",
         indent(_value(kernel), 1),
         "};",
-        f"selecting::select<{kind}, {largest}>(value, {sizes}, kept);",
+        call,
         f"for (int64_t r = 0; r < {kept}; ++r) {{",
         indent(_stores(kernel, plan), 1),
         "}",
@@ -68,6 +65,23 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         d_sync=1,
         shared=(read_library_text("cpu/rows/select.h"),),
     )
+
+
+def _call(kernel: SelectKernel, tuning: Tuning) -> tuple[int, str]:
+    """(how many entries there is room for, the call that puts the first of them in order)"""
+    kind, largest = register(kernel.dtype), "true" if kernel.largest else "false"
+    if kernel.ties != "first":
+        assert kernel.first == 0
+        is_sorted = "true" if kernel.ties == "as in topk" else "false"
+        call = (
+            f"selecting::select_as_topk<{kind}, {largest}, {is_sorted}>(value, {kernel.length}, {kernel.count}, kept);"
+        )
+        return (kernel.count + 1 if 64 * kernel.count <= kernel.length else kernel.length), call
+    meaning = "entries kept besides those wanted, as a multiple of these: more are thrown away at once, less often"
+    spare = tuning.number("spare", (1, 2, 4, 8), 1, "algorithm", meaning)
+    room = min(kernel.length, kernel.count + max(spare * kernel.count, _SPARE))
+    sizes = f"{kernel.length}, {kernel.first}, {kernel.count}, {room}"
+    return room, f"selecting::select<{kind}, {largest}>(value, {sizes}, kept);"
 
 
 def _space(kernel: SelectKernel, last: int) -> Space:

@@ -106,9 +106,10 @@ DEVICE void sort(Entry<K>* list) {
         }
 }
 
-// Calls emit(r, place) for elements number `first` to `count` (without it) of a row. LIST is a power of two that holds
+// Calls emit(r, place) for elements number `first` to `count` (without it) of a row. Where they need not be SORTED, those
+// before the last come as they lie in the row, then those that equal it, as in PyTorch's unsorted topk. LIST is a power of two that holds
 // `count` entries, or 1 where only the last is wanted; STAGED is the length of a row whose keys are kept, or 0.
-template <class T, bool LARGEST, int THREADS, int LIST, int STAGED, class Value, class Emit>
+template <class T, bool LARGEST, bool SORTED, int THREADS, int LIST, int STAGED, class Value, class Emit>
 DEVICE void select(const Value& value, const Emit& emit, int length, int first, int count) {
     typedef typename Key<T>::Type K;
     __shared__ K staged[STAGED ? STAGED : 1];
@@ -130,13 +131,13 @@ DEVICE void select(const Value& value, const Emit& emit, int length, int first, 
     __shared__ int taken;
     if (threadIdx.x == 0) taken = 0;
     Entry<K> bound = {~(K)0, ~0u};
-    if (count < length) bound = find<K, THREADS>(key, length, count - 1, false);
+    if (count < length || !SORTED) bound = find<K, THREADS>(key, length, count - 1, !SORTED);
     for (int i = count + threadIdx.x; i < LIST; i += THREADS) list[i] = {~(K)0, ~0u};
     __syncthreads();
     for (int i = threadIdx.x; i < length; i += THREADS) {
         const Entry<K> own = {key(i), (unsigned)i};
         if (comes_before(bound, own)) continue;
-        list[atomicAdd(&taken, 1)] = own;
+        list[atomicAdd(&taken, 1)] = {SORTED ? own.key : (K)(own.key == bound.key), own.place};
     }
     __syncthreads();
     sort<K, THREADS, LIST>(list);

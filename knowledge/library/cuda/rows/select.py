@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
         const T acc = value((@INDEX@)index);
 @STORES@
     };
-    selecting::select<T, @LARGEST@, @THREADS@, @LIST@, @STAGED@>(value, emit, @LENGTH@, @FIRST@, @COUNT@);
+    selecting::select<T, @LARGEST@, @SORTED@, @THREADS@, @LIST@, @STAGED@>(value, emit, @LENGTH@, @FIRST@, @COUNT@);
 }
 """
 
@@ -82,6 +82,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         "LENGTH": kernel.length,
         "THREADS": threads,
         "LARGEST": "true" if kernel.largest else "false",
+        "SORTED": "false" if kernel.ties == "as in unsorted topk" else "true",
         "LIST": size,
         "STAGED": staged,
         **_texts(kernel, plan),

@@ -10,27 +10,28 @@ from tests.knowledge.library.selecting import KINDS, drawn, in_order, select_ker
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.library.cpu.rows.select import print_select
+from foundry.knowledge.library.ir.kernels import SelectKernel, Ties
 from foundry.knowledge.opgraph import DType
 
 Harness = Any
 
 
 def selected(
-    cpu_kernel: Harness, x: torch.Tensor, first: int, count: int, *, largest: bool, **choices: Choice
+    cpu_kernel: Harness, x: torch.Tensor, kernel: SelectKernel, choices: dict[str, Choice]
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    count, first = kernel.count, kernel.first
     outputs = {
         "y": torch.empty(len(x), count - first, dtype=x.dtype),
         "at": torch.empty(len(x), count - first, dtype=torch.int64),
     }
-    kernel = select_kernel(x, first, count, largest=largest)
-    cpu_kernel.run(kernel, print_select, {"x": x}, outputs, dict(choices))
+    cpu_kernel.run(kernel, print_select, {"x": x}, outputs, choices)
     return outputs["y"], outputs["at"]
 
 
 def assert_in_order(
     cpu_kernel: Harness, x: torch.Tensor, first: int, count: int, *, largest: bool, **choices: Choice
 ) -> None:
-    y, at = selected(cpu_kernel, x, first, count, largest=largest, **choices)
+    y, at = selected(cpu_kernel, x, select_kernel(x, first, count, largest=largest), choices)
     values, places = in_order(x, first, count, largest=largest)
     assert torch.equal(at, places)
     torch.testing.assert_close(y, values, rtol=0, atol=0, equal_nan=True)
@@ -43,6 +44,20 @@ def assert_in_order(
 def test_rows_of_every_kind(cpu_kernel: Harness, kind: str, largest: bool) -> None:
     for count in (1, 100, 1500):
         assert_in_order(cpu_kernel, drawn(kind, 3, 1500), 0, count, largest=largest)
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_ties_are_those_of_topk(cpu_kernel: Harness, is_sorted: bool) -> None:
+    """The judge compares indices; a task whose numbers are all the same tells."""
+    ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
+    for length, count in ((2048, 32), (2000, 32), (1500, 1), (64, 1), (8, 2), (1000, 1000)):
+        x = torch.cat([drawn(kind, 2, length) for kind in KINDS] + [torch.ones(1, length)])
+        for largest in (True, False):
+            kernel = select_kernel(x, 0, count, largest=largest, ties=ties)
+            y, at = selected(cpu_kernel, x, kernel, {})
+            values, places = x.topk(count, -1, largest, is_sorted)
+            assert torch.equal(at, places), (length, count, largest)
+            torch.testing.assert_close(y, values, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8"])

@@ -23,11 +23,23 @@ def case(x: torch.Tensor, first: int, count: int, *, largest: bool = True, **cho
     return Case(kernel, {"x": x}, {"y": values, "at": places}, dict(choices), tolerance=1e-12)
 
 
+def unsorted_case(x: torch.Tensor, count: int) -> Case:
+    """What is larger than the last one as it lies in the row, then the first of those that equal it."""
+    values, _ = in_order(x, 0, count, largest=True)
+    last = values[:, -1:]
+    place = torch.arange(x.shape[1]) + x.shape[1] * (1 - (x > last).int()) + x.shape[1] * (x < last)
+    places = place.argsort(-1)[:, :count].contiguous()
+    kernel = select_kernel(x, 0, count, largest=True, ties="as in unsorted topk")
+    return Case(kernel, {"x": x}, {"y": x.gather(1, places), "at": places}, tolerance=1e-12)
+
+
 CASES = {
     **{f"{kind}_largest": case(drawn(kind, 2, 1500), 0, 100) for kind in KINDS},
     **{f"{kind}_smallest": case(drawn(kind, 2, 1300), 0, 33, largest=False) for kind in KINDS},
     "all": case(drawn("special", 1, 1100), 0, 1100, threads=128),
     "a_power_of_two": case(drawn("ties", 1, 1024), 0, 256, threads=512),
+    "unsorted": unsorted_case(drawn("normal", 2, 1100), 40),
+    "unsorted_ties": unsorted_case(drawn("ties", 2, 1100), 300),
     "double": case(drawn("special", 1, 1100, "float64"), 0, 40),
     "half": case(drawn("special", 1, 1100, "float16"), 0, 40, largest=False),
     "bfloat": case(drawn("normal", 1, 1100, "bfloat16"), 0, 40),
