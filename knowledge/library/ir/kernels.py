@@ -281,7 +281,7 @@ Ties = Literal["first", "as in topk", "as in unsorted topk"]
 class SelectKernel:
     """Of each row the elements number `first` to `count` (without it) in order: the smallest first, or the `largest`.
     NaN is larger than all. `ties`: of equal elements the "first" comes first; or those come that PyTorch's topk takes
-    on the target, "as in topk", which in CUDA are the same, or "as in unsorted topk", in whose order they are then.
+    on the target, in its order: "as in topk", or "as in unsorted topk", where all are in its order then.
 
     `value` is over (*outer, length); stores over (*outer, count - first) with Named("acc") and Named("index"), an
     int64: the element and its place in the row."""

@@ -59,7 +59,7 @@ def _topk(builder: Builder, op: Op) -> None:
         raise Unsupported("the largest of nothing")
     is_sorted = flag(op, 4, "sorted", True)
     is_few = count <= MOST_IN_TURN[builder.target]
-    if not is_sorted or _is_known_by_ties(builder, op) or (not is_few and _is_long(builder, source, axis)):
+    if not is_sorted or _is_known_by_ties(builder, op, count) or (not is_few and _is_long(builder, source, axis)):
         both = _whole_buffer(builder, op, 0), _whole_buffer(builder, op, 1)
         ties: Ties = "as in topk" if is_sorted else "as in unsorted topk"
         _select(builder, op, source, axis, (0, count), both, largest=largest, ties=ties)
@@ -92,12 +92,12 @@ def _topk(builder: Builder, op: Op) -> None:
     rows.finish()
 
 
-def _is_known_by_ties(builder: Builder, op: Op) -> bool:
-    """Whether it shows which of equal elements are taken, and they are others than the first: on the CPU, where the
-    indices are asked for."""
+def _is_known_by_ties(builder: Builder, op: Op, count: int) -> bool:
+    """Whether it shows which of equal elements are taken, and they may be others than the first."""
     name = op.outputs[1].name
     returned = [item.ref for item in builder.graph.outputs if isinstance(item, Ref)]
-    return builder.target == "cpu" and (name in returned or any(name in other.reads for other in builder.graph.ops))
+    is_asked = name in returned or any(name in other.reads for other in builder.graph.ops)
+    return is_asked and (count > 1 or builder.target == "cpu")
 
 
 def _last_if_unknown(value: Expr) -> Expr:

@@ -29,6 +29,9 @@ struct Key<double> {
     }
 };
 
+enum Order { FIRST, FEW, UNSORTED };
+constexpr unsigned NOWHERE = ~0u;
+
 template <class K>
 struct Entry {
     K key;
@@ -106,10 +109,30 @@ DEVICE void sort(Entry<K>* list) {
         }
 }
 
-// Calls emit(r, place) for elements number `first` to `count` (without it) of a row. Where they need not be SORTED, those
-// before the last come as they lie in the row, then those that equal it, as in PyTorch's unsorted topk. LIST is a power of two that holds
-// `count` entries, or 1 where only the last is wanted; STAGED is the length of a row whose keys are kept, or 0.
-template <class T, bool LARGEST, bool SORTED, int THREADS, int LIST, int STAGED, class Value, class Emit>
+// Puts at most 32 entries in order by the steps of PyTorch's sort of so few, in which equal ones change places: those
+// without a place, which fill the list up, come last.
+template <class K>
+DEVICE void sort_as_topk(Entry<K>* list) {
+#pragma unroll 1
+    for (int size = 2; size <= 32; size *= 2)
+#pragma unroll 1
+        for (int step = size / 2; step > 0; step /= 2) {
+            if (threadIdx.x < 16) {
+                const int t = threadIdx.x, low = 2 * t - (t & (step - 1)), high = low + step;
+                const Entry<K> a = list[low], b = list[high];
+                const bool is_before = (a.key < b.key && a.place != NOWHERE) || b.place == NOWHERE;
+                const bool turned = size < 32 && (t & (size / 2)) != 0;
+                if (is_before == turned) list[low] = b, list[high] = a;
+            }
+            __syncthreads();
+        }
+}
+
+// Calls emit(r, place) for elements number `first` to `count` (without it) of a row, of equal ones the first first, or
+// as PyTorch's topk does (UNSORTED: without an order; FEW: at most 32 of them): it gathers what is before the last one
+// as it lies in the row, then the first of what equals that. LIST is a power of two that holds `count` entries and is
+// 32 at least for FEW, or 1 where only the last is wanted; STAGED is the length of a row whose keys are kept, or 0.
+template <class T, bool LARGEST, Order ORDER, int THREADS, int LIST, int STAGED, class Value, class Emit>
 DEVICE void select(const Value& value, const Emit& emit, int length, int first, int count) {
     typedef typename Key<T>::Type K;
     __shared__ K staged[STAGED ? STAGED : 1];
@@ -130,17 +153,22 @@ DEVICE void select(const Value& value, const Emit& emit, int length, int first, 
     __shared__ Entry<K> list[LIST];
     __shared__ int taken;
     if (threadIdx.x == 0) taken = 0;
-    Entry<K> bound = {~(K)0, ~0u};
-    if (count < length || !SORTED) bound = find<K, THREADS>(key, length, count - 1, !SORTED);
-    for (int i = count + threadIdx.x; i < LIST; i += THREADS) list[i] = {~(K)0, ~0u};
+    Entry<K> bound = {~(K)0, NOWHERE};
+    if (count < length || ORDER != FIRST) bound = find<K, THREADS>(key, length, count - 1, ORDER != FIRST);
+    for (int i = count + threadIdx.x; i < LIST; i += THREADS) list[i] = {~(K)0, NOWHERE};
     __syncthreads();
     for (int i = threadIdx.x; i < length; i += THREADS) {
         const Entry<K> own = {key(i), (unsigned)i};
         if (comes_before(bound, own)) continue;
-        list[atomicAdd(&taken, 1)] = {SORTED ? own.key : (K)(own.key == bound.key), own.place};
+        list[atomicAdd(&taken, 1)] = {ORDER == FIRST ? own.key : (K)(own.key == bound.key), own.place};
     }
     __syncthreads();
     sort<K, THREADS, LIST>(list);
+    if (ORDER == FEW) {
+        for (int r = threadIdx.x; r < count; r += THREADS) list[r].key = key((int)list[r].place);
+        __syncthreads();
+        sort_as_topk(list);
+    }
 #pragma unroll 1  // else ptxas spills
     for (int r = first + threadIdx.x; r < count; r += THREADS) emit(r - first, (long long)list[r].place);
 }

@@ -29,8 +29,15 @@ from foundry.knowledge.library.file.texts import read_library_text
 from foundry.knowledge.library.ir.kernels import Plan, PrintedKernel, SelectKernel
 from foundry.knowledge.opgraph import ITEM_BYTES
 
-THREADS = (128, 256, 512, 1024)
-_DEFAULT_THREADS = 256
+THREADS = (32, 64, 128, 256, 512, 1024)
+_USUAL_THREADS = (
+    (1024, 32),
+    (4096, 128),
+    (8192, 256),
+    (16384, 512),
+)  # by the longest row that they are the fastest for on an H100
+_ORDERS = {"first": "FIRST", "as in topk": "FEW", "as in unsorted topk": "UNSORTED"}
+_FEW = 32  # elements in order up to which PyTorch's topk does not keep equal ones as they lie in the row
 _LIST_BYTES = 32 << 10  # of the entries that a block sorts
 _SHARED_BYTES = 46 << 10  # of entries and keys: what every device has, less some counters
 
@@ -47,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(@THREADS@) @NAME@(@PARAMETERS@) {
         const T acc = value((@INDEX@)index);
 @STORES@
     };
-    selecting::select<T, @LARGEST@, @SORTED@, @THREADS@, @LIST@, @STAGED@>(value, emit, @LENGTH@, @FIRST@, @COUNT@);
+    selecting::select<T, @LARGEST@, @ORDER@, @THREADS@, @LIST@, @STAGED@>(value, emit, @LENGTH@, @FIRST@, @COUNT@);
 }
 """
 
@@ -63,9 +70,13 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
     wide = ITEM_BYTES[kernel.dtype] == 8
     rows, wanted = math.prod(kernel.outer), kernel.count - kernel.first
     size = 1 if wanted == 1 else 1 << (kernel.count - 1).bit_length()
+    order = _ORDERS[kernel.ties]
+    if order == "FEW":
+        order, size = ("FIRST", size) if kernel.count > _FEW or size == 1 else (order, _FEW)
     if max(rows, kernel.length) > LARGEST_INT // 2 or size > longest_list(wide):
         raise CannotLower(f"select {kernel.name}: too many rows, or elements in order")
-    threads = number(choices, "threads", THREADS, _DEFAULT_THREADS)
+    default = next((threads for longest, threads in _USUAL_THREADS if kernel.length <= longest), THREADS[-1])
+    threads = number(choices, "threads", THREADS, default)
     held = kernel.length * (8 if wide else 4)
     staged = kernel.length if held + size * (16 if wide else 8) <= _SHARED_BYTES else 0
     found = leaves([kernel.value, *(store.value for store in kernel.stores)])
@@ -82,7 +93,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         "LENGTH": kernel.length,
         "THREADS": threads,
         "LARGEST": "true" if kernel.largest else "false",
-        "SORTED": "false" if kernel.ties == "as in unsorted topk" else "true",
+        "ORDER": f"selecting::{order}",
         "LIST": size,
         "STAGED": staged,
         **_texts(kernel, plan),
@@ -94,7 +105,7 @@ def print_select(kernel: SelectKernel, plan: Plan, device: Device, choices: dict
         call=launches.encode([launch]),
         template="select",
         choices={"threads": threads},
-        tunables=(tunable("threads", THREADS, _DEFAULT_THREADS, "parallel", meaning),),
+        tunables=(tunable("threads", THREADS, default, "parallel", meaning),),
         d_mem=1 if staged else 0,
         d_algo=2,
         d_sync=2,

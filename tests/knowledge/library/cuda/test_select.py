@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tests.knowledge.library.selecting import KINDS, drawn, in_order, select_ker
 
 from foundry.knowledge.candidate import Choice
 from foundry.knowledge.errors import CannotLower
+from foundry.knowledge.library.ir.kernels import SelectKernel
 from foundry.knowledge.library.printers import print_kernel
 
 
@@ -33,6 +35,19 @@ def unsorted_case(x: torch.Tensor, count: int) -> Case:
     return Case(kernel, {"x": x}, {"y": x.gather(1, places), "at": places}, tolerance=1e-12)
 
 
+def replace_ties(known: Case) -> Case:
+    """Where no two are equal it makes no difference."""
+    assert isinstance(known.kernel, SelectKernel)
+    return replace(known, kernel=replace(known.kernel, ties="as in topk"))
+
+
+def few_case(x: torch.Tensor, count: int, places: list[int]) -> Case:
+    """Where all that is taken is the same number: `places` are what PyTorch 2.11 finds on an H100."""
+    at = torch.tensor([places])
+    kernel = select_kernel(x, 0, count, largest=True, ties="as in topk")
+    return Case(kernel, {"x": x}, {"y": x.gather(1, at), "at": at}, tolerance=1e-12)
+
+
 CASES = {
     **{f"{kind}_largest": case(drawn(kind, 2, 1500), 0, 100) for kind in KINDS},
     **{f"{kind}_smallest": case(drawn(kind, 2, 1300), 0, 33, largest=False) for kind in KINDS},
@@ -40,6 +55,10 @@ CASES = {
     "a_power_of_two": case(drawn("ties", 1, 1024), 0, 256, threads=512),
     "unsorted": unsorted_case(drawn("normal", 2, 1100), 40),
     "unsorted_ties": unsorted_case(drawn("ties", 2, 1100), 300),
+    "three_equal": few_case(torch.ones(1, 1100), 3, [2, 1, 0]),
+    "five_equal": few_case(torch.ones(1, 1100), 5, [1, 0, 2, 4, 3]),
+    "eight_equal": few_case(torch.ones(1, 40), 8, [7, 6, 4, 5, 1, 0, 2, 3]),
+    "few_apart": replace_ties(case(drawn("rising", 2, 1100), 0, 20)),
     "double": case(drawn("special", 1, 1100, "float64"), 0, 40),
     "half": case(drawn("special", 1, 1100, "float16"), 0, 40, largest=False),
     "bfloat": case(drawn("normal", 1, 1100, "bfloat16"), 0, 40),
