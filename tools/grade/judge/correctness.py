@@ -251,10 +251,10 @@ class Examination:
                 )
 
     def _check_spoiled(self, question: _Question) -> None:
-        """Calls again while free memory holds the right answer with a few elements changed. A kernel that returns
-        memory without computing it then returns the changed elements."""
+        """Calls while free memory holds the right answer, a few elements changed: who returns it returns those too."""
         gate = f"computed anew{question.suffix}"
         for _ in range(SPOILED_CALLS):
+            self._step(gate, lambda: self.link.spoil(question.slot))
             self._compare_spoiled(gate, self._call(question, SPOILED, is_repeated=True), question.trial)
         self.gates.append(Gate(gate, True, "did not return an old answer that was left in free memory"))
 

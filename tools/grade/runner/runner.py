@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import resource
 import time
 import warnings
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
 KEPT_CALLS = 6
 COMMANDS = (  # of the judge's: a method each
     *("load", "build", "state", "inputs", "restore", "forget", "token", "call", "run", "collect", "look", "perturb"),
-    *("peek", "vary", "memory", "soak", "inspect", "observe", "operators", "fewer", "copies", "pretend", "profile"),
+    *("peek", "vary", "memory", "soak", "spoil", "inspect", "observe", "operators", "fewer", "copies", "pretend"),
+    "profile",
 )
 
 Clock = Callable[[], int]
@@ -274,7 +276,8 @@ class Runner:
             tensors = guarded("crash", work, self._where, self._device)
         else:
             state.reset()
-            self._prepare_memory(wanted, message["poison"])
+            if message["poison"] != SPOILED:  # `spoil` has come before it
+                poison(wanted, message["poison"], self._device)
             result, operators = self._forward(slot, record=bool(message.get("record")))
             tensors = self._output_tensors(result)
         buffers = state.updated() if message.get("buffers") else []
@@ -297,15 +300,6 @@ class Runner:
             return write(tensors, wanted, self._blocks.flats(message["memory"], handles, wanted))
         return write(tensors, wanted, bundle.flat_views(wanted, handles[0], writable=True))
 
-    def _prepare_memory(self, wanted: list[TensorSpec], byte: int) -> None:
-        """What the call finds in memory that it has not written: a byte, or the last answer, spoiled."""
-        if byte == SPOILED and self._kept:
-            spoil(self._kept[-1])
-            return
-        poison(wanted, byte, self._device)
-        if self._device.type == "cuda":
-            gpu_kernels().fill_shared_memory(byte)
-
     def _keep(self, tensors: list[torch.Tensor]) -> None:
         """Keeps outputs alive, so that a buffer that is used again shows, and a later change of them too."""
         self._kept.append(tensors)
@@ -320,6 +314,12 @@ class Runner:
         calls, stop = int(message["calls"]), self._clock() + int(1e9 * message["seconds"])
         done, found = many_calls(partial(self._call_plainly, slot), slot, calls, lambda: self._clock() > stop)
         return {"calls": done, "alias": found}
+
+    def _spoil(self, message: Message, handles: list[int]) -> Message:
+        """Leaves the last checked answer in free memory, with a few of its elements changed."""
+        slot = self._slots[message["slot"]]
+        spared = [*slot.tensors, *self._state_of(slot).tensors, *itertools.chain(*self._kept)]
+        return {"places": spoil(self._kept[-1], partial(self._call_plainly, slot), spared, blocks=message["blocks"])}
 
     def _call_plainly(self, slot: Slot, *, waits: bool = True) -> list[torch.Tensor]:
         """The outputs of a call that only buffers are prepared for; a GPU may write them later unless it `waits`."""
