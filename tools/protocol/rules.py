@@ -16,7 +16,7 @@ from foundry.knowledge.candidate import Outcome, Stage
 from foundry.knowledge.opgraph import DType, TensorSpec
 from foundry.knowledge.task import TOLERANCE
 
-PROTOCOL_VERSION = "foundry-14"
+PROTOCOL_VERSION = "foundry-15"
 
 ALLOWED_FACTOR = 2.0  # a candidate's error over PyTorch's own
 FEW_ELEMENTS = 64  # in an output this small the rounding errors do not average out
@@ -51,6 +51,7 @@ Pattern = Literal[
     "sparse",
     "one-hot rows",
     "few directions",
+    "two groups",
     "few changed",
     "few other signs",
     "non-finite",
@@ -88,6 +89,8 @@ class Distribution:
     - `one-hot rows`: one 1 in each row.
     - `few directions`: matrices of rank one, with a little of the input as given added: singular values of different
       sizes. Shows an iteration that ends too early.
+    - `two groups`: rows and columns fall into two groups each, and only elements of one group keep the distribution's
+      `scale`. Asked without the wider limit: an iteration settles slowly here, and one that ends early is off by more.
     - `few changed`: the inputs of the trial "as given" with one to three elements changed.
     - `few other signs`: inputs of one sign (such as 0 to 1) with one to three elements of the other sign.
     - `non-finite`: infinities and NaN at random places.
@@ -185,6 +188,7 @@ DISTRIBUTIONS = (
     Distribution("large parameters", parameters="large"),
     Distribution("other buffers", parameters="other buffers"),
     Distribution("buffers rearranged", parameters="rearranged buffers"),
+    Distribution("two groups", scale=8.0, pattern="two groups"),
     Distribution("other masks", pattern="other masks"),
     Distribution("other numbers", pattern="other numbers"),
     Distribution("other indices", pattern="other indices"),

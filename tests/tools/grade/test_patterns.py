@@ -390,6 +390,16 @@ def test_few_directions_have_singular_values_of_very_different_sizes() -> None:
     assert values[0] > 20 * values[1] > 0
 
 
+def test_elements_across_two_groups_are_larger_and_the_others_as_they_were() -> None:
+    given = torch.randn(4, 90, 80)
+    factor = drawn("two groups", given) / given
+    assert factor.min() == 1.0 and factor.max() == 8.0 and set(factor.flatten().tolist()) == {1.0, 8.0}
+    for matrix in factor:
+        rows = matrix[:, matrix[0] == 8.0].mean(dim=1)  # columns of one group: each row is across from them, or not
+        assert set(rows.tolist()) == {1.0, 8.0} and 0.2 < float((rows == rows[0]).float().mean()) < 0.8
+    assert set((drawn("two groups", given[0, 0]) / given[0, 0]).tolist()) == {1.0, 8.0}
+
+
 def test_edges_of_rows_get_a_nan() -> None:
     special = drawn("NaN at edges")
     assert int(special.isnan().sum()) == 2 and bool(special[:, 0].isnan().any()) and bool(special[:, -1].isnan().any())

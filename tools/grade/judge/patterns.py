@@ -23,6 +23,7 @@ ZEROS_EVERY = 16  # elements to one zero, at least, where zeros could be meant
 OFF_DIRECTION = 1 / 32  # of an input that is added to its rank-one part: more would tell less, less is unsteady
 PIECE = 1 << 24  # elements changed at a time where the way there needs more memory than they do
 STRIDED = 32  # of a row's largest elements, at least, lie at a stride
+GROUPED = 8.0  # times as large are elements across two groups
 CLOSE = 2.0**-10  # of the size of an input whose elements lie close together
 NEAR = 8  # integers that agree lie within this part of the largest
 CHANCE_EVERY = 1000  # zeros of a structure to one zero, at most, of one draw only
@@ -222,6 +223,8 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return value.abs() if pattern == "positive" else -value.abs()
     if pattern == "sparse":
         return _sparse(value, generator)
+    if pattern == "two groups":
+        return torch.where(_across_groups(value, generator), value, value / GROUPED)
     if pattern == "one-hot rows":
         return _one_hot(value, generator)
     if pattern == "NaN at edges":
@@ -229,6 +232,15 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
     if pattern == "few directions":
         return _few_directions(value)
     return _non_finite(value, generator)
+
+
+def _across_groups(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Which elements lie in a row of one group and a column of the other: a third of the rows and half of the columns
+    make the first group, others in each matrix of a batch. A vector's elements are its columns."""
+    columns = _uniform(value.shape[:-2] + (1,) * min(1, value.dim() - 1) + value.shape[-1:], generator) < 1 / 2
+    if value.dim() < 2:
+        return columns
+    return columns != (_uniform((*value.shape[:-1], 1), generator) < 1 / 3)
 
 
 def _keep_layout(value: torch.Tensor, changed: torch.Tensor) -> torch.Tensor:
