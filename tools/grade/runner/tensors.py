@@ -184,13 +184,15 @@ def spoil(
     answer: Sequence[torch.Tensor], call: Callable[[], list[torch.Tensor]], spared: list[Any], *, blocks: bool
 ) -> list[int]:
     """Leaves an answer in free memory, with a few of its elements changed: in many `blocks`, and where the outputs of
-    one more call lay, unless that is the memory of `spared`. Returns the addresses of these outputs.
+    one more call lay, unless that is the memory of `spared`. Returns the addresses of these outputs. On a GPU, whose
+    allocator is PyTorch's and whose memory may be full, it makes no other blocks.
 
     The next call need not get one of the blocks: freed ones grow together with their neighbours (in 6 to 16 % of
     glibc's heaps with a history it got none). A kernel that checks some elements of what it gets and keeps the rest
     returns changed ones."""
     contents = [_changed_copy(tensor) for tensor in answer]
-    counts = [max(2, min(256, POISON_BYTES // max(item.nbytes, 1))) if blocks else 0 for item in contents]
+    many = blocks and all(item.device.type == "cpu" for item in contents)
+    counts = [max(2, min(256, POISON_BYTES // max(item.nbytes, 1))) if many else 0 for item in contents]
     held = [item.clone() for item, count in zip(contents, counts, strict=True) for _ in range(count)]
     held.clear()
     outputs = call()
