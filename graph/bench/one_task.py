@@ -142,7 +142,7 @@ def _line_of(summary: Summary, task: BenchTask, digest: str, request: BenchReque
         task.name,
         digest,
         summary.verdict,
-        reason="" if is_accepted else summary.ending or "see the trace",
+        reason="" if is_accepted else "; ".join(filter(None, [summary.ending, *summary.notes])) or "see the trace",
         speedup=summary.speedup if is_accepted else None,
         speedup_ci95=ci95 if is_accepted and ci95 and all(map(math.isfinite, ci95)) else None,
         baseline_ms=summary.baseline_ms,

@@ -122,6 +122,7 @@ def summarise(run: RunDirectory) -> Summary:
         notes=[
             *dict.fromkeys([*_noted(events), *_refused(events)]),
             *_nothing_right(events),
+            *([] if winner else _failed_proofs(events)),
             *_model_notes(run, events),
         ],
         islands={str(e.island): e.data["reason"] for e in events if e.kind == "note" and e.name == "island ends"},
@@ -155,6 +156,13 @@ def _nothing_right(events: list[Event]) -> list[str]:
     said = Counter(f"{data['outcome']}: {data.get('evidence') or 'no reason given'}" for data in found)
     ((why, count),) = said.most_common(1)
     return [f"no kernel was right; {count} of {len(found)} ended with {' '.join(why.split())[:300]}"]
+
+
+def _failed_proofs(events: list[Event]) -> list[str]:
+    """Of a run without a winner: why each finalist, right in the search, was not accepted in the end."""
+    proofs = [event for event in events if event.kind == "evaluation" and event.data.get("expert") == "final"]
+    reasons = [" ".join(f"{event.data['outcome']}: {event.data.get('evidence') or ''}".split()) for event in proofs]
+    return [f"{event.name} failed its proof, {why[:300]}" for event, why in zip(proofs, reasons, strict=True)]
 
 
 def _model_notes(run: RunDirectory, events: list[Event]) -> list[str]:

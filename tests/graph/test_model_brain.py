@@ -120,6 +120,7 @@ async def test_a_doubt_of_the_auditor_vetoes(make_request: MakeRequest, parts: A
     summary = await solve(request, parts=parts(brain=brain, library=bare(library)))
     assert summary.verdict == "nothing accepted"
     assert summary.kernel is None and summary.speedup is None
+    assert any("failed its proof" in note and "the result is cached" in note for note in summary.notes)
     run = RunDirectory.inspect(Path(summary.run))
     finals = [item for item, stage in run.evaluations() if stage == "final"]
     run.close()
