@@ -105,8 +105,9 @@ class Distribution:
     Patterns of other inputs, which stay as given under all patterns above:
     - `other masks`: each row of booleans is shuffled, so that a prefix or a triangle becomes any mask.
     - `other numbers`: Python's floats change.
-    - `other indices`: integers that only select a row become any valid row, in any order; integers that are only
-      converted to floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
+    - `other indices`: integers that only select a row become any valid row, in any order; integers that only
+      tell where bags of entries begin make one bag long and others empty; integers that are only converted to
+      floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
       what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, all of one
       sign, where the reference's own integers hold the result.
 

@@ -135,8 +135,8 @@ def _watch(
             gates.append(_alone_gate(watched, trial))
         if answer.passed and policy != "open":
             # The last questions: each may end the process, and on a GPU vector loads at other addresses do.
-            ways = (ELSEWHERE, FEWER_ROWS) if on_cpu else (FEWER_ROWS, ELSEWHERE)
-            gates += [_fewer_gate(way, watched, trial, seen) for way in ways]
+            ways = (_elsewhere_gate, _fewer_gate) if on_cpu else (_fewer_gate, _elsewhere_gate)
+            gates += [way(watched, trial, seen) for way in ways]
     _part_from(watched)
     return seen, gates
 
@@ -192,15 +192,20 @@ def _answer_gate(name: str, link: RunnerLink, trial: Trial, where: str, *, awake
         _, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, awake_s=awake_s)
     except RunnerFailed as failed:
         return Gate(failed.gate or name, False, f"{where} it fails: {failed.evidence}")
+    wrong = _wrong(outputs, trial)
+    return Gate(name, False, f"{where} it is wrong: {wrong}") if wrong else Gate(name, True, f"right {where}")
+
+
+def _wrong(outputs: list[torch.Tensor], trial: Trial) -> str:
+    """What is wrong with the answer to a trial, in words, or ""."""
     owns = trial.tf32 or trial.ieee
     for output, expected, own, spec in zip(outputs, trial.expected, owns, trial.specs, strict=False):
         usual = error_limit(own, spec.dtype, spec.numel)
         limit = OutputError(SLACK * usual.norm, SLACK * usual.violation)
         error = comparison.measure(output, expected)
         if not accepts(error, limit):
-            words = comparison.describe_mismatch(output, expected, limit, error)
-            return Gate(name, False, f"{where} it is wrong: {words}")
-    return Gate(name, True, f"right {where}")
+            return comparison.describe_mismatch(output, expected, limit, error)
+    return ""
 
 
 def _copies_gate(link: RunnerLink, case: Case, trial: Trial) -> Gate:
@@ -255,14 +260,37 @@ def _alone_gate(link: RunnerLink, trial: Trial) -> Gate:
     return gate if gate.passed else replace(gate, evidence=f"{gate.evidence}; {words}")
 
 
-def _fewer_gate(name: str, link: RunnerLink, trial: Trial, seen: Message) -> Gate:
-    """Half of the rows, or inputs that begin on no multiple of a vector: a kernel may take them or refuse them aloud,
-    and not hand them to PyTorch."""
-    what = "inputs with half of the rows" if name == FEWER_ROWS else "inputs that begin at other addresses"
+def _fewer_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Half of the rows: a kernel may take them or refuse them aloud, and not hand them to PyTorch."""
+    what = "inputs with half of the rows"
     try:
-        answer = link.ask({"do": "fewer", "slot": SLOT, "elsewhere": name == ELSEWHERE}, [], link.run_limit_s)
+        answer = link.ask({"do": "fewer", "slot": SLOT}, [], link.run_limit_s)
     except RunnerFailed as failed:
-        return Gate(name, True, f"it refuses {what}: {failed.evidence}")
+        return Gate(FEWER_ROWS, True, f"it refuses {what}: {failed.evidence}")
+    return _left_gate(FEWER_ROWS, what, answer, trial, seen)
+
+
+def _elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
+    """Inputs that begin on no multiple of a vector: a kernel may take them or refuse them aloud, and neither hand them
+    to PyTorch nor read beside them."""
+    what = "inputs that begin at other addresses"
+    buffers = [item.spec for item in trial.buffers]
+    try:
+        for _ in range(2):  # the first call may tune
+            answer, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, record=True, elsewhere=True)
+    except RunnerFailed as failed:
+        if failed.outcome == "wrong_result":
+            return Gate(ELSEWHERE, False, f"on {what} it is wrong: {failed.evidence}")
+        return Gate(ELSEWHERE, True, f"it refuses {what}: {failed.evidence}")
+    if wrong := _wrong(outputs, trial):
+        return Gate(
+            ELSEWHERE, False, f"on {what} it is wrong: {wrong}. Read where the tensor begins, or raise an exception"
+        )
+    return _left_gate(ELSEWHERE, what, answer, trial, seen)
+
+
+def _left_gate(name: str, what: str, answer: Message, trial: Trial, seen: Message) -> Gate:
+    """What PyTorch computes there, and does not for the inputs as they are."""
     moved = sum(tensor.nbytes for tensor in trial.inputs.tensors())
     before, after = (
         [row for row in rows if row["flops"]]  # padding and joining rows is no arithmetic

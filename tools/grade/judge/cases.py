@@ -17,7 +17,7 @@ from foundry.knowledge.errors import TaskError
 from foundry.knowledge.opgraph import DType, TensorSpec, contiguous_strides
 from foundry.knowledge.task import Task
 from foundry.tools.grade.judge import other_parameters, patterns
-from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
+from foundry.tools.grade.judge.index_ranges import index_ranges, redraw, without_overflow
 from foundry.tools.grade.runner.tensors import share_memory, shared_elements
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.comparison import MOST_LOST, Expected, Overflow, excuse_overflow, overflowing
@@ -423,18 +423,7 @@ class Case:
         generator = torch.Generator(self._device).manual_seed(seed ^ 0x5EED)
         if distribution.pattern == "other indices":
             ranges = iter(self._ranges)
-
-            def other(tensor: torch.Tensor) -> torch.Tensor:
-                count = next(ranges)
-                if count == NUMBERS:
-                    return patterns.shuffle_rows(tensor, generator)
-                if count == TOTALS:
-                    return patterns.enlarge(tensor)
-                if count == FACTORS:
-                    return patterns.agree(tensor, generator)
-                return patterns.reindex(tensor, count, generator) if count else tensor
-
-            return list(bundle.map_tensors(list(inputs), other))
+            return list(bundle.map_tensors(list(inputs), lambda item: redraw(item, next(ranges), generator)))
         structures = self._structures_of(inputs)
         if distribution.pattern == "no structure":
             return [

@@ -190,6 +190,8 @@ class Examination:
             self._check_spoiled(question)
             if question.number == 0:
                 self._inspect(is_last=False)
+        elif question.trial.distribution.pattern == "other indices":  # places that threads may write to at once
+            self._check_races(outputs, question)
         self.last = outputs
 
     def _call(
@@ -381,10 +383,8 @@ class Examination:
         self.gates.append(Gate(gate, True, "bit for bit, although free memory held other bytes"))
 
     def _check_races(self, first: list[torch.Tensor], question: _Question) -> None:
-        """Repeats the call for RACE_S seconds. A race between threads often gives the right answer by luck, most of all
-        on small shapes; those are quick to call, so that many calls fit. Every other one comes at the end of calls in a
-        row, as in a user's loop: of two threads one of which must be woken first, the other is done before it starts.
-        """
+        """Repeats the call for RACE_S seconds: a race between threads often gives the right answer by luck. Every other
+        call comes at the end of calls in a row: a thread that must be woken first meets no other one."""
         stop, awake_s = time.monotonic() + RACE_S, AWAKE_S if self.link.on_cpu else 0.0
         for number in range(0 if self.stage == "screen" else RACE_CALLS):
             if time.monotonic() > stop:

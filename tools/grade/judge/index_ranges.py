@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foundry.knowledge.errors import TaskError
-from foundry.tools.grade.judge.patterns import agree
+from foundry.tools.grade.judge import patterns
 from foundry.tools.task import bundle
 
 # Operators whose results hold the elements of their first argument.
@@ -22,19 +22,27 @@ _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lif
 NUMBERS = 0  # any order of them will do, and no other values
 TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
 FACTORS = -2  # integers that are only calculated with: any others of the same range will do
+BOUNDS = -3  # ascending integers that only tell where each bag of entries begins: others will do
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
     {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
 )
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
-# Operators that ask which of several things a value means; any value has an answer.
-_ASK = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+# Operators that ask which of several things a value means, for which any value has an answer, or for the shape alone.
+_ASK = frozenset(
+    (
+        *("eq", "ne", "lt", "le", "gt", "ge"),
+        *(f"{what}_like" for what in ("empty", "zeros", "ones", "full", "rand", "randn")),
+        *(f"new_{what}" for what in ("empty", "zeros", "ones", "full", "empty_strided")),
+    )
+)
 
 
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
-    numbers; TOTALS if it holds 64-bit integers that are only added up, and nothing is done with the sums; FACTORS if it
-    is only multiplied, added and summed, and so are the results; None otherwise.
+    numbers; BOUNDS if it only tells where bags begin; TOTALS if it holds 64-bit integers that are only added up, and
+    nothing is done with the sums; FACTORS if it is only multiplied, added and summed, and so are the results; None
+    otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -42,6 +50,19 @@ def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> 
     with watcher:
         run()
     return [watcher.range_of(tensor) for tensor in tensors]
+
+
+def redraw(tensor: torch.Tensor, kind: int | None, generator: torch.Generator) -> torch.Tensor:
+    """Other integers of the kind that `index_ranges` found; the same ones where they may mean anything."""
+    if kind == NUMBERS:
+        return patterns.shuffle_rows(tensor, generator)
+    if kind == TOTALS:
+        return patterns.enlarge(tensor)
+    if kind == FACTORS:
+        return patterns.agree(tensor, generator)
+    if kind == BOUNDS:
+        return patterns.rebound(tensor, generator)
+    return patterns.reindex(tensor, kind, generator) if kind else tensor
 
 
 def without_overflow(
@@ -58,7 +79,7 @@ def without_overflow(
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
             if next(kinds) != FACTORS:
                 return tensor.clone()
-            agreed = agree(tensor, torch.Generator(tensor.device).manual_seed(0))
+            agreed = patterns.agree(tensor, torch.Generator(tensor.device).manual_seed(0))
             return agreed.double() if as_floats else agreed
 
         return [item.double() for item in run(bundle.map_tensors(inputs, drawn))]
@@ -118,7 +139,9 @@ class _Watcher(TorchDispatchMode):
         return result
 
     def _note(self, owner: int, item: torch.Tensor, name: str, sizes: Mapping[int, int], result: Any) -> None:
-        if id(item) in sizes:
+        if id(item) in sizes and BOUNDS in (sizes[id(item)], self._ranges.get(owner)):
+            self._ranges[owner] = BOUNDS if self._ranges.get(owner, BOUNDS) == sizes[id(item)] == BOUNDS else None
+        elif id(item) in sizes:
             known = self._ranges.get(owner, sizes[id(item)])
             self._ranges[owner] = None if known is None else min(known, sizes[id(item)])
         elif name in _ASK:
@@ -163,9 +186,12 @@ class _Watcher(TorchDispatchMode):
 
 
 def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call."""
+    """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call; BOUNDS for one
+    that delimits bags."""
     if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
         yield id(args[1]), args[0].size(0)
+        if name != "embedding":
+            yield id(args[2]), BOUNDS
     elif name in ("index_select", "gather"):
         yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
     elif name == "take":

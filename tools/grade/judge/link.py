@@ -286,14 +286,16 @@ class RunnerLink:
         record: bool = False,
         buffers: Sequence[TensorSpec] = (),
         awake_s: float = 0.0,
+        elsewhere: bool = False,
     ) -> tuple[Message, list[torch.Tensor]]:
         """One checked call: the runner's remarks, and copies of the outputs, behind them those of the buffers that
-        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison.
+        forward updates. With `awake_s` it comes right after unchecked ones, for as long, and not after poison. With
+        `elsewhere` the inputs are copied to addresses that are multiples of an element's size only.
 
         Raises RunnerFailed with wrong_result when shapes or dtypes differ.
         """
         message: Message = {"do": "call", "slot": slot, "poison": poison, "record": record, "buffers": len(buffers)}
-        message["awake"] = awake_s
+        message |= {"awake": awake_s, "elsewhere": elsewhere}
         answer, outputs = self._fetch(message, specs, buffers)
         changed = self._carrier.changed(_key(slot))
         return answer if changed is None else {**answer, "changed": changed}, outputs

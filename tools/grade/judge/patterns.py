@@ -182,6 +182,20 @@ def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torc
     return _keep_layout(index, torch.where(index < 0, index, drawn.to(index.dtype)))
 
 
+def rebound(bounds: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Other places where bags begin, between the first and the last one: a quarter of the entries in one bag, others
+    empty. Bounds that do not ascend stay."""
+    if bounds.dim() != 1 or bounds.numel() < 3 or not bool((bounds.diff() >= 0).all()):
+        return bounds
+    low, high = int(bounds[0]), int(bounds[-1])
+    quarter = (high - low) // 4
+    start = low + int(_whole(0, high - low - quarter + 1, (), generator))
+    drawn = _whole(low, high + 1, bounds.shape, generator)
+    drawn = torch.where((drawn > start) & (drawn < start + quarter), start, drawn).sort().values
+    drawn[0], drawn[-1] = low, high
+    return _keep_layout(bounds, drawn.to(bounds.dtype))
+
+
 def enlarge(value: torch.Tensor) -> torch.Tensor:
     """64-bit integers times a power of two, so that the largest is about 2**36: totals no longer fit 32 bits, and those
     of 2**26 of them still fit 64."""

@@ -45,10 +45,11 @@ from foundry.tools.grade.runner.tensors import (
     Slot,
     State,
     changed,
+    elsewhere,
+    fewer_rows,
     find_drifted_parameters,
     many_calls,
     memory_facts,
-    other_inputs,
     overwrite,
     plain_output,
     poison,
@@ -135,8 +136,6 @@ class Runner:
             finally:
                 close_all(handles)
             link.send({**answer, "number": number})
-
-    # ------------------------------------------------------------ loading
 
     def _load(self, message: Message, handles: list[int]) -> Message:
         """The reference's task, or the candidate's text (compiling it, if it compiles itself at import)."""
@@ -258,14 +257,13 @@ class Runner:
     def _state_of(self, slot: Slot) -> State:
         return self._states.get(slot.case) or State([], [], [], [], list)
 
-    # ------------------------------------------------------------ running
-
     def _call(self, message: Message, handles: list[int]) -> Message:
         """One checked call: poisoned memory before, or calls for `awake` seconds; inputs and aliases looked at after.
 
-        The buffers that forward updates are written behind the outputs.
+        The buffers that forward updates are written behind the outputs. It may ask for inputs at other addresses.
         """
         slot = self._slots[message["slot"]]
+        slot = elsewhere(slot) if message.get("elsewhere") else slot
         wanted = [bundle.spec_from(item) for item in message["expect"]]
         state = self._state_of(slot)
         if message.get("awake"):  # threads that slept before a short call come too late to race in it
@@ -371,9 +369,9 @@ class Runner:
         return answer
 
     def _fewer(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: PyTorch's operators on fewer rows or inputs elsewhere, after a call that may tune."""
+        """For the audit: PyTorch's operators on fewer rows, after a call that may tune."""
         slot, operators = self._slots[message["slot"]], []
-        arguments, rows = other_inputs(slot.arguments, elsewhere=bool(message.get("elsewhere")))
+        arguments, rows = fewer_rows(slot.arguments)
         for _ in range(2 if rows else 0):
             operators = record_ops(lambda: self._guard("crash", lambda: self._models[slot.case](*arguments)))
         return {"operators": operators, "rows": rows}

@@ -7,7 +7,7 @@ import mmap
 import random
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -120,11 +120,8 @@ def fewer_rows(arguments: list[Any]) -> tuple[list[Any], int]:
     return (tree_map(cut, arguments), left) if left else ([], 0)
 
 
-def other_inputs(arguments: list[Any], *, elsewhere: bool) -> tuple[list[Any], int]:
-    """The same inputs at addresses that are multiples of an element's size only, with the number of tensors; or fewer
-    rows of them."""
-    if not elsewhere:
-        return fewer_rows(arguments)
+def elsewhere(slot: Slot) -> Slot:
+    """The same inputs at addresses that are multiples of an element's size only."""
 
     def moved(item: Any) -> Any:
         if not isinstance(item, torch.Tensor) or not item.numel() or 0 in item.stride():
@@ -133,7 +130,8 @@ def other_inputs(arguments: list[Any], *, elsewhere: bool) -> tuple[list[Any], i
         block = torch.empty(size, dtype=item.dtype, device=item.device)
         return block.as_strided(item.shape, item.stride(), 1).copy_(item)
 
-    return tree_map(moved, arguments), len(bundle.tensors_in(arguments))
+    arguments = tree_map(moved, slot.arguments)
+    return replace(slot, arguments=arguments, tensors=bundle.tensors_in(arguments))
 
 
 def same_kind(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,0 +1,15 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.cumprod(x, dim=-1)
+
+
+def get_inputs():
+    return [torch.rand(512, 8192)]
+
+
+def get_init_inputs():
+    return []
