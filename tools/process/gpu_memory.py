@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from typing import Any
 
 _PINNED, _ON_DEVICE, _POSIX_FILE, _READ_WRITE = 1, 1, 1, 3  # CUmemAllocationType and others of cuda.h
+
+POLL_S = 0.05
 
 
 class _Location(ctypes.Structure):
@@ -62,12 +65,19 @@ class SharedGpuMemory:
             raise
 
     @staticmethod
-    def create(nbytes: int) -> SharedGpuMemory:
-        """A new block of at least `nbytes`. Raises OutOfGpuMemory, OSError."""
+    def create(nbytes: int, patience_s: float = 0.0) -> SharedGpuMemory:
+        """A new block of at least `nbytes`. Where it does not fit yet, it waits so long for what others give back:
+        processes that end, or those of another task on the same device. Raises OutOfGpuMemory, OSError."""
         unit, block, none = _granularity(), ctypes.c_ulonglong(), ctypes.c_ulonglong(0)
-        size = -(-max(nbytes, 1) // unit) * unit
-        _call("cuMemCreate", ctypes.byref(block), ctypes.c_size_t(size), ctypes.byref(_properties()), none)
-        return SharedGpuMemory(block.value, size)
+        size, stop = -(-max(nbytes, 1) // unit) * unit, time.monotonic() + patience_s
+        while True:
+            try:
+                _call("cuMemCreate", ctypes.byref(block), ctypes.c_size_t(size), ctypes.byref(_properties()), none)
+                return SharedGpuMemory(block.value, size)
+            except OutOfGpuMemory:
+                if time.monotonic() > stop:
+                    raise
+                time.sleep(POLL_S)
 
     @staticmethod
     def opened(handle: int, nbytes: int) -> SharedGpuMemory:

@@ -68,8 +68,11 @@ class GpuPlan:
         candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
+        watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
+        at_once = 3 if self.pairs > 1 else 1  # the silent and the undone one beside it
+        auditing = judge + trial + making + at_once * watched  # the public inputs are made beside those as given
         timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * self.pairs * side
-        return self.lanes * max(verifying, timing)
+        return self.lanes * max(verifying, auditing, timing)
 
 
 ROOMIEST = GpuPlan()

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from foundry.knowledge.opgraph import TensorSpec, contiguous_strides
+from foundry.tools.grade.judge import carriers
+from foundry.tools.process import gpu_memory
 from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
 from foundry.tools.task import bundle
 
@@ -53,6 +55,31 @@ def test_a_block_is_free_when_the_last_tensor_in_it_is_gone() -> None:
     del views
     gc.collect()
     assert torch.cuda.mem_get_info()[0] >= before
+
+
+def test_a_block_waits_for_memory_that_others_give_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def driver(name: str, *arguments: object, may_fail: bool = False) -> None:
+        asked.append(name)
+        if name == "cuMemCreate" and asked.count(name) < 4:
+            raise OutOfGpuMemory("cuMemCreate: the GPU is out of memory")
+
+    monkeypatch.setattr(gpu_memory, "_call", driver)
+    monkeypatch.setattr(gpu_memory, "_granularity", lambda: 1 << 21)
+    with pytest.raises(OutOfGpuMemory):
+        SharedGpuMemory.create(1 << 21)
+    assert SharedGpuMemory.create(1, patience_s=30.0).nbytes == 1 << 21 and asked.count("cuMemCreate") == 4
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_what_this_process_does_not_use_is_given_back_for_a_block() -> None:
+    free = torch.cuda.mem_get_info()[0]
+    nbytes = int(0.6 * free)
+    del_later = [torch.empty(nbytes, dtype=torch.uint8, device="cuda")]
+    del_later.clear()  # PyTorch keeps it for its own next tensor
+    assert carriers._created(nbytes).nbytes >= nbytes
 
 
 @pytest.mark.gpu

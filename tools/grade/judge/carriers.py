@@ -19,10 +19,11 @@ import torch
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.tools.grade.runner import timed_calls
 from foundry.tools.process.channel import Message, memory
-from foundry.tools.process.gpu_memory import SharedGpuMemory
+from foundry.tools.process.gpu_memory import OutOfGpuMemory, SharedGpuMemory
 from foundry.tools.task import bundle
 from foundry.tools.task.bundle import Parcel
 
+PATIENCE_S = 5.0  # with others on the device that are about to give memory back
 UNWRITTEN = 0xFF  # an answer that was not written is no answer
 
 
@@ -144,7 +145,7 @@ class GpuCarrier:
         specs = parcel.specs
         if key not in self._blocks or self._blocks[key].specs != specs:
             self._blocks.pop(key, None)  # its memory first, then the new one's
-            made = SharedGpuMemory.create(bundle.gpu_places(specs)[1])
+            made = _created(bundle.gpu_places(specs)[1])
             tensors = bundle.shaped(specs, bundle.gpu_views(specs, made))
             self._blocks[key] = _Block(next(self._numbers), made, specs, tensors)
         block = self._blocks[key]
@@ -178,7 +179,7 @@ class GpuCarrier:
         needed = bundle.gpu_places(specs)[1]
         if self._room is None or self._room.memory.nbytes < needed:
             self._room = None
-            self._room = _Block(next(self._numbers), SharedGpuMemory.create(needed), [], [])
+            self._room = _Block(next(self._numbers), _created(needed), [], [])
         views = bundle.gpu_views(specs, self._room.memory)
         _erase(views)
         torch.cuda.synchronize()
@@ -190,6 +191,17 @@ class GpuCarrier:
     def close(self) -> None:
         self._blocks.clear()
         self._room = None
+
+
+def _created(nbytes: int) -> SharedGpuMemory:
+    """A block of the device's memory. What this process holds of it without using it, temporaries of inputs that were
+    just drawn, is no longer there for others: it is given back first where there is too little. Raises
+    OutOfGpuMemory."""
+    try:
+        return SharedGpuMemory.create(nbytes)
+    except OutOfGpuMemory:
+        torch.cuda.empty_cache()
+        return SharedGpuMemory.create(nbytes, PATIENCE_S)
 
 
 def carrier_for(device: str) -> Carrier:
