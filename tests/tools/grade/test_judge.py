@@ -6,6 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from foundry.knowledge.device import Device
 from foundry.tools.grade import judges
 from foundry.tools.grade.answers import digest_of
 from foundry.tools.grade.grader import Grader
+from foundry.tools.grade.judge import audit_runs
 from foundry.tools.grade.judge.audit_runs import public_seeds
 from foundry.tools.machine.device import describe
 from foundry.tools.machine.holds import Holds
@@ -407,3 +410,21 @@ def test_what_benchmarks_draw_is_asked_for_when_it_was_drawn_ahead(
 
 def test_inputs_that_take_long_to_draw_are_asked_for_with_one_public_seed() -> None:
     assert public_seeds(4096) == (42, 0) and public_seeds(6 << 30) == (42,)
+
+
+def test_inputs_at_other_addresses_are_those_that_the_truth_is_of() -> None:
+    """An earlier question may have left others in their place: on a GPU every kernel was called wrong for that."""
+    asked: list[str] = []
+
+    class Link:
+        def inputs(self, *given: object) -> None:
+            asked.append("inputs")
+
+        def call(self, *given: object, elsewhere: bool, **how: object) -> tuple[dict[str, object], list[object]]:
+            asked.append("call elsewhere" if elsewhere else "call")
+            return {"operators": []}, []
+
+    inputs = SimpleNamespace(tensors=lambda: [])
+    trial = SimpleNamespace(inputs=inputs, buffers=(), specs=[], expected=[], ieee=[], tf32=None)
+    gate = audit_runs._elsewhere_gate(cast("Any", Link()), cast("Any", trial), {"operators": []})
+    assert gate.passed and asked == ["inputs", "call elsewhere", "call elsewhere"]

@@ -276,6 +276,7 @@ def _elsewhere_gate(link: RunnerLink, trial: Trial, seen: Message) -> Gate:
     what = "inputs that begin at other addresses"
     buffers = [item.spec for item in trial.buffers]
     try:
+        link.inputs(SLOT, 0, trial.inputs)  # an earlier question may have left others there
         for _ in range(2):  # the first call may tune
             answer, outputs = link.call(SLOT, trial.specs, NAN_BYTES, buffers=buffers, record=True, elsewhere=True)
     except RunnerFailed as failed:
