@@ -55,6 +55,7 @@ def get_inputs():
 """
 FLOATS = {"INPUT": "x", "RESULT": "return torch.softmax(x, 1) @ self.table.weight", "DRAWN": "torch.randn(256, 1000)"}
 INTEGERS = {"INPUT": "x", "RESULT": "return self.table(x).sum(1)", "DRAWN": "torch.randint(0, 1000, (512, 32))"}
+TURNED = {"INPUT": "x", "RESULT": "return x.t().contiguous() + 1.0", "DRAWN": "torch.randn(3000, 1500)"}
 LOADED = Build(ok=True, seconds=0.0, artifact="none")
 
 
@@ -102,6 +103,14 @@ def test_an_honest_candidate_is_timed_by_both_clocks_alike(floats: tuple[Grader,
     timing = timed(floats, "return self.right(x)")
     assert timing.problem == "" and len(timing.ratios) >= 2 and 0.5 < timing.wall_ratio < 2.0
     assert timing.speedup_ci95[0] < timing.speedup < timing.speedup_ci95[1]
+
+
+def test_a_transposition_that_is_left_to_the_reader_is_timed_with_the_reading(tmp_path: Path, zygote: Zygote) -> None:
+    """A result that lies otherwise than PyTorch's is put into its strides within each timed call."""
+    grader, baseline = opened(tmp_path, TURNED, zygote)
+    calls = [candidate(TURNED, f"return {what}") for what in ("(x + 1.0).t()", "torch.add(x, 1.0).t().contiguous()")]
+    left, done = [asking.time(grader, text, LOADED, "screen", baseline) for text in calls]
+    assert left.problem == done.problem == "" and left.speedup < 1.25 * done.speedup
 
 
 def test_a_false_clock_gains_nothing(floats: tuple[Grader, Baseline]) -> None:

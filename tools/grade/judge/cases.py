@@ -102,6 +102,7 @@ class Case:
         self._counters = _unread_counters(self._model)
         self._is_bounded = True  # the outputs as given are far from overflowing
         self._shapes: list[torch.Size] = []  # of the outputs
+        self.strides: list[tuple[int, ...]] = []  # of the outputs as given; row by row where they repeat elements
         self.may_lack_memory = True  # for a float64 run; told by the first one, while there is no candidate
         self.returns_views = False  # the reference's own outputs share memory with its inputs or parameters
         self.shared_elements: list[int] = []  # of each output of the reference, those without memory of their own
@@ -185,6 +186,7 @@ class Case:
     def learn_from(self, other: Case) -> None:
         """What an earlier case of the same task has found."""
         self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other._mutable or []
+        self.strides = other.strides
 
     def close(self) -> None:
         """Frees the shared memory of its states."""
@@ -231,6 +233,7 @@ class Case:
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
             self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copy(placed))
+            self.strides = [item.stride() if 0 not in item.stride() else _contiguous(item).strides for item in eager]
             self._is_bounded = not overflowing(eager)
             self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
         elif distribution.may_overflow and not all(bool(torch.isfinite(item).all()) for item in eager):

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foundry.knowledge.candidate import RivalName
-from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.link import KERNEL, RunnerFailed, RunnerLink
 from foundry.tools.grade.judge.paired_timing import ColdCache, TimedInputs, find_changes, refresh, warm_up, window
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol.foreign import DEFAULT_TF32, Tf32
 
-BASELINE, KERNEL = "baseline", "kernel"
+BASELINE = "baseline"
 MODES: dict[RivalName, str] = {"eager": "", "compile": "default", "compile max-autotune": "max-autotune"}
 BUILD_CALLS = 3  # the first compiles, the next ones may record a CUDA graph
 BLOCKS, FEWEST_BLOCKS = 24, 5

@@ -427,13 +427,14 @@ class Judge:
         if link.token() == token:
             for slot, parcel in enumerate(timed.inputs):
                 link.restore(slot, 0, parcel)  # earlier samples changed them
-            return
-        link.load(load)
-        link.build(0, case)
-        link.state(0, case, "seeded")
-        for slot, packed in enumerate(timed.inputs):
-            link.inputs(slot, 0, packed)
-        link.token(token)
+        else:
+            link.load(load)
+            link.build(0, case)
+            link.state(0, case, "seeded")
+            for slot, packed in enumerate(timed.inputs):
+                link.inputs(slot, 0, packed)
+            link.token(token)
+        link.lay_out(0, 0, case.strides)
 
     def _make_ready(self, link: RunnerLink, group: PreparedGroup, token: str, load: Message) -> None:
         """Prepares a side; on a GPU with all that a timing asks of it, once: libraries and kernels are loaded then."""

@@ -53,6 +53,7 @@ OUTCOMES: dict[str, Outcome] = {
 
 SELF_BUILDING_S = 60.0  # a load limit beyond this is that of a file that compiles itself, maybe in its first call
 ANSWER_BYTES = 16 << 20
+KERNEL = "kernel"  # name of the candidate among what runs by a name
 LINES = 20  # of evidence from a runner
 Result = TypeVar("Result")
 BREAK_S = 0.03  # between two offers to wait, each of which costs a message
@@ -147,6 +148,7 @@ class RunnerLink:
         self._first_call_s = SELF_BUILDING_S if load_limit_s > SELF_BUILDING_S else 0.0
         self._load_limit_s = load_limit_s
         self._run_limit_s = self.run_limit_s = run_limit_s
+        self._usual_variant = ""
         self._device = device
         self._carrier = carrier_for(device)
         self.seconds: dict[str, float] = {}
@@ -325,6 +327,16 @@ class RunnerLink:
         order: Message = {"do": "vary", "name": name, "case": number, "compile_mode": compile_mode, "tf32": tf32}
         self.ask(order, [], self._load_limit_s)
 
+    def lay_out(self, slot: int, number: int, strides: Sequence[Sequence[int]]) -> None:
+        """From now on timed calls of a case's model end with their results in these strides: PyTorch's. Nothing changes
+        where they lie so, as the reference's own do, or row by row. Calls the model once."""
+        if self._side == "reference":
+            return
+        order: Message = {"do": "vary", "name": KERNEL, "case": number, "slot": slot}
+        limit_s, self._first_call_s = max(self._run_limit_s, self._first_call_s), 0.0
+        answer = self.ask({**order, "strides": [list(item) for item in strides]}, [], limit_s)
+        self._usual_variant = KERNEL if answer.get("made") else ""
+
     def may_build(self, seconds: float) -> None:
         """The next forward compiles something: so long may it take."""
         self._first_call_s = seconds
@@ -348,7 +360,8 @@ class RunnerLink:
         The judge's time ends when the kernel saw the answer sent, so that its own wake-up is not in it. With `take` the
         outputs that `collect` gives are those of the moment in which the runner's clock stopped.
         """
-        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take, "variant": variant}
+        message: Message = {"do": "run", "slots": list(slots), "keep": keep, "take": take}
+        message["variant"] = variant or self._usual_variant
         # The limit is many times the baseline's time: a sample of n calls needs one of it, and n such times.
         answer = self.ask(message, [], self._run_limit_s * (1 + len(slots) / CALLS_IN_A_LIMIT))
         waited_ns = time.time_ns() - self._asked_ns

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from foundry.knowledge import codec
 from foundry.knowledge.task import Task
@@ -64,9 +65,43 @@ class Variant:
         return self.model
 
 
-def variant_of(model: nn.Module, compile_mode: str, tf32: Tf32) -> Variant:
-    """`compile_mode`: torch.compile's, "" for eager. It compiles in the first call."""
-    return Variant(cast(nn.Module, torch.compile(model, mode=compile_mode)) if compile_mode else model, tf32)
+@dataclass(frozen=True)
+class LaidOut:
+    """A model whose results are put into other strides within each call, as a reader of them would have to."""
+
+    model: Callable[..., Any]
+    strides: list[tuple[int, ...]]  # of the results that are tensors, in order
+
+    def entered(self) -> LaidOut:
+        return self
+
+    def __call__(self, *arguments: Any) -> Any:
+        strides = iter(self.strides)
+
+        def laid(item: Any) -> Any:
+            if not isinstance(item, torch.Tensor) or item.stride() == (wanted := next(strides)):
+                return item
+            return torch.empty_strided(item.shape, wanted, dtype=item.dtype, device=item.device).copy_(item)
+
+        return tree_map(laid, self.model(*arguments))
+
+
+def variant_of(model: nn.Module, message: Message, arguments: Sequence[Any]) -> Variant | LaidOut | None:
+    """By torch.compile in the order's `compile_mode`, which compiles in the first call, or eager where that is "", with
+    its `tf32`. With `strides` instead: laid out so, and None where a call shows that there is nothing to do."""
+    if "strides" in message:
+        strides = [tuple(item) for item in message["strides"]]
+        results = [item for item in loading.flatten(model(*arguments)) if isinstance(item, torch.Tensor)]
+        is_usual = len(results) != len(strides) or all(map(_lies_as, results, strides))
+        return None if is_usual else LaidOut(model, strides)
+    mode, tf32 = message["compile_mode"], message["tf32"]
+    return Variant(cast(nn.Module, torch.compile(model, mode=mode)) if mode else model, tf32)
+
+
+def _lies_as(tensor: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """Whether a result lies as PyTorch's does, or row by row."""
+    steps = zip(tensor.shape, tensor.stride(), strides, strict=True)
+    return tensor.is_contiguous() or all(own == wanted for size, own, wanted in steps if size > 1)
 
 
 def allow_tf32(where: Tf32) -> None:

@@ -27,6 +27,7 @@ from foundry.tools.grade.runner.disguise import Disguise, pretend
 from foundry.tools.grade.runner.failures import Refused, guarded, one_line
 from foundry.tools.grade.runner.gpu_kernels import gpu_kernels
 from foundry.tools.grade.runner.models import (
+    LaidOut,
     Variant,
     allow_tf32,
     candidate_maker,
@@ -97,7 +98,7 @@ class Runner:
         self._last_span_ns: Callable[[], int] = lambda: 0  # of work on a GPU
         self._find_unfinished: Callable[..., Message] = lambda *_: {}
         self._pads = timed_calls.Pads()
-        self._variants: dict[str, Variant] = {}
+        self._variants: dict[str, Variant | LaidOut] = {}
         self._ground_bytes = 0  # of a GPU's memory, held before the model was there
         self._blocks = GpuBlocks()
         self._prepared_with = ""
@@ -377,7 +378,7 @@ class Runner:
         return {"operators": operators, "rows": rows}
 
     def _pretend(self, message: Message, handles: list[int]) -> Message:
-        """For the audit: clocks run at another speed, or other libraries compute nothing, until it says otherwise."""
+        """For the audit: clocks run otherwise, or other libraries compute nothing, until it says otherwise."""
         return pretend(message)
 
     def _copies(self, message: Message, handles: list[int]) -> Message:
@@ -404,10 +405,11 @@ class Runner:
         return {"ns": nanoseconds, "device_ns": self._last_span_ns(), "faults": faults}
 
     def _vary(self, message: Message, handles: list[int]) -> Message:
-        """Another way to run a case's model, by a name of its own."""
-        model = self._models[message["case"]]
-        self._variants[message["name"]] = variant_of(model, message["compile_mode"], message["tf32"])
-        return {}
+        """Another way to run a case's model, by a name of its own; tried with a slot's inputs where one is named."""
+        tried = self._slots[message["slot"]].arguments if "slot" in message else ()
+        made = self._guard("crash", lambda: variant_of(self._models[message["case"]], message, tried))
+        self._variants |= {message["name"]: made} if made is not None else {}
+        return {"made": made is not None}
 
     def _memory(self, message: Message, handles: list[int]) -> Message:
         """Bytes of a slot's inputs and its model's state; on a GPU also what calls took at most since `forget`."""
