@@ -59,7 +59,7 @@ from foundry.tools.process.zygote import Worker, WorkerDied, Zygote
 from foundry.tools.protocol.foreign import Tf32
 from foundry.tools.protocol.statistics import ScreenHistory, effort_of
 from foundry.tools.task.gpu_plan import ROOMIEST, Sizes, plan_memory
-from foundry.tools.task.limits import gpu_memory_bytes, task_memory_bytes, task_seconds
+from foundry.tools.task.limits import gpu_limit_bytes, gpu_memory_bytes, task_memory_bytes, task_seconds
 from foundry.tools.tune.session import Cell
 
 CAPTURE_S, BASELINE_S = 150.0, 180.0
@@ -359,6 +359,8 @@ class Grader:
             for candidate in candidates:
                 self._runners.discard(candidate)
         raise_error(answer)
+        if "failed" in answer:
+            return [Gate("ablation", False, f"the audit's own runs of the candidate ended: {answer['failed'][1]}")], {}
         return [decode_record(Gate, gate) for gate in answer["gates"]], answer["seen"]
 
     def profile(
@@ -430,6 +432,7 @@ class Grader:
         try:
             message: Message = {"task": codec.encode(self._task), "threads": thread_count(self._device)}
             message["device"] = self._device.target if self._device.present else "cpu"
+            message["gpu_bytes"] = gpu_limit_bytes()
             return ask_about_task(worker, {"do": question, **message}, limit_s)
         finally:
             worker.end()

@@ -15,7 +15,7 @@ from foundry.knowledge.task import Task
 from foundry.tools.process.channel import Channel, Message, close_all
 from foundry.tools.task import bundle, loading
 from foundry.tools.task.capture import CannotCapture, capture
-from foundry.tools.task.gpu_plan import Sizes
+from foundry.tools.task.gpu_plan import CONTEXT_BYTES, Sizes
 from foundry.tools.task.loading import LoadedTask
 from foundry.tools.task.ran import operators_ran
 
@@ -34,6 +34,8 @@ def serve(control: Channel) -> None:
         answer: Message
         try:
             device = torch.device(message["device"])
+            if device.type == "cuda":
+                _stay_within(message["gpu_bytes"])
             if message["do"] == "draw":  # the task's own inputs, as everybody draws them
                 parcel = bundle.pack(loading.load(task).inputs(message["seed"]))
                 answer, handles = {"inputs": parcel.description}, [parcel.handle]
@@ -46,6 +48,14 @@ def serve(control: Channel) -> None:
             answer = {"error": ["TooLarge", words, "make its sizes smaller"]}
         control.send(answer, handles)
         close_all(handles)
+
+
+def _stay_within(gpu_bytes: int) -> None:
+    """Takes no more of a GPU than is this task's part of it (0: all of it), as if the rest were not there: a look at a
+    task holds its inputs three times, and others may be timing beside it."""
+    if gpu_bytes:
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, max(0, gpu_bytes - CONTEXT_BYTES) / total))
 
 
 def _check(task: Task, device: torch.device) -> Message:

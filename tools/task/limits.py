@@ -27,7 +27,12 @@ def task_memory_bytes() -> int:
 
 def gpu_memory_bytes(free_bytes: int) -> int:
     """What all processes of a task may take of a GPU's free memory: $FOUNDRY_GPU_GB at most. Raises UsageError."""
-    return min(free_bytes, int(1e9 * _positive(GPU_GIGABYTES, free_bytes / 1e9 + 1.0)))
+    return min(free_bytes, gpu_limit_bytes() or free_bytes)
+
+
+def gpu_limit_bytes() -> int:
+    """$FOUNDRY_GPU_GB in bytes, 0 where it is not set. Raises UsageError."""
+    return int(1e9 * _positive(GPU_GIGABYTES, 0.0))
 
 
 def check_limits() -> None:

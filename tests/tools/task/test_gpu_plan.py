@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from foundry.knowledge.errors import TaskError
+from foundry.tools.task import intake
 from foundry.tools.task.gpu_plan import CONTEXT_BYTES, GpuPlan, Sizes, plan_memory
+from foundry.tools.task.limits import gpu_limit_bytes
 
 GB = 10**9
 H200 = 150 * GB
@@ -57,3 +60,19 @@ def test_a_task_that_does_not_fit_is_refused_with_the_bytes_it_needs() -> None:
         and "inputs 8.6" in refused.value.problem
     )
     assert "\n" not in refused.value.problem
+
+
+@pytest.mark.parametrize(("part_gb", "share"), [(17.0, (17e9 - CONTEXT_BYTES) / 85e9), (100.0, 1.0), (0.5, 0.0)])
+def test_a_look_at_a_task_takes_no_more_of_a_gpu_than_its_part(
+    part_gb: float, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds the inputs three times: beside a lane that proved something, the device was full."""
+    asked: list[float] = []
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(total_memory=int(85e9)))
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", asked.append)
+    monkeypatch.setenv("FOUNDRY_GPU_GB", str(part_gb))
+    intake._stay_within(gpu_limit_bytes())
+    assert asked == [pytest.approx(share)]
+    monkeypatch.delenv("FOUNDRY_GPU_GB")
+    intake._stay_within(gpu_limit_bytes())
+    assert len(asked) == 1
