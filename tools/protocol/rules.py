@@ -134,6 +134,11 @@ class Distribution:
         return self.exponents > 0 or self.scale != 1.0 or self.pattern not in _KEEPS_RANGE
 
     @property
+    def only_scales(self) -> bool:
+        """Whether PyTorch's error in units of the outputs should be what it is for the inputs as given."""
+        return not (self.pattern or self.exponents or self.is_stress) and self.parameters == "seeded"
+
+    @property
     def enlarges(self) -> bool:
         """Whether it makes values so much larger that results may overflow."""
         return self.scale > 1.0 or self.exponents > 0

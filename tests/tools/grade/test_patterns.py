@@ -204,6 +204,22 @@ def test_what_pytorch_does_not_round_nobody_may_round(tmp_path: Path) -> None:
             assert limit_of(trial.ieee[1], trial, 1).norm > 0
 
 
+def test_what_pytorch_may_have_by_tf32_hangs_on_no_single_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuDNN takes another algorithm where memory is short: the same task is in TF32 in one call and not in the next."""
+    model = "class Model(nn.Module):\n    def forward(self, x):\n        return x @ x.t()\n"
+    made = "def get_inputs():\n    return [torch.randn(64, 256)]\n"
+    (tmp_path / "task.py").write_text(f"import torch\nimport torch.nn as nn\n\n\n{model}\n\n{made}")
+    (case,) = cases_of(read_task(tmp_path / "task.py"), [3], "cpu", only_first=True)
+    wide, narrow = OutputError(4e-4, 1.5), OutputError(2e-7, 1e-3)
+    found = iter([[wide], [narrow], [narrow], [narrow]])
+    monkeypatch.setattr(case, "_tf32_errors", lambda *given: next(found))
+    with torch.no_grad():
+        trials = [
+            case.trial(BY_NAME[name], 1) for name in ("as given", "x-1", "few elements changed", "mixed exponents")
+        ]
+    assert [trial.tf32 for trial in trials] == [[wide], [wide], [narrow], [narrow]]
+
+
 @pytest.mark.parametrize("wide", ["double", "float"])
 def test_a_truth_made_with_the_same_roundings_does_not_forbid_others(tmp_path: Path, wide: str) -> None:
     lines = f"x = x.{wide}()\n        return (x @ x.t()).sum(1)"

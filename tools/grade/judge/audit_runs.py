@@ -27,6 +27,7 @@ from foundry.tools.audit.text.source import CandidateSource, read_source
 from foundry.tools.grade.judge.cases import Case, Trial
 from foundry.tools.grade.judge.correctness import operator_rows
 from foundry.tools.grade.judge.link import Breaks, RunnerFailed, RunnerLink
+from foundry.tools.grade.judge.patterns import transform
 from foundry.tools.process.channel import Message
 from foundry.tools.protocol import comparison
 from foundry.tools.protocol.orders import (
@@ -37,7 +38,7 @@ from foundry.tools.protocol.orders import (
     PROCESS_EVENTS,
     PUBLIC_SEEDS,
 )
-from foundry.tools.protocol.rules import OutputError, accepts, error_limit
+from foundry.tools.protocol.rules import FEW_CHANGED, OutputError, accepts, error_limit
 from foundry.tools.task import bundle
 
 SLOT = 0
@@ -165,20 +166,29 @@ def public_seeds(nbytes: int) -> tuple[int, ...]:
 
 
 def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInputs) -> Gate:
-    """Inputs that anybody can make: whoever recognises them has answers, or mistakes, ready for them."""
+    """Inputs that anybody can make, and nearly those: whoever recognises them has answers, or mistakes, ready."""
     seeds = public_seeds(sum(tensor.nbytes for tensor in known.inputs.tensors()))
+    stream = torch.Generator().manual_seed(random.SystemRandom().getrandbits(31))
     for seed in seeds:
         try:
             with _DRAWING:
-                trial = replace(case.public_trial(seed, public.draw(case, seed)), buffers=known.buffers)
+                drawn = public.draw(case, seed)
         except TaskError:
             continue
-        try:
-            gate = _answer_gate("public inputs", link, trial, f"on the inputs of torch.manual_seed({seed})")
-        finally:
-            trial.inputs.close()
-        if not gate.passed:
-            return gate
+        changed = transform(drawn, FEW_CHANGED, stream, limited=case.limited)
+        for values, how in ((drawn, ""), (changed, " with a few elements changed")):
+            try:
+                with _DRAWING:
+                    trial = replace(case.public_trial(seed, values), buffers=known.buffers)
+            except TaskError:
+                continue
+            try:
+                where = f"on the inputs of torch.manual_seed({seed}){how}"
+                gate = _answer_gate("public inputs", link, trial, where)
+            finally:
+                trial.inputs.close()
+            if not gate.passed:
+                return gate
     asked = " and ".join(map(str, seeds))
     return Gate("public inputs", True, f"right on the inputs that benchmarks draw (torch.manual_seed {asked}), too")
 
