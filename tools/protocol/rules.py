@@ -108,8 +108,8 @@ class Distribution:
     - `other indices`: integers that only select a row become any valid row, in any order; integers that only
       tell where bags of entries begin make one bag long and others empty; integers that are only converted to
       floating numbers (positions, labels) are shuffled; 64-bit integers that are only added up grow beyond
-      what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, all of one
-      sign, where the reference's own integers hold the result.
+      what 32 bits hold; integers that are only multiplied and added come near the largest that occurs, 64-bit
+      ones further beyond it, all of one sign, as far as the reference's own integers hold the result.
 
     Parameters of the kind `other buffers`: buffers of floating numbers that load_state_dict would change have other
     elements. Zeros and infinities stay, and so do masks: a kernel may know a mask. Raising an exception is no failure

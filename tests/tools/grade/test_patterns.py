@@ -11,7 +11,7 @@ import torch
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.cases import cases_of
 from foundry.tools.grade.judge.correctness import limit_of
-from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, without_overflow
+from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, redraw, without_overflow
 from foundry.tools.grade.judge.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
@@ -461,6 +461,13 @@ def test_integers_that_are_calculated_with_agree_where_the_reference_holds_the_s
     assert (
         abs(int((one * other).sum(-1)[0])) > 2**28 and one.abs().max() <= 3000 and len(set(one.flatten().tolist())) > 9
     )
-    assert without_overflow(ranges, [a, b, place, small], lambda values: [(values[0] * values[1]).sum(-1)]) == ranges
+    grown = without_overflow(ranges, [a, b, place, small], lambda values: [(values[0] * values[1]).sum(-1)])
+    assert grown == [FACTORS - 16, FACTORS - 16, None, FACTORS]  # 64-bit ones alone grow
+    one, other = (
+        redraw(item, kind, torch.Generator().manual_seed(1)) for item, kind in zip((a, b), grown, strict=False)
+    )
+    exact = sum(x * y for x, y in zip(one[0].tolist(), other[0].tolist(), strict=True))
+    assert int((one * other).sum(-1)[0]) == exact != int((one.double() * other.double()).sum(-1)[0])
+    assert without_overflow([FACTORS], [a], lambda values: [values[0] * 2**40]) == [FACTORS - 10]
     wrapped = without_overflow(ranges, [a, b, place, small], lambda values: [values[3] * values[3]])
     assert wrapped == [None, None, None, None]  # a kernel with 32 bits would be right, and PyTorch is not

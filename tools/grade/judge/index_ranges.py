@@ -21,8 +21,9 @@ from foundry.tools.task import bundle
 _PASS_ON = frozenset({"_to_copy", "clone", "contiguous", "detach", "alias", "lift_fresh"})
 NUMBERS = 0  # any order of them will do, and no other values
 TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
-FACTORS = -2  # integers that are only calculated with: any others of the same range will do
-BOUNDS = -3  # ascending integers that only tell where each bag of entries begins: others will do
+BOUNDS = -2  # ascending integers that only tell where each bag of entries begins: others will do
+FACTORS = -3  # integers that are only calculated with: any others of the same range will do; n less for 2**n as large
+GROWTHS = range(24, -1, -2)  # in bits, of 64-bit factors: what holds fewer bits of a product than they do is wrong then
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
     {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
@@ -58,8 +59,8 @@ def redraw(tensor: torch.Tensor, kind: int | None, generator: torch.Generator) -
         return patterns.shuffle_rows(tensor, generator)
     if kind == TOTALS:
         return patterns.enlarge(tensor)
-    if kind == FACTORS:
-        return patterns.agree(tensor, generator)
+    if kind is not None and kind <= FACTORS:
+        return patterns.agree(tensor, generator, FACTORS - kind)
     if kind == BOUNDS:
         return patterns.rebound(tensor, generator)
     return patterns.reindex(tensor, kind, generator) if kind else tensor
@@ -68,28 +69,38 @@ def redraw(tensor: torch.Tensor, kind: int | None, generator: torch.Generator) -
 def without_overflow(
     ranges: list[int | None], inputs: Any, run: Callable[[Any], list[torch.Tensor]]
 ) -> list[int | None]:
-    """`ranges`, without FACTORS where the reference's own integers overflow once they agree: a kernel with wider ones
-    would be right. The same in float64 tells; `run` gives the reference's outputs."""
+    """`ranges` with FACTORS less the bits that 64-bit ones may grow by: as many as the reference's own integers hold
+    once they agree, None where they overflow even without: a kernel with wider ones would be right. The same in float64
+    tells; `run` gives the reference's outputs."""
     if FACTORS not in ranges:
         return ranges
 
-    def outputs(*, as_floats: bool) -> list[torch.Tensor]:
-        kinds = iter(ranges)
+    def grown(growth: int) -> list[int | None]:
+        wide = [item.dtype == torch.int64 for item in bundle.tensors_in(inputs)]
+        return [
+            kind - growth * is_wide if kind == FACTORS else kind for kind, is_wide in zip(ranges, wide, strict=True)
+        ]
+
+    def outputs(kinds: list[int | None], *, as_floats: bool) -> list[torch.Tensor]:
+        each = iter(kinds)
 
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
-            if next(kinds) != FACTORS:
+            kind = next(each)
+            if kind is None or kind > FACTORS:
                 return tensor.clone()
-            agreed = patterns.agree(tensor, torch.Generator(tensor.device).manual_seed(0))
+            agreed = redraw(tensor, kind, torch.Generator(tensor.device).manual_seed(0))
             return agreed.double() if as_floats else agreed
 
         return [item.double() for item in run(bundle.map_tensors(inputs, drawn))]
 
-    try:
-        pairs = list(zip(outputs(as_floats=False), outputs(as_floats=True), strict=True))
-        is_held = all(torch.allclose(own, wide, rtol=1e-9) for own, wide in pairs)
-    except (TaskError, RuntimeError):
-        is_held = False
-    return ranges if is_held else [None if count == FACTORS else count for count in ranges]
+    for kinds in map(grown, GROWTHS):
+        try:
+            pairs = zip(outputs(kinds, as_floats=False), outputs(kinds, as_floats=True), strict=True)
+            if all(torch.allclose(own, wide, rtol=1e-9) for own, wide in pairs):
+                return kinds
+        except (TaskError, RuntimeError):
+            continue
+    return [None if kind == FACTORS else kind for kind in ranges]
 
 
 class _Watcher(TorchDispatchMode):

@@ -203,11 +203,11 @@ def enlarge(value: torch.Tensor) -> torch.Tensor:
     return value * (1 << max(0, 36 - largest.bit_length()))
 
 
-def agree(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Integers near the largest that occurs, all of its sign, zeros where they were: sums of them and of their products
-    are as large as the input's range allows, while those of usual draws cancel."""
+def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> torch.Tensor:
+    """Integers near 2**`growth` times the largest that occurs, all of its sign, zeros where they were: sums of them and
+    of their products are as large as the input's range allows, while those of usual draws cancel."""
     wide = value.long().flatten()
-    largest = int(wide[wide.abs().argmax()]) if value.numel() else 0
+    largest = int(wide[wide.abs().argmax()]) << growth if value.numel() else 0
     sizes = _whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
     drawn = (-sizes if largest < 0 else sizes).to(value.dtype)
     return _keep_layout(value, torch.where(value == 0, value, drawn))
