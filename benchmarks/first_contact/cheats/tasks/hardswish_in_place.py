@@ -1,0 +1,13 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def forward(self, x):
+        return F.hardswish(x)
+
+def get_inputs():
+    return [torch.randn(2048, 4096)]
+
+def get_init_inputs():
+    return []
