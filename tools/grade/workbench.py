@@ -36,7 +36,7 @@ from foundry.knowledge.opgraph import OperatorRun, OpGraph, TensorSpec
 from foundry.knowledge.roofline import Floors, floors
 from foundry.knowledge.ruling import is_possible
 from foundry.knowledge.task import Policy, Task
-from foundry.tools.grade.answers import are_doubtful, ask_twice, decode_record, digest_of, no_timing
+from foundry.tools.grade.answers import are_doubtful, ask_again, decode_record, digest_of, no_timing
 from foundry.tools.grade.grader import Allowance, Grader, thread_count
 from foundry.tools.grade.observing import count, counting_means, observe
 from foundry.tools.grade.sanitizing import Sanitizer, with_gates
@@ -54,6 +54,7 @@ from foundry.tools.tune.tuner import TunedPlan, tune
 
 Result = TypeVar("Result")
 SMALL_BYTES = 4 << 30  # a call's inputs and outputs that fit any GPU twice
+LOOKS = 3  # at times that speak against a candidate: beside two compilers, two spoke against an honest one
 FLOOR_LOOKS = 3  # at the ceilings, before they call a timing impossible
 
 
@@ -223,7 +224,7 @@ class LocalWorkbench:
         def work() -> Verdict:
             return self._grader.verify(text, build, stage, baseline, self._holds())
 
-        verdict = await self._in_thread(lambda: ask_twice(work, lambda found: are_doubtful(found.gates)))
+        verdict = await self._in_thread(lambda: ask_again(work, lambda found: are_doubtful(found.gates)))
         if not verdict.correct:
             await self._give_up(text)
         return verdict
@@ -251,7 +252,7 @@ class LocalWorkbench:
             baseline = await self.baseline()
             run = partial(self._grader.ablate, text, build, baseline, policy)
             watched, seen = await self._in_thread(
-                lambda: ask_twice(lambda: run(self._holds()), lambda found: are_doubtful(found[0]))
+                lambda: ask_again(lambda: run(self._holds()), lambda found: are_doubtful(found[0]))
             )
             operators = heavier(operators, seen.get("operators"))
             if launches := seen_launches(seen.get("kernels", ())):
@@ -286,7 +287,7 @@ class LocalWorkbench:
         try:
             if begun := self._readying.pop(text, None):
                 await begun
-            return await self._in_thread(lambda: ask_twice(work, is_doubtful))
+            return await self._in_thread(lambda: ask_again(work, is_doubtful, LOOKS))
         finally:
             self._timings -= 1
             if stage == "screen":

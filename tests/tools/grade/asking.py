@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from foundry.knowledge.candidate import Baseline, Build, Gate, Stage, Timing, Verdict
 from foundry.knowledge.task import Policy
-from foundry.tools.grade.answers import are_doubtful, ask_twice
+from foundry.tools.grade.answers import are_doubtful, ask_again
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.timed_groups import is_doubtful
+from foundry.tools.grade.workbench import LOOKS
 
 
 def verify(grader: Grader, text: str, build: Build, stage: Stage, baseline: Baseline) -> Verdict:
-    return ask_twice(lambda: grader.verify(text, build, stage, baseline), lambda found: are_doubtful(found.gates))
+    return ask_again(lambda: grader.verify(text, build, stage, baseline), lambda found: are_doubtful(found.gates))
 
 
 def time(grader: Grader, text: str, build: Build, stage: Stage, baseline: Baseline) -> Timing:
-    return ask_twice(lambda: grader.time(text, build, stage, baseline), is_doubtful)
+    return ask_again(lambda: grader.time(text, build, stage, baseline), is_doubtful, LOOKS)
 
 
 def ablate(grader: Grader, text: str, build: Build, baseline: Baseline, policy: Policy) -> list[Gate]:
-    return ask_twice(lambda: grader.ablate(text, build, baseline, policy)[0], are_doubtful)
+    return ask_again(lambda: grader.ablate(text, build, baseline, policy)[0], are_doubtful)

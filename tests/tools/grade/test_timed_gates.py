@@ -20,7 +20,7 @@ from foundry.knowledge.candidate import Baseline, Build, Gate, Timing
 from foundry.knowledge.opgraph import TensorSpec
 from foundry.knowledge.ruling import clocks_agree
 from foundry.tools.grade import timed_groups
-from foundry.tools.grade.answers import are_doubtful, ask_twice
+from foundry.tools.grade.answers import are_doubtful, ask_again
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.judge import paired_timing
 from foundry.tools.grade.judge.link import RunnerFailed, RunnerLink
@@ -439,5 +439,7 @@ def test_a_process_that_was_busy_once_is_looked_at_again_and_convicted_by_the_se
     assert are_doubtful([well, busy]) and not are_doubtful([well]) and not are_doubtful([busy, wrong])
     for answers in ([[busy], [well]], [[busy], [busy]], [[well]], [[wrong]]):
         asked = iter(answers)
-        assert ask_twice(lambda: next(asked), are_doubtful) is answers[-1]  # noqa: B023
+        assert ask_again(lambda: next(asked), are_doubtful) is answers[-1]  # noqa: B023
         assert next(asked, None) is None
+    asked = iter([[busy], [busy], [well], [busy]])
+    assert ask_again(lambda: next(asked), are_doubtful, 3) == [well] and next(asked) == [busy]
