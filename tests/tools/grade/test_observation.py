@@ -7,14 +7,17 @@ import json
 import pickle
 import subprocess
 import sysconfig
+import time
 from pathlib import Path
 
 import numpy as np
+import torch
 from tests.forking import Forks
 
 from foundry.tools.grade.runner.disguise import Disguise
 from foundry.tools.grade.runner.models import candidate_maker
 from foundry.tools.grade.runner.observe import Array
+from foundry.tools.grade.runner.record import record_hidden, record_ops
 
 EXTENSION = """
 #include <Python.h>
@@ -97,3 +100,18 @@ def test_a_file_is_read_by_its_own_rules_and_not_by_the_graders(tmp_path: Path) 
     ]
     model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1}, [])
     assert model.kind is int
+
+
+def test_the_old_profiler_sees_what_the_dispatcher_was_told_not_to() -> None:
+    x = torch.randn(2000, 500)
+
+    def hidden() -> None:
+        away = torch._C._DisableTorchDispatch()
+        torch.ops.aten.native_layer_norm.default(x, [500], None, None, 1e-5)
+        del away
+
+    def plain() -> None:
+        torch.nn.functional.layer_norm(x.to(torch.float32), [500])
+
+    for run, found in ((hidden, ["aten.native_layer_norm"]), (plain, [])):
+        assert record_hidden(run, record_ops(run), time.perf_counter_ns) == found

@@ -11,7 +11,15 @@ import torch
 from foundry.knowledge.errors import TaskError
 from foundry.tools.grade.judge.cases import cases_of
 from foundry.tools.grade.judge.correctness import limit_of
-from foundry.tools.grade.judge.index_ranges import FACTORS, NUMBERS, TOTALS, index_ranges, redraw, without_overflow
+from foundry.tools.grade.judge.index_ranges import (
+    FACTORS,
+    NUMBERS,
+    TOTALS,
+    WIDE,
+    index_ranges,
+    redraw,
+    without_overflow,
+)
 from foundry.tools.grade.judge.other_parameters import can_be_rearranged, draw_parameters, draw_tables
 from foundry.tools.grade.judge.patterns import (
     PLAIN,
@@ -444,6 +452,21 @@ def test_totals_that_are_used_further_are_left_alone() -> None:
         sizes.cumsum(0).clone()
 
     assert index_ranges(run, [lengths, counts, sizes]) == [None, None, TOTALS]
+
+
+def test_integers_of_which_only_bits_or_remainders_are_taken_may_have_any_size() -> None:
+    bits, places, scaled, counted = (torch.randint(0, 300, (64,)) for _ in range(4))
+
+    def run() -> None:
+        (bits ^ (bits >> 1)).remainder(7).float()
+        torch.randn(400)[places ^ 1]
+        ((scaled >> 1) * 3).clone()
+        torch.bincount(counted, minlength=300)
+
+    assert index_ranges(run, [bits, places, scaled, counted]) == [WIDE, None, None, 300]
+    made = redraw(torch.tensor([5, 0, -3]), WIDE, torch.Generator().manual_seed(1)).tolist()
+    assert made[0] >= 2**61 and made[1] == 0 and made[2] <= -(2**61)
+    assert without_overflow([WIDE, FACTORS], [bits, places], lambda values: [values[1] * values[1]])[0] == WIDE
 
 
 def test_integers_that_are_calculated_with_agree_where_the_reference_holds_the_sums() -> None:

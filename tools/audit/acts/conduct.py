@@ -201,7 +201,7 @@ def _when(phase: str) -> str:
 def _steady_findings(seen: Mapping[str, Any], policy: Policy, *, on_cpu: bool) -> Iterator[str]:
     beside = [str(name) for name in seen.get("beside", ()) if str(name).split(".")[-1] not in FREE | COPIES]
     if beside and policy != "open":
-        yield f"PyTorch runs {', '.join(beside[:4])} on another thread, where its dispatcher is not watched"
+        yield f"PyTorch runs {', '.join(beside[:4])} on another thread, or with its dispatcher told to look away"
     yield from _call_findings(seen.get("calls", ()), policy, on_cpu=on_cpu)
 
 

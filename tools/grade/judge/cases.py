@@ -200,9 +200,13 @@ class Case:
         """get_inputs() of a seed as everybody draws them: on the host. Raises TaskError."""
         return self._loaded.inputs(seed)
 
-    def public_trial(self, seed: int, drawn: Sequence[Any]) -> Trial:
-        """The question that anybody can ask, with its public inputs. Raises TaskError."""
-        return self._make_trial(AS_GIVEN, seed, [loading.placed(value, self._device) for value in drawn])
+    def public_trial(self, seed: int, drawn: Sequence[Any], *, is_changed: bool = False) -> Trial:
+        """The question that anybody can ask, with its public inputs, or with a few of their elements changed by secret
+        numbers. Raises TaskError."""
+        placed = [loading.placed(value, self._device) for value in drawn]
+        if is_changed:
+            placed = patterns.with_few_changed(placed, self._structures_of(placed), self._device, limited=self.limited)
+        return self._make_trial(AS_GIVEN, seed, placed)
 
     def trial(self, distribution: Distribution, seed: int) -> Trial:
         """Draws inputs, runs PyTorch in its own dtype and in float64. Raises TaskError when the reference fails."""

@@ -23,10 +23,18 @@ NUMBERS = 0  # any order of them will do, and no other values
 TOTALS = -1  # 64-bit integers that are only added up: larger ones will do
 BOUNDS = -2  # ascending integers that only tell where each bag of entries begins: others will do
 FACTORS = -3  # integers that are only calculated with: any others of the same range will do; n less for 2**n as large
+WIDE = -100  # 64-bit integers whose bits or remainders are taken: any others of their sign will do
 GROWTHS = range(24, -1, -2)  # in bits, of 64-bit factors: what holds fewer bits of a product than they do is wrong then
 _ADD_UP = frozenset({"cumsum", "sum"})
 _CALCULATE = frozenset(
     {"mul", "add", "sub", "rsub", "neg", "dot", "mm", "bmm", "mv", "addmm", "baddbmm", "sum", "cumsum"}
+)
+_OF_ANY_SIZE = frozenset(
+    (
+        *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift", "bitwise_right_shift"),
+        *("__and__", "__or__", "__xor__", "__lshift__", "__rshift__"),
+        *("remainder", "fmod", "floor_divide", "abs", "sign", "minimum", "maximum", "clamp"),
+    )
 )
 _INTO_FLOATS = frozenset({"_to_copy", "mul", "add", "sub", "div", "rsub"})
 # Operators that ask which of several things a value means, for which any value has an answer, or for the shape alone.
@@ -42,8 +50,8 @@ _ASK = frozenset(
 def index_ranges(run: Callable[[], object], tensors: Sequence[torch.Tensor]) -> list[int | None]:
     """For each tensor: n if it is only an index and may hold 0 to n - 1; NUMBERS if it is only converted to floating
     numbers; BOUNDS if it only tells where bags begin; TOTALS if it holds 64-bit integers that are only added up, and
-    nothing is done with the sums; FACTORS if it is only multiplied, added and summed, and so are the results; None
-    otherwise.
+    nothing is done with the sums; FACTORS if it is only multiplied, added and summed, and so are the results; WIDE
+    if it holds 64-bit integers and only bits or remainders are taken of it, or a size or sign; None otherwise.
 
     `run` calls the model on these very tensors.
     """
@@ -59,6 +67,8 @@ def redraw(tensor: torch.Tensor, kind: int | None, generator: torch.Generator) -
         return patterns.shuffle_rows(tensor, generator)
     if kind == TOTALS:
         return patterns.enlarge(tensor)
+    if kind == WIDE:
+        return patterns.widen(tensor, generator)
     if kind is not None and kind <= FACTORS:
         return patterns.agree(tensor, generator, FACTORS - kind)
     if kind == BOUNDS:
@@ -86,7 +96,7 @@ def without_overflow(
 
         def drawn(tensor: torch.Tensor) -> torch.Tensor:
             kind = next(each)
-            if kind is None or kind > FACTORS:
+            if kind is None or kind > FACTORS or kind == WIDE:
                 return tensor.clone()
             agreed = redraw(tensor, kind, torch.Generator(tensor.device).manual_seed(0))
             return agreed.double() if as_floats else agreed
@@ -119,6 +129,7 @@ class _Watcher(TorchDispatchMode):
         self._totals: set[int] = set()
         self._sums: dict[int, int] = {}  # place of a sum -> place of the input that it adds up
         self._factors: set[int] = set()
+        self._wide: set[int] = set()
         self._results: dict[int, set[int]] = {}  # place of what is calculated -> places of the inputs it comes from
         self._kept: list[torch.Tensor] = []  # their memory must not become another tensor's meanwhile
 
@@ -127,8 +138,8 @@ class _Watcher(TorchDispatchMode):
             return None
         place = _place(tensor)
         if place not in self._ranges and place not in self._numbers:
-            if place in self._factors:
-                return FACTORS
+            if place in self._factors | self._wide:  # of one that is both, more than 64 bits would be needed
+                return None if place in self._factors & self._wide else FACTORS if place in self._factors else WIDE
             if place in self._totals:
                 return TOTALS
         return self._ranges.get(place, NUMBERS if place in self._numbers else None)
@@ -138,7 +149,7 @@ class _Watcher(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::")
-        sizes = dict(_index_arguments(name, args))
+        sizes = dict(_index_arguments(name, args, kwargs or {}))
         for item in _tensors([*args, *(kwargs or {}).values()]):
             owner = self._owners.get(_place(item))
             if owner is not None:
@@ -165,6 +176,9 @@ class _Watcher(TorchDispatchMode):
         elif name in _CALCULATE and _is_integer(result) and _place(result) != owner:
             self._factors.add(owner)
             self._keep_result(owner, result)
+        elif name in _OF_ANY_SIZE and item.dtype == torch.int64 and _is_integer(result) and _place(result) != owner:
+            self._wide.add(owner)
+            self._keep_result(owner, result)
         elif name in _PASS_ON and _is_integer(result):
             self._kept.append(result)
             self._owners[_place(result)] = owner
@@ -180,9 +194,10 @@ class _Watcher(TorchDispatchMode):
 
     def _note_result(self, owner: int, item: torch.Tensor, name: str, result: Any) -> None:
         """What was calculated may be calculated with, copied, compared and become floating numbers."""
-        if name in _CALCULATE | _PASS_ON | _INTO_FLOATS and _is_integer(result):
+        further = _OF_ANY_SIZE if owner in self._wide else _CALCULATE
+        if name in further | _PASS_ON | (_INTO_FLOATS - _CALCULATE) and _is_integer(result):
             self._keep_result(owner, result)
-        elif name not in _ASK | _INTO_FLOATS and not (
+        elif name not in _ASK | (set() if _is_integer(result) else _INTO_FLOATS) and not (
             isinstance(result, torch.Tensor) and _place(result) == _place(item)
         ):
             self._ranges[owner] = None
@@ -196,7 +211,7 @@ class _Watcher(TorchDispatchMode):
         self._sums[_place(result)] = owner
 
 
-def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]]:
+def _index_arguments(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     """(id of the index tensor, number of rows it selects from) for each index argument of an ATen call; BOUNDS for one
     that delimits bags."""
     if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
@@ -218,8 +233,8 @@ def _index_arguments(name: str, args: Sequence[Any]) -> Iterator[tuple[int, int]
         "scatter_reduce",
     ):
         yield id(args[2]), args[0].size(args[1]) if args[0].dim() else 1
-    elif name == "bincount" and len(args) > 2:  # as many as it counts anyway
-        yield id(args[0]), int(args[2])
+    elif name == "bincount" and (least := int(kwargs.get("minlength", args[2] if len(args) > 2 else 0))):
+        yield id(args[0]), least  # as many as it counts anyway
     elif name == "index" and all(item is None or _is_integer(item) for item in args[1]):
         yield from ((id(item), args[0].size(dim)) for dim, item in enumerate(args[1]) if item is not None)
 

@@ -7,13 +7,14 @@ booleans and numbers but for one pattern each.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from foundry.tools.protocol.rules import Distribution, Pattern
+from foundry.tools.protocol.rules import FEW_CHANGED, Distribution, Pattern
 
 SPIKE_LOW, SPIKE_HIGH = 8.0, 32.0  # times the root mean square of the input as given
 SPIKE_EVERY = 256  # elements to one spike of a sparse input
@@ -146,6 +147,15 @@ def transform(
     return _keep_layout(value, structure.impose_on(changed))
 
 
+def with_few_changed(
+    values: list[Any], structures: Sequence[Structure], device: torch.device, *, limited: bool
+) -> list[Any]:
+    """The values with one to three elements changed, nobody knows where; what every draw has in common stays."""
+    stream = torch.Generator(device).manual_seed(secrets.randbits(31))
+    pairs = zip(values, structures, strict=True)
+    return [transform(value, FEW_CHANGED, stream, limited=limited, structure=known) for value, known in pairs]
+
+
 def is_mask(value: Any) -> bool:
     """Whether a value is a tensor of booleans."""
     return isinstance(value, torch.Tensor) and value.dtype == torch.bool
@@ -169,13 +179,14 @@ def in_few_bits(value: torch.Tensor) -> torch.Tensor:
 
 
 def reindex(index: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Other indices from 0 to `count` - 1, a quarter of them equal, in any order: a kernel may not rely on the order.
+    """Other indices from 0 to `count` - 1, half of them equal, in any order: a kernel may rely on no order, nor on room
+    for the usual number of equal ones.
 
     Negative indices, which mean "none" or count from the end, stay. Indices that do not repeat still do not repeat.
     """
     places = _whole(0, count, index.shape, generator)
     crowd = _whole(0, count, (), generator)
-    drawn = torch.where(_uniform(index.shape, generator) < 0.25, crowd, places)
+    drawn = torch.where(_uniform(index.shape, generator) < 0.5, crowd, places)
     if index.numel() > 1 and index.numel() <= count and len(set(index.flatten().tolist())) == index.numel():
         order = torch.randperm(count, generator=generator, device=generator.device)
         drawn = order[: index.numel()].reshape(index.shape)
@@ -211,6 +222,12 @@ def agree(value: torch.Tensor, generator: torch.Generator, growth: int = 0) -> t
     sizes = _whole(abs(largest) - abs(largest) // NEAR, abs(largest) + 1, value.shape, generator)
     drawn = (-sizes if largest < 0 else sizes).to(value.dtype)
     return _keep_layout(value, torch.where(value == 0, value, drawn))
+
+
+def widen(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """64-bit integers from 2**61 to 2**62, of the sign of those that were there; zeros stay."""
+    sizes = _whole(1 << 61, 1 << 62, value.shape, generator)
+    return _keep_layout(value, torch.where(value < 0, -sizes, sizes) * (value != 0))
 
 
 def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

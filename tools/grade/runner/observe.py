@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import filecmp
+import gc
 import importlib.util
 import os
 import re
@@ -28,7 +29,7 @@ import torch
 from foundry.tools.audit.acts.looks import LOOKS_AWAY, looks_away
 from foundry.tools.grade.runner.ablate import follow_cffi
 from foundry.tools.grade.runner.programs import Programs, plain
-from foundry.tools.grade.runner.record import record_beside
+from foundry.tools.grade.runner.record import record_beside, record_hidden
 from foundry.tools.grade.runner.sentry import line_of
 from foundry.tools.process import procfs
 from foundry.tools.process.channel import Message
@@ -103,6 +104,14 @@ class Observer:
         follow_cffi(lambda path: sys.audit("ctypes.dlopen", path), _looked_up)  # as ctypes says of itself
         self._follow_threads()
         sys.addaudithook(self._note)
+
+    @property
+    def is_called_back(self) -> bool:
+        """Whether the candidate holds a function that native code can call, from a thread of its own too (ctypes,
+        cffi). Of threads that Python did not start nothing else is seen. Making one by other means shows elsewhere."""
+        thunks = sum(type(item).__name__ == "CThunkObject" for item in gc.get_objects())
+        cffis = any(type(item).__name__ == "CDataOwningGC" and callable(item) for item in gc.get_objects())
+        return thunks > 1 or cffis  # one is our own
 
     def _follow_threads(self) -> None:
         """Threads that are started from now on are watched as this one is, whichever way they are started."""
@@ -257,7 +266,8 @@ def watched_calls(
     while len(logs) < 2 or (len(logs) < message["calls"] and clock() - begin < OBSERVED_NS):
         logs.append(call(True))
     heaviest = max(logs, key=lambda log: sum(row["flops"] + row["bytes"] for row in log), default=[])
-    beside = record_beside(lambda: call(False)) if observer.has_threads else []
+    beside = record_beside(lambda: call(False)) if observer.has_threads or observer.is_called_back else []
+    beside += record_hidden(lambda: call(False), heaviest, clock)
     prepared_by = sorted({row["op"].split(".")[1] for row in first if "." in row["op"]})
     return {**seen, "calls": calls, "operators": heaviest, "prepared_by": prepared_by, "beside": beside}
 

@@ -1,0 +1,14 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, a, b):
+        return torch.bmm(a, b) * 0.125
+
+
+def get_inputs():
+    return [torch.randn(16, 128, 256), torch.randn(16, 256, 128)]
+
+
+def get_init_inputs():
+    return []

@@ -1,0 +1,16 @@
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.median(x, dim=1).values
+
+
+def get_inputs():
+    return [torch.randn(256, 4095)]
+
+
+def get_init_inputs():
+    return []

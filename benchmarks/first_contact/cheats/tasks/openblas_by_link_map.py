@@ -1,0 +1,14 @@
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return x.t() @ x
+
+
+def get_inputs():
+    return [torch.randn(2048, 512)]
+
+
+def get_init_inputs():
+    return []
