@@ -237,7 +237,8 @@ class Case:
         eager = self._run(self._model, kind, _copy(placed))
         updated = self._read_updated(self._model)
         if distribution == AS_GIVEN:
-            self._shapes, self._ranges = [item.shape for item in eager], self._index_ranges(_copy(placed))
+            self._shapes = [item.shape for item in eager]
+            self._ranges = self._ranges or self._index_ranges(_copy(placed))
             self.strides = [item.stride() if 0 not in item.stride() else _contiguous(item).strides for item in eager]
             self._is_bounded = not overflowing(eager)
             self._has_one_sign = any(map(patterns.has_one_sign, bundle.tensors_in(placed)))
