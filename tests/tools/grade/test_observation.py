@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from tests.forking import Forks
 
@@ -100,6 +101,25 @@ def test_a_file_is_read_by_its_own_rules_and_not_by_the_graders(tmp_path: Path) 
     ]
     model = candidate_maker("\n".join(lines), str(tmp_path / "annotated_kernel.py"))({"seed": 1}, [])
     assert model.kind is int
+
+
+CALLED_BACK = """
+import cffi, ctypes, sys
+sys.path.insert(0, sys.argv[2])
+from foundry.tools.grade.runner.observe import Observer
+observer = Observer("candidate.py")
+found = [observer.is_called_back]
+kept = eval(sys.argv[1])
+print([*found, observer.is_called_back])
+"""
+
+
+@pytest.mark.parametrize(
+    "made", ["ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 1)", "cffi.FFI().callback('int(int)', lambda x: x)"]
+)
+def test_a_function_that_native_code_can_call_is_found(forks: Forks, tmp_path: Path, made: str) -> None:
+    done = forks(CALLED_BACK, made, tmp_path, folder=tmp_path)
+    assert done.stdout.strip() == "[False, True]", done.stderr
 
 
 def test_the_old_profiler_sees_what_the_dispatcher_was_told_not_to() -> None:

@@ -109,9 +109,8 @@ class Observer:
     def is_called_back(self) -> bool:
         """Whether the candidate holds a function that native code can call, from a thread of its own too (ctypes,
         cffi). Of threads that Python did not start nothing else is seen. Making one by other means shows elsewhere."""
-        thunks = sum(type(item).__name__ == "CThunkObject" for item in gc.get_objects())
-        cffis = any(type(item).__name__ == "CDataOwningGC" and callable(item) for item in gc.get_objects())
-        return thunks > 1 or cffis  # one is our own
+        kinds = [type(item).__name__ for item in gc.get_objects()]
+        return kinds.count("CThunkObject") > 1 or "__CDataOwnGC" in kinds  # one of ctypes' is our own
 
     def _follow_threads(self) -> None:
         """Threads that are started from now on are watched as this one is, whichever way they are started."""

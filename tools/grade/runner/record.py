@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 _HERE = "foundry: this thread"
-HIDDEN_US, HIDDEN_SHARE = (
-    20.0,
-    0.1,
-)  # of a call, at least, that an operator takes which its dispatcher was not asked for
+# What an operator takes, at least, that the dispatcher was not asked for: microseconds, and part of the call.
+HIDDEN_US, HIDDEN_SHARE = 20.0, 0.1
 
 
 def record_ops(run: Callable[[], Any]) -> list[dict[str, Any]]:
