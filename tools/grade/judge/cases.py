@@ -187,7 +187,8 @@ class Case:
     def learn_from(self, other: Case) -> None:
         """What an earlier case of the same task has found."""
         self.may_lack_memory, self._usual_mutable = other.may_lack_memory, other._mutable or []
-        self.strides, self._usual_tf32 = other.strides, other._usual_tf32
+        if self.name == other.name:  # other shapes have other strides, and other types other errors
+            self.strides, self._usual_tf32 = other.strides, other._usual_tf32
 
     def close(self) -> None:
         """Frees the shared memory of its states."""
@@ -201,8 +202,7 @@ class Case:
         return self._loaded.inputs(seed)
 
     def public_trial(self, seed: int, drawn: Sequence[Any], *, is_changed: bool = False) -> Trial:
-        """The question that anybody can ask, with its public inputs, or with a few of their elements changed by secret
-        numbers. Raises TaskError."""
+        """The question that anybody can ask, with its public inputs or a few elements changed. Raises TaskError."""
         placed = [loading.placed(value, self._device) for value in drawn]
         if is_changed:
             placed = patterns.with_few_changed(placed, self._structures_of(placed), self._device, limited=self.limited)
