@@ -106,11 +106,15 @@ def test_an_honest_candidate_is_timed_by_both_clocks_alike(floats: tuple[Grader,
 
 
 def test_a_transposition_that_is_left_to_the_reader_is_timed_with_the_reading(tmp_path: Path, zygote: Zygote) -> None:
-    """A result that lies otherwise than PyTorch's is put into its strides within each timed call."""
+    """A result that lies otherwise than PyTorch's is put into its strides within each timed call.
+
+    Without that the first is 4.8 times as fast as the second; with it they take the same time, give or take
+    what a busy machine does to a screen (a ratio of 1.37 has been seen).
+    """
     grader, baseline = opened(tmp_path, TURNED, zygote)
     calls = [candidate(TURNED, f"return {what}") for what in ("(x + 1.0).t()", "torch.add(x, 1.0).t().contiguous()")]
     left, done = [asking.time(grader, text, LOADED, "screen", baseline) for text in calls]
-    assert left.problem == done.problem == "" and left.speedup < 1.25 * done.speedup
+    assert left.problem == done.problem == "" and left.speedup < 2.2 * done.speedup
 
 
 def test_a_false_clock_gains_nothing(floats: tuple[Grader, Baseline]) -> None:
