@@ -59,11 +59,40 @@ def expect(truth: torch.Tensor, eager: torch.Tensor, dtype: DType, tolerance: fl
         return Expected(flat.contiguous(), None, shape, dtype, 0.0, 0.0, 0.0)
     flat = flat.double().contiguous()
     is_all_finite = math.isfinite(float(flat.sum())) and math.isfinite(float(eager.sum(dtype=torch.float64)))
-    finite = flat if is_all_finite else flat[torch.isfinite(flat) & torch.isfinite(eager.detach().reshape(-1))]
-    spread = float(finite.std(correction=0)) if finite.numel() > 1 else 0.0
     kept = None if is_all_finite else eager.detach().reshape(-1).contiguous()
-    norm = float(torch.linalg.vector_norm(finite)) if finite.numel() else 0.0
+    if kept is not None:
+        spread, norm = _finite_spread_and_norm(flat, kept)
+    else:
+        spread = float(flat.std(correction=0)) if flat.numel() > 1 else 0.0
+        norm = float(torch.linalg.vector_norm(flat)) if flat.numel() else 0.0
     return Expected(flat, kept, shape, dtype, spread, norm, tolerance or TOLERANCE[dtype])
+
+
+def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[float, float]:
+    """Standard deviation and norm of the elements that are finite in both, of float64 `truth`; to gather them would
+    take three times their memory."""
+    count, total, squares, apart = 0, 0.0, 0.0, 0.0
+    spans = list(_spans(truth, CHUNK))
+    masks = [torch.isfinite(truth[span]) & torch.isfinite(own[span]) for span in spans]
+    for span, mask in zip(spans, masks, strict=True):
+        values = truth[span].masked_fill(~mask, 0.0)
+        count, total = count + int(mask.sum()), total + float(values.sum())
+        squares += float(torch.dot(values, values))
+    mean = total / max(1, count)
+    for span, mask in zip(spans, masks, strict=True):
+        off = (truth[span] - mean).masked_fill_(~mask, 0.0)
+        apart += float(torch.dot(off, off))
+    return (math.sqrt(apart / count) if count > 1 else 0.0), math.sqrt(squares)
+
+
+def finite_mean(truth: torch.Tensor) -> float:
+    """The mean of the finite elements, 0 where there are none."""
+    count, total = 0, 0.0
+    for span in _spans(truth, CHUNK):
+        values = truth[span].double()
+        mask = torch.isfinite(values)
+        count, total = count + int(mask.sum()), total + float(values.masked_fill(~mask, 0.0).sum())
+    return total / count if count else 0.0
 
 
 def measure(output: torch.Tensor, expected: Expected) -> OutputError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from foundry.knowledge.candidate import Build, Recipe
 from foundry.knowledge.device import Device
 from foundry.knowledge.errors import FoundryError
 from foundry.knowledge.library.lower import lower
+from foundry.tools.grade import grader as grader_module
 from foundry.tools.grade.grader import Grader
 from foundry.tools.grade.sanitizing import CHECKS
 from foundry.tools.grade.workbench import open_workbench
@@ -21,6 +24,7 @@ from foundry.tools.machine.device import describe, nvcc_path
 from foundry.tools.process.zygote import Zygote
 from foundry.tools.targets.disassembly import tool_path
 from foundry.tools.task.file import read_task
+from foundry.tools.task.gpu_plan import CONTEXT_BYTES, GpuPlan, Sizes, plan_memory
 
 TASK = """
 import torch
@@ -181,6 +185,80 @@ def test_a_gigabyte_is_judged_in_seconds(tmp_path: Path) -> None:
         assert "first wrong element" in made.verify(wrong, BUILT, "full", baseline).evidence
     finally:
         made.close()
+
+
+MASKED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x, mask):
+        return torch.cumsum(x * mask, dim=1)
+
+def get_inputs():
+    return [torch.randn(1 << 13, 1 << 15), torch.rand(1 << 13, 1 << 15) > 0.5]
+"""
+
+
+def test_a_large_task_takes_no_more_of_the_memory_than_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs are drawn, sorted and shuffled in pieces, and one trial's truth is gone before the next one is made."""
+    monkeypatch.setenv("FOUNDRY_GPU_GB", "24")
+    planned: list[int] = []
+
+    def plan(sizes: Sizes, free_bytes: int) -> GpuPlan:
+        found = plan_memory(sizes, free_bytes)
+        planned.append(found.needed(sizes) + found.waiting * CONTEXT_BYTES)
+        return found
+
+    monkeypatch.setattr(grader_module, "plan_memory", plan)
+    (tmp_path / "masked.py").write_text(MASKED)
+    device = gpu()
+    assert device is not None
+
+    async def work() -> list[int]:
+        bench = await open_workbench(read_task(tmp_path / "masked.py"), device, tmp_path, seed=3)
+        taken: list[int] = []
+        try:
+            graphs = (await bench.intake()).graphs
+            text = lower(graphs, Recipe("cuda"), task_source=MASKED, device=device).source
+            with watched(taken):
+                build = await bench.build(text)
+                for stage in ("screen", "final"):
+                    verdict = await bench.verify(text, build, stage)
+                    assert verdict.correct, verdict.evidence
+                    if stage == "final":
+                        audit = await bench.audit(text, build, verdict, "fair")
+                        assert audit.clean, audit.gates
+                    assert not (await bench.time(text, build, stage)).problem
+        finally:
+            await bench.aclose()
+        return taken
+
+    taken = asyncio.run(work())
+    assert planned and max(taken) - taken[0] <= planned[-1], (max(taken) - taken[0], planned)
+
+
+@contextlib.contextmanager
+def watched(taken: list[int]) -> Iterator[None]:
+    """Writes down every few milliseconds how many bytes of the GPU are taken."""
+    import torch
+
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.002):
+            free, total = torch.cuda.mem_get_info()
+            taken.append(total - free)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @pytest.mark.skipif(tool_path("compute-sanitizer") is None or nvcc_path() is None, reason="no CUDA toolkit is here")

@@ -184,6 +184,7 @@ def _public_gate(link: RunnerLink, case: Case, known: Trial, public: PublicInput
                 gate = _answer_gate("public inputs", link, trial, where)
             finally:
                 trial.inputs.close()
+                del trial  # its truth, before the next one is made
             if not gate.passed:
                 return gate
     asked = " and ".join(map(str, seeds))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,8 +134,7 @@ def transform(
         scaled = value * distribution.scale
         value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
     if distribution.exponents:
-        powers = _whole(-distribution.exponents, distribution.exponents + 1, value.shape, generator)
-        value = structure.impose_on(torch.ldexp(value, powers).to(value.dtype))
+        value = structure.impose_on(_mix_exponents(value, distribution.exponents, generator))
     if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
         return value
     if distribution.pattern == "few changed":
@@ -234,8 +233,11 @@ def shuffle_rows(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     """Shuffles each row by itself, in the same layout; a row of booleans keeps its number of true elements."""
     if value.dim() == 0:
         return value
-    order = _uniform(value.shape, generator).argsort(dim=-1)
-    return _keep_layout(value, value.contiguous().gather(-1, order))
+
+    def shuffled(rows: torch.Tensor) -> torch.Tensor:
+        return rows.gather(-1, _uniform(rows.shape, generator).argsort(dim=-1))
+
+    return _keep_layout(value, _by_rows(value, shuffled))
 
 
 def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Generator, *, limited: bool) -> torch.Tensor:
@@ -244,7 +246,7 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
     if pattern == "constant":
         return torch.full_like(value, _typical(value, limited=limited))
     if pattern == "ordered":
-        return value.sort(dim=-1).values if value.dim() else value
+        return _by_rows(value, lambda rows: rows.sort(dim=-1).values) if value.dim() else value
     if pattern == "largest at a stride":
         return _at_a_stride(value, generator)
     if pattern == "close together":
@@ -263,6 +265,27 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
     if pattern == "few directions":
         return _few_directions(value)
     return _non_finite(value, generator)
+
+
+def _by_rows(value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """What `change` makes of the rows of an input (rows x columns, one row at least), some at a time: to sort takes ten
+    times the memory of what is sorted. Contiguous, of the input's shape."""
+    width = max(1, value.shape[-1])
+    rows, step = value.reshape(-1, width), max(1, PIECE // width)
+    changed = torch.empty(rows.shape, dtype=value.dtype, device=value.device)
+    for start in range(0, len(rows), step):
+        changed[start : start + step] = change(rows[start : start + step])
+    return changed.reshape(value.shape)
+
+
+def _mix_exponents(value: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
+    """Each element times two to a random power between minus and plus `most`, some elements at a time."""
+    flat = value.reshape(-1)
+    changed = torch.empty(flat.shape, dtype=value.dtype, device=value.device)
+    for start in range(0, len(flat), PIECE):
+        piece = flat[start : start + PIECE]
+        changed[start : start + PIECE] = torch.ldexp(piece, _whole(-most, most + 1, piece.shape, generator))
+    return _keep_layout(value, changed.reshape(value.shape))
 
 
 def _across_groups(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -348,9 +371,11 @@ def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tenso
     columns = torch.arange(width, device=value.device)
     first = int(_whole(0, stride, (1,), generator))
     places = ((columns - first) % stride * width + columns).argsort()
-    changed = torch.empty_like(value)
-    changed[..., places] = value.sort(dim=-1, descending=True).values
-    return changed
+
+    def placed(rows: torch.Tensor) -> torch.Tensor:
+        return torch.empty_like(rows).index_copy_(-1, places, rows.sort(dim=-1, descending=True).values)
+
+    return _by_rows(value, placed) if value.dim() else value.clone()
 
 
 def _few_changed(

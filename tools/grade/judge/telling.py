@@ -109,5 +109,4 @@ def _mean_along(expected: comparison.Expected, dim: int) -> torch.Tensor:
 
 
 def _middle(truth: torch.Tensor) -> Any:
-    finite = truth[torch.isfinite(truth)]
-    return finite.double().mean().to(truth.dtype).item() if finite.numel() else 0
+    return torch.tensor(comparison.finite_mean(truth), dtype=torch.float64).to(truth.dtype).item()
