@@ -3,6 +3,7 @@ torch)."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -83,6 +84,19 @@ def _finite_spread_and_norm(truth: torch.Tensor, own: torch.Tensor) -> tuple[flo
         off = (truth[span] - mean).masked_fill_(~mask, 0.0)
         apart += float(torch.dot(off, off))
     return (math.sqrt(apart / count) if count > 1 else 0.0), math.sqrt(squares)
+
+
+@contextlib.contextmanager
+def on_the_host(expected: Sequence[Expected]) -> Iterator[None]:
+    """Keeps the truths of a GPU in the host's memory for a while, and its own for others."""
+    moved = [(item, item.device) for one in expected for item in (one.truth, one.eager) if item is not None]
+    for tensor, _ in moved:
+        tensor.data = tensor.data.cpu()
+    try:
+        yield
+    finally:
+        for tensor, device in moved:
+            tensor.data = tensor.data.to(device)
 
 
 def finite_mean(truth: torch.Tensor) -> float:

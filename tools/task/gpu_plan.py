@@ -17,7 +17,9 @@ SCREEN_TRIALS = 6  # that a screen asks, at most
 POISONED, KEPT = 2, 2  # blocks of the outputs' size in a candidate's process: filled before a call, kept after one
 TIMED = 3  # copies of the outputs in a process that is timed: of the call, of one before, taken as the clock stopped
 STATES = 9  # kinds of parameters that a judge holds, and the model's own
+DRAWN = 4  # copies of the inputs while they are drawn: as given, changed, and what a pattern needs
 COMPARED = 5  # copies of the outputs that a judge holds: the room they come in, of two calls, now, of the trial before
+BESIDE = 4  # of both sides, each with its room, while those of a timed call are compared in float64
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,9 @@ class Sizes:
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers, and does not work them
-    out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups of a screen
-    that are ready at once. `waiting`: processes that may have a context beside those that work."""
+    """`lanes`: judges at once. `keeps_trials`: a judge keeps the screen's questions and answers on the GPU, and does
+    not work them out again for each candidate. `slots`: sets of inputs that a process holds, at most. `pairs`: groups
+    of a screen that are ready at once. `waiting`: processes that may have a context beside those that work."""
 
     lanes: int = 2
     pairs: int = 2
@@ -63,15 +65,18 @@ class GpuPlan:
         asked = slots * sizes.inputs if self.keeps_trials else 0  # what the screen is timed on
         judge = int((STATES + 2 * sizes.widening) * sizes.parameters) + others + asked + CONTEXT_BYTES
         widened = sizes.wide_inputs + sizes.wide_outputs + int(sizes.work * sizes.widening)
-        making = own + max(widened, own + sizes.outputs + sizes.work) + 2 * sizes.outputs  # the trial before's
+        asking = own + max(widened, own + sizes.outputs + sizes.work)
+        making = max(asking, DRAWN * sizes.inputs) + 2 * sizes.outputs  # the trial before's
         model = 3 * sizes.parameters + sizes.work + CONTEXT_BYTES
         candidate = slots * sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         verifying = judge + max(making, trial + COMPARED * sizes.outputs) + candidate
         side = slots * sizes.inputs + TIMED * sizes.outputs + model
         watched = sizes.inputs + (POISONED + KEPT) * sizes.outputs + model
         at_once = 3 if self.pairs > 1 else 1  # the silent and the undone one beside it
-        auditing = judge + trial + making + at_once * watched  # the public inputs are made beside those as given
-        timing = judge + slots * sizes.inputs + COMPARED * sizes.outputs + sizes.wide_outputs + 2 * self.pairs * side
+        known = trial if self.keeps_trials else sizes.inputs  # its truth waits on the host
+        auditing = judge + known + making + at_once * watched  # the public inputs are made beside those as given
+        compared = max(COMPARED * sizes.outputs, BESIDE * sizes.outputs + sizes.wide_outputs)
+        timing = judge + slots * sizes.inputs + compared + 2 * self.pairs * side
         return self.lanes * max(verifying, auditing, timing)
 
 

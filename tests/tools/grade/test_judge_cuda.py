@@ -204,7 +204,7 @@ def test_a_large_task_takes_no_more_of_the_memory_than_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inputs are drawn, sorted and shuffled in pieces, and one trial's truth is gone before the next one is made."""
-    monkeypatch.setenv("FOUNDRY_GPU_GB", "24")
+    monkeypatch.setenv("FOUNDRY_GPU_GB", "27")
     planned: list[int] = []
 
     def plan(sizes: Sizes, free_bytes: int) -> GpuPlan:

@@ -32,6 +32,25 @@ def test_what_an_h200_can_hold_is_planned_to_fit(size: float) -> None:
     assert plan.needed(elementwise(size)) + plan.waiting * CONTEXT_BYTES < H200
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        elementwise(8.6e9),
+        Sizes(int(8.6e9), int(5.7e9), int(17.2e9), int(11.5e9), 0, int(8.6e9)),  # a convolution with padded inputs
+        Sizes(int(17.2e9), int(0.14e9), int(34.4e9), int(0.28e9), 0, 0),  # a pool
+    ],
+)
+def test_the_largest_tasks_of_the_first_level_fit_what_is_free_of_an_h200(sizes: Sizes) -> None:
+    assert plan_memory(sizes, int(140e9)).needed(sizes) < 133e9
+
+
+def test_changed_inputs_need_room_even_where_outputs_are_small() -> None:
+    """A pool of 17 GB ran out of memory while its inputs were changed: the plan counted only their float64 copy."""
+    pool = Sizes(10 * GB, 0, 20 * GB, 0, 0, 0)
+    tightest = GpuPlan(lanes=1, pairs=1, keeps_trials=False, slots=1)
+    assert tightest.needed(pool) >= (4 + 1) * pool.inputs  # given, changed, two temporaries; the candidate's
+
+
 def test_less_room_costs_time_and_no_check() -> None:
     plans = [plan_memory(elementwise(size), H200) for size in (1e6, 3e9, 6.44e9, 8.6e9)]
     rooms = [(plan.lanes, plan.pairs, plan.keeps_trials, plan.slots, plan.waiting) for plan in plans]

@@ -292,7 +292,7 @@ class Judge:
         links = {purpose: self._link(handle, *limits) for purpose, handle in zip(PURPOSES, handles, strict=False)}
         at_once = self._place == "cuda" and self._plan.pairs > 1 and message["is_quick"]  # with room for two pairs
         load, asked = {"text": message["text"], "device": self._place}, (self._case(), self._as_given())
-        public = PublicInputs(self.breaks, (message["public"], handles[-1]) if message["public"] else None)
+        public = PublicInputs(self.breaks, message["public"], handles[-1], is_roomy=self._plan.keeps_trials)
         try:
             gates, seen = audit_runs(links, *asked, load, policy=policy, at_once=at_once, public=public)
         finally:

@@ -132,10 +132,10 @@ def transform(
         return value
     if distribution.scale != 1.0:
         scaled = value * distribution.scale
-        value = scaled if bool(torch.isfinite(scaled).all()) or not bool(torch.isfinite(value).all()) else value
+        value = scaled if _is_finite(scaled) or not _is_finite(value) else value
     if distribution.exponents:
         value = structure.impose_on(_mix_exponents(value, distribution.exponents, generator))
-    if not distribution.pattern or not value.numel() or not bool(torch.isfinite(value).all()):
+    if not distribution.pattern or not value.numel() or not _is_finite(value):
         return value
     if distribution.pattern == "few changed":
         changed = _few_changed(value, generator, structure, limited=limited)
@@ -251,13 +251,14 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
         return _at_a_stride(value, generator)
     if pattern == "close together":
         middle = _typical(value, limited=limited)
-        return middle + (value - middle) * CLOSE
+        return (value - middle).mul_(CLOSE).add_(middle)
     if pattern in ("positive", "negative"):
         return value.abs() if pattern == "positive" else -value.abs()
     if pattern == "sparse":
         return _sparse(value, generator)
     if pattern == "two groups":
-        return torch.where(_across_groups(value, generator), value, value / GROUPED)
+        factors = torch.where(_across_groups(value, generator), 1.0, 1.0 / GROUPED).to(value.dtype)
+        return factors.expand(value.shape).contiguous().mul_(value)
     if pattern == "one-hot rows":
         return _one_hot(value, generator)
     if pattern == "NaN at edges":
@@ -265,6 +266,13 @@ def _apply_pattern(value: torch.Tensor, pattern: Pattern, generator: torch.Gener
     if pattern == "few directions":
         return _few_directions(value)
     return _non_finite(value, generator)
+
+
+def _is_finite(value: torch.Tensor) -> bool:
+    """Whether no element is infinite or NaN, found some at a time: the question takes more memory than the tensor."""
+    flat = value.reshape(-1)
+    parts = [torch.isfinite(flat[start : start + PIECE]).all() for start in range(0, len(flat), PIECE)]
+    return not parts or bool(torch.stack(parts).all())
 
 
 def _by_rows(value: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -360,7 +368,7 @@ def _few_directions(value: torch.Tensor) -> torch.Tensor:
     matrix = value[..., :, :1] * value[..., :1, :]
     size = _size(matrix)
     factor = _size(value) / size if size > 0 else 0.0
-    return (matrix * factor + value * OFF_DIRECTION).to(value.dtype)
+    return matrix.mul_(factor).add_(value, alpha=OFF_DIRECTION)
 
 
 def _at_a_stride(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
